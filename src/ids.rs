@@ -1,0 +1,143 @@
+//! Identities that must not be mixed up, as types.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bson::Bson;
+use bson::oid::ObjectId;
+use bson::spec::BinarySubtype;
+use uuid::Uuid;
+
+/// Proof of one acquisition: one per batch taken, kept by renewals.
+///
+/// Every settling write filters on it, so a relay whose record has passed to
+/// another matches nothing and learns that it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(Uuid);
+
+impl LeaseId {
+    /// A lease id that nobody has used before.
+    pub fn fresh() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl From<LeaseId> for Bson {
+    fn from(id: LeaseId) -> Self {
+        Bson::Binary(bson::Uuid::from_uuid_1(id.0).into())
+    }
+}
+
+/// One process of Postrider, from start to end; `leaseOwner` in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(Uuid);
+
+impl InstanceId {
+    /// An id for this process.
+    pub fn fresh() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<InstanceId> for Bson {
+    fn from(id: InstanceId) -> Self {
+        Bson::Binary(bson::Uuid::from_uuid_1(id.0).into())
+    }
+}
+
+/// The `_id` of an outbox record, and the message id that consumers see.
+///
+/// `Display` gives the text that is the same on every delivery. Kinds outside
+/// the contract are kept as they are ([`RecordId::Other`]), so that a malformed
+/// record can still be addressed, to be made dead.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecordId {
+    /// BinData 4; shown in lower case with hyphens.
+    Uuid(Uuid),
+    /// Shown as 24 hexadecimal digits.
+    ObjectId(ObjectId),
+    /// Shown as it is.
+    String(String),
+    /// int32 or int64, which MongoDB holds equal; shown in decimal.
+    Int(i64),
+    /// Any other kind: such a record is malformed.
+    Other(Bson),
+}
+
+impl RecordId {
+    /// Whether the contract allows an `_id` of this kind.
+    pub fn is_well_formed(&self) -> bool {
+        !matches!(self, Self::Other(_))
+    }
+}
+
+impl From<Bson> for RecordId {
+    fn from(value: Bson) -> Self {
+        match value {
+            Bson::String(text) => Self::String(text),
+            Bson::ObjectId(id) => Self::ObjectId(id),
+            Bson::Int32(number) => Self::Int(number.into()),
+            Bson::Int64(number) => Self::Int(number),
+            Bson::Binary(binary) if binary.subtype == BinarySubtype::Uuid => {
+                match Uuid::from_slice(&binary.bytes) {
+                    Ok(id) => Self::Uuid(id),
+                    Err(_) => Self::Other(Bson::Binary(binary)),
+                }
+            }
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<&RecordId> for Bson {
+    fn from(id: &RecordId) -> Self {
+        match id {
+            RecordId::Uuid(id) => Bson::Binary(bson::Uuid::from_uuid_1(*id).into()),
+            RecordId::ObjectId(id) => Bson::ObjectId(*id),
+            RecordId::String(text) => Bson::String(text.clone()),
+            RecordId::Int(number) => Bson::Int64(*number),
+            RecordId::Other(other) => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uuid(id) => id.fmt(f),
+            Self::ObjectId(id) => id.fmt(f),
+            Self::String(text) => f.write_str(text),
+            Self::Int(number) => number.fmt(f),
+            Self::Other(other) => other.fmt(f),
+        }
+    }
+}
+
+/// The name of a `[sinks.<name>]` table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SinkName(Arc<str>);
+
+impl SinkName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for SinkName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl fmt::Display for SinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,4 @@
+//! Postrider: a transactional outbox relay for MongoDB.
+
+pub mod ids;
+pub mod sink;

@@ -1,0 +1,3 @@
+//! The `postrider` command.
+
+fn main() {}

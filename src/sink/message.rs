@@ -1,0 +1,68 @@
+//! What is sent: one record, rendered for the wire and addressed.
+
+use std::time::SystemTime;
+
+use bson::oid::ObjectId;
+use uuid::Uuid;
+
+/// One outbox record as a sink sees it: independent of MongoDB and of any broker.
+///
+/// Made once per delivery by `outbox::Record::into_message`; the same record
+/// gives the same message (and id) on every delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// The record's `_id` as text.
+    pub id: String,
+    /// The record's `key`; `None` where it had none, `""` is a key.
+    pub key: Option<String>,
+    /// The record's `type`.
+    pub kind: String,
+    /// Given by the producer, else derived from the payload's BSON type.
+    pub content_type: String,
+    /// The body in bytes; `None` for a null payload (a Kafka tombstone, an empty AMQP body).
+    pub payload: Option<Vec<u8>>,
+    /// The producer's headers, in its order, with those of the route behind them.
+    pub headers: Vec<(String, HeaderValue)>,
+    /// The record's `tenantId`.
+    pub tenant_id: Option<String>,
+    /// `createdAt`, else the seconds of `seq`.
+    pub timestamp: Option<SystemTime>,
+    /// Where to.
+    pub address: Address,
+}
+
+/// Where one message goes within its sink, all templates rendered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// Exchange (`""`: the default exchange) or topic.
+    pub destination: String,
+    /// Routing key, or the record key that a route asks for in Kafka.
+    pub key: Option<String>,
+}
+
+/// A header's value: the BSON scalars that a broker can carry.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HeaderValue {
+    /// UTF-8 text.
+    String(String),
+    /// A 32-bit integer.
+    Int32(i32),
+    /// A 64-bit integer.
+    Int64(i64),
+    /// A double.
+    Double(f64),
+    /// A boolean.
+    Bool(bool),
+    /// Milliseconds since the epoch.
+    Date(i64),
+    /// Bytes, of any binary subtype but UUID.
+    Binary(Vec<u8>),
+    /// Sent as 24 hexadecimal digits.
+    ObjectId(ObjectId),
+    /// Sent as text with hyphens.
+    Uuid(Uuid),
+    /// Sent as text: neither broker has such a number.
+    Decimal128(bson::Decimal128),
+    /// AMQP void, Kafka null.
+    Null,
+}
