@@ -1,0 +1,62 @@
+//! Where the outbox lives: one database, fixed names behind a prefix.
+
+use bson::raw::RawDocumentBuf;
+use mongodb::options::{CollectionOptions, ReadConcern};
+use mongodb::{Client, Collection, Database};
+
+use crate::store::connect::{majority, primary};
+
+/// Handles on the outbox's collections, each of which reads and writes on the primary.
+#[derive(Clone, Debug)]
+pub struct Collections {
+    client: Client,
+    database: Database,
+    prefix: String,
+}
+
+/// The base names; a configured prefix goes in front of these and of no others.
+pub mod names {
+    /// The records themselves.
+    pub const RECORDS: &str = "outbox_records";
+    /// Running instances.
+    pub const INSTANCES: &str = "outbox_instances";
+    /// Who owns which partition.
+    pub const ASSIGNMENTS: &str = "outbox_partition_assignments";
+    /// Fleet-wide switches.
+    pub const CONTROL: &str = "outbox_control";
+    /// All of them, in the order in which they are created.
+    pub const ALL: [&str; 4] = [RECORDS, INSTANCES, ASSIGNMENTS, CONTROL];
+}
+
+impl Collections {
+    /// The collections of `database` whose names begin with `prefix`.
+    pub fn new(client: Client, database: &str, prefix: &str) -> Self {
+        let database = client.database(database);
+        Self { client, database, prefix: prefix.to_owned() }
+    }
+
+    /// The client, for sessions.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The outbox's database.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The full name of a collection.
+    pub fn name(&self, base: &str) -> String {
+        format!("{}{base}", self.prefix)
+    }
+
+    /// `outbox_records`, undecoded: one broken record must not fail its neighbours.
+    pub fn records(&self) -> Collection<RawDocumentBuf> {
+        let options = CollectionOptions::builder()
+            .selection_criteria(primary())
+            .read_concern(ReadConcern::majority())
+            .write_concern(majority())
+            .build();
+        self.database.collection_with_options(&self.name(names::RECORDS), options)
+    }
+}

@@ -1,0 +1,247 @@
+//! One outbox record as it was read: what the relay must know before it delivers.
+
+use std::sync::Arc;
+
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::spec::BinarySubtype;
+use bson::{Bson, DateTime, Timestamp};
+
+use crate::ids::RecordId;
+use crate::outbox::fields;
+use crate::partition;
+
+/// What orders a record: its key, or nothing.
+///
+/// Records of the same lane are delivered one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LaneKey {
+    /// The record's `key`.
+    Keyed(Arc<str>),
+    /// The record has no key (or one of the wrong type, or ordering is off): a lane
+    /// of its own, named by its `_id`.
+    Single(Arc<str>),
+}
+
+/// A pending record as a snapshot showed it.
+///
+/// Decoding never fails: a field of the relay's that has the wrong type is absent,
+/// one of the producer's is judged when the message is made
+/// ([`into_message`](crate::outbox::message)), and a document whose bytes are broken
+/// keeps what could be read before the breach.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// `_id`.
+    pub id: RecordId,
+    /// What it is ordered by.
+    pub lane: LaneKey,
+    /// A valid `partition`; `None` where the relay must stamp one.
+    pub partition: Option<u8>,
+    /// A valid `seq`; `None` where it is absent, zero or of another type.
+    pub seq: Option<Timestamp>,
+    /// When the lease on it ends or ended, by the server's clock.
+    pub lease_until: Option<DateTime>,
+    /// Not to be delivered before this, by the server's clock.
+    pub visible_at: Option<DateTime>,
+    /// Deliveries charged before this one.
+    pub attempt: u32,
+    /// The document itself, for the message.
+    pub raw: RawDocumentBuf,
+}
+
+impl Record {
+    /// Reads the fields that decide whether and when a record goes.
+    pub fn read(raw: &RawDocument) -> Self {
+        let mut fields_read = Fields::default();
+        for element in raw.iter_elements() {
+            // A breach of the structure: what follows can't be read, and the message will say so.
+            let Ok(element) = element else { break };
+            // A value that can't be decoded (text that is no UTF-8) is the message's affair too.
+            let Ok(value) = element.value() else { continue };
+            fields_read.note(element.key().as_str(), value);
+        }
+        fields_read.into_record(raw.to_owned())
+    }
+
+    /// The partition that its key hashes to, for stamping.
+    pub fn hashed_partition(&self) -> u8 {
+        match &self.lane {
+            LaneKey::Keyed(key) => partition::of_key(key),
+            LaneKey::Single(_) => partition::of_key(&self.id.to_string()),
+        }
+    }
+
+    /// Whether somebody's lease on it ran out: its last delivery ended in a crash or a hang.
+    pub fn is_suspect(&self, now: DateTime) -> bool {
+        self.lease_until.is_some_and(|until| until <= now)
+    }
+
+    /// Whether somebody holds it at this moment.
+    pub fn is_leased(&self, now: DateTime) -> bool {
+        self.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Size of the stored document in bytes.
+    pub fn size(&self) -> usize {
+        self.raw.as_bytes().len()
+    }
+
+    /// The same record in a lane of its own, where ordering is off.
+    pub fn without_order(mut self) -> Self {
+        self.lane = LaneKey::Single(self.id.to_string().into());
+        self
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    id: Option<Bson>,
+    key: Option<Arc<str>>,
+    partition: Option<u8>,
+    seq: Option<Timestamp>,
+    has_lease_id: bool,
+    lease_until: Option<DateTime>,
+    visible_at: Option<DateTime>,
+    attempt: u32,
+}
+
+impl Fields {
+    fn note(&mut self, name: &str, value: RawBsonRef<'_>) {
+        match name {
+            fields::ID => self.id = Bson::try_from(value).ok(),
+            fields::KEY => self.key = value.as_str().map(Into::into),
+            fields::PARTITION => {
+                self.partition = integral(value).and_then(|number| u8::try_from(number).ok());
+            }
+            fields::SEQ => {
+                self.seq = value.as_timestamp().filter(|seq| seq.time != 0 || seq.increment != 0);
+            }
+            fields::LEASE_ID => {
+                self.has_lease_id = matches!(
+                    value,
+                    RawBsonRef::Binary(binary) if binary.subtype == BinarySubtype::Uuid
+                );
+            }
+            fields::LEASE_UNTIL => self.lease_until = value.as_datetime(),
+            fields::VISIBLE_AT => self.visible_at = value.as_datetime(),
+            fields::ATTEMPT => {
+                let limit = i64::from(fields::ATTEMPT_LIMIT);
+                let charged = integral(value).map_or(0, |number| number.clamp(0, limit));
+                self.attempt = u32::try_from(charged).unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+
+    fn into_record(self, raw: RawDocumentBuf) -> Record {
+        let id = RecordId::from(self.id.unwrap_or(Bson::Null));
+        let lane = match self.key {
+            Some(key) => LaneKey::Keyed(key),
+            None => LaneKey::Single(id.to_string().into()),
+        };
+        Record {
+            id,
+            lane,
+            partition: self.partition,
+            seq: self.seq,
+            lease_until: self.lease_until.filter(|_| self.has_lease_id),
+            visible_at: self.visible_at,
+            attempt: self.attempt,
+            raw,
+        }
+    }
+}
+
+/// The value as an integer, whatever numeric type holds it; `None` for a fraction.
+fn integral(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number),
+        // Every f64 of this size that equals its truncation is exact as an i64.
+        RawBsonRef::Double(number) if number.trunc() == number && number.abs() < 9e15 => {
+            Some(number as i64)
+        }
+        RawBsonRef::Decimal128(number) => number.to_string().parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{doc, rawdoc};
+
+    use super::*;
+
+    fn read(document: bson::Document) -> Record {
+        Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+    }
+
+    #[test]
+    fn a_record_without_a_key_has_a_lane_of_its_own() {
+        let absent = read(doc! { "_id": 7, "type": "T" });
+        let null = read(doc! { "_id": 7, "key": null });
+        let empty = read(doc! { "_id": 7, "key": "" });
+
+        assert_eq!(absent.lane, LaneKey::Single("7".into()));
+        assert_eq!(null.lane, LaneKey::Single("7".into()));
+        assert_eq!(empty.lane, LaneKey::Keyed("".into()));
+    }
+
+    #[test]
+    fn any_integral_number_from_0_to_255_is_believed_as_a_partition() {
+        for (value, expected) in [
+            (Bson::Int32(7), Some(7)),
+            (Bson::Int64(255), Some(255)),
+            (Bson::Double(3.0), Some(3)),
+            (Bson::Decimal128("12".parse().unwrap()), Some(12)),
+            (Bson::Double(3.5), None),
+            (Bson::Int32(-1), None),
+            (Bson::Int32(256), None),
+            (Bson::String("7".into()), None),
+            (Bson::Null, None),
+        ] {
+            let record = read(doc! { "_id": 1, "partition": value.clone() });
+
+            assert_eq!(record.partition, expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_is_no_count_is_zero_and_none_is_above_a_million() {
+        for (value, expected) in [
+            (Bson::Int32(3), 3),
+            (Bson::Double(4.0), 4),
+            (Bson::Int64(9_000_000_000), 1_000_000),
+            (Bson::Double(2.5), 0),
+            (Bson::Double(f64::NAN), 0),
+            (Bson::Int32(-2), 0),
+            (Bson::String("3".into()), 0),
+        ] {
+            let record = read(doc! { "_id": 1, "attempt": value.clone() });
+
+            assert_eq!(record.attempt, expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_end_without_a_lease_id_is_no_lease() {
+        let now = DateTime::from_millis(1_000);
+        let later = DateTime::from_millis(2_000);
+
+        let record = read(doc! { "_id": 1, "leaseUntil": later, "leaseId": "someone" });
+
+        assert!(!record.is_leased(now));
+        assert!(!record.is_suspect(DateTime::from_millis(3_000)));
+    }
+
+    #[test]
+    fn text_that_is_no_utf8_hides_no_other_field() {
+        let mut bytes = rawdoc! { "_id": "a", "type": "T", "partition": 4 }.into_bytes();
+        let at = bytes.iter().position(|byte| *byte == b'T').unwrap();
+        bytes[at] = 0xff;
+
+        let record = Record::read(RawDocument::from_bytes(&bytes).unwrap());
+
+        assert_eq!(record.id, RecordId::String("a".into()));
+        assert_eq!(record.partition, Some(4));
+    }
+}

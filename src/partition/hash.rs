@@ -1,0 +1,35 @@
+//! The hash that producers in every language agree on.
+
+/// How many partitions there are; fixed, so that a key never moves.
+pub const PARTITIONS: u16 = 256;
+
+/// The partition of a key: `(murmur3_x86_32(utf8(key), seed 0) & 0x7fffffff) % 256`.
+///
+/// Producers may write it themselves (contract, section 1); a record without one
+/// is stamped by the relay with this value.
+pub fn of_key(key: &str) -> u8 {
+    let hash = murmur3::murmur3_32(&mut key.as_bytes(), 0)
+        .expect("reading from a slice in memory cannot fail");
+    ((hash & 0x7fff_ffff) % u32::from(PARTITIONS)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_key;
+
+    #[test]
+    fn the_hash_gives_the_vectors_of_the_contract() {
+        let vectors = [
+            ("", 0),
+            ("order-123", 189),
+            ("user-456", 22),
+            ("customer-123", 37),
+            ("größe-€", 3),
+            ("payment:1", 227),
+        ];
+
+        for (key, partition) in vectors {
+            assert_eq!(of_key(key), partition, "partition of {key:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What can go wrong between Postrider and MongoDB, and what it means.
+
+use std::future::Future;
+use std::time::Duration;
+
+use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
+
+/// An operation on MongoDB that did not succeed.
+///
+/// `Display` says what was tried; the driver's words are its source.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The server or the driver answered with an error.
+    #[error("failed to {action}")]
+    Driver {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// The driver's error.
+        #[source]
+        source: Box<DriverError>,
+    },
+    /// No answer in time; whether it took effect is unknown.
+    #[error("failed to {action}: no answer from MongoDB within {limit:?}")]
+    TimedOut {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The server's answer was not of the expected shape.
+    #[error("failed to {action}: unexpected answer: {detail}")]
+    Answer {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// What was wrong with the answer.
+        detail: String,
+    },
+}
+
+/// What a failure asks for (codes as in the server's `error_codes.yml`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Network, election, timeout, snapshot too old: the same again may succeed.
+    Transient,
+    /// Credentials, privileges, a conflicting definition: a person must mend it.
+    Permanent,
+}
+
+impl StoreError {
+    /// The server's error code, where it gave one.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Driver { source, .. } => driver_code(source),
+            _ => None,
+        }
+    }
+
+    /// Whether trying again can help.
+    pub fn meaning(&self) -> Meaning {
+        /// Unauthorized, AuthenticationFailed, IndexOptionsConflict, IndexKeySpecsConflict,
+        /// InvalidNamespace, CommandNotFound, IllegalOperation, InvalidOptions,
+        /// DocumentValidationFailure, AtlasError.
+        const PERMANENT: [i32; 10] = [13, 18, 85, 86, 73, 59, 20, 72, 121, 8000];
+        match self {
+            Self::Driver { source, .. } => match source.kind.as_ref() {
+                ErrorKind::Authentication { .. }
+                | ErrorKind::InvalidArgument { .. }
+                | ErrorKind::IncompatibleServer { .. }
+                | ErrorKind::InvalidTlsConfig { .. } => Meaning::Permanent,
+                _ if driver_code(source).is_some_and(|code| PERMANENT.contains(&code)) => {
+                    Meaning::Permanent
+                }
+                _ => Meaning::Transient,
+            },
+            Self::TimedOut { .. } => Meaning::Transient,
+            Self::Answer { .. } => Meaning::Transient,
+        }
+    }
+}
+
+fn driver_code(error: &DriverError) -> Option<i32> {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => Some(command.code),
+        ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => Some(concern.code),
+        _ => None,
+    }
+}
+
+/// Runs one operation under a limit of time.
+///
+/// The driver has no socket timeout, so a frozen server would hold its caller
+/// for ever. A dropped operation closes its connection; whether it took effect is
+/// unknown, as with any lost answer.
+///
+/// # Errors
+///
+/// [`StoreError::TimedOut`], else the operation's own error.
+pub async fn within<T>(
+    action: &'static str,
+    limit: Duration,
+    operation: impl Future<Output = mongodb::error::Result<T>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(limit, operation).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(source)) => Err(StoreError::Driver { action, source: Box::new(source) }),
+        Err(_) => Err(StoreError::TimedOut { action, limit }),
+    }
+}
