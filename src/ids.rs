@@ -77,6 +77,21 @@ impl RecordId {
     }
 }
 
+// A NaN is the one id that is not equal to itself; such a record is malformed and alone.
+impl Eq for RecordId {}
+
+impl std::hash::Hash for RecordId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Uuid(id) => id.hash(state),
+            Self::ObjectId(id) => id.hash(state),
+            Self::String(text) => text.hash(state),
+            Self::Int(number) => number.hash(state),
+            Self::Other(other) => other.to_string().hash(state),
+        }
+    }
+}
+
 impl From<Bson> for RecordId {
     fn from(value: Bson) -> Self {
         match value {

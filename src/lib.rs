@@ -1,7 +1,11 @@
 //! Postrider: a transactional outbox relay for MongoDB.
 
+pub mod failpoint;
 pub mod ids;
 pub mod outbox;
 pub mod partition;
+pub mod relay;
+pub mod routing;
 pub mod sink;
 pub mod store;
+pub mod telemetry;

@@ -22,6 +22,15 @@ pub enum LaneKey {
     Single(Arc<str>),
 }
 
+impl LaneKey {
+    /// The key, or the `_id` of a record without one, as text for logs.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Keyed(key) | Self::Single(key) => key,
+        }
+    }
+}
+
 /// A pending record as a snapshot showed it.
 ///
 /// Decoding never fails: a field of the relay's that has the wrong type is absent,

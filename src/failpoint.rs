@@ -1,0 +1,31 @@
+//! Named places where a test can make the real process die.
+//!
+//! Built with the feature `failpoints`, which no release has, the environment decides:
+//! `FAILPOINTS='relay::after_lease=2*off->return'` kills the process with SIGKILL at the
+//! third passage (the grammar is that of the `fail` crate). Places:
+//! `relay::after_lease`, `relay::before_publish`, `sink::after_handover`,
+//! `relay::after_confirm`, `relay::before_settle`, `relay::after_settle`.
+
+/// Reads `FAILPOINTS`; keep what it returns until the process ends.
+#[cfg(feature = "failpoints")]
+pub fn init() -> impl Drop {
+    fail::FailScenario::setup()
+}
+
+/// Passes a named place.
+#[cfg(feature = "failpoints")]
+pub fn hit(name: &'static str) {
+    fail::fail_point!(name, |_| kill_this_process());
+}
+
+/// Passes a named place: nothing happens.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn hit(_name: &'static str) {}
+
+/// As `kill -9` from outside: no destructor runs, no buffer is flushed.
+#[cfg(feature = "failpoints")]
+fn kill_this_process() {
+    let this = rustix::process::getpid();
+    let _ = rustix::process::kill_process(this, rustix::process::Signal::KILL);
+}

@@ -1,0 +1,203 @@
+//! Leasing: one conditional update for a whole batch, judged on the server's clock.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::ReadConcern;
+
+use crate::ids::{InstanceId, LeaseId, RecordId};
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{
+    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
+};
+use crate::outbox::write::{Certainty, TOO_LARGE, Written, update};
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+/// What a lease command achieved.
+#[derive(Debug, Default)]
+pub struct Grant {
+    /// The records that the lease id holds now.
+    pub held: HashSet<RecordId>,
+    /// Records on which the lease fields don't fit: so near are they to 16 MiB.
+    pub oversized: Vec<RecordId>,
+}
+
+/// Leases records for one instance.
+#[derive(Clone, Debug)]
+pub struct Leaser {
+    collections: Collections,
+    owner: InstanceId,
+    length: Duration,
+}
+
+impl Leaser {
+    /// Leases in the name of `owner`, for `length` of the server's time.
+    pub fn new(collections: Collections, owner: InstanceId, length: Duration) -> Self {
+        Self { collections, owner, length }
+    }
+
+    /// How long a lease or renewal holds.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// Leases what of `ids` is still pending, due and in nobody's hands.
+    ///
+    /// Every matched record is charged one attempt. The filter repeats status and expiry,
+    /// since between the reading and this a peer may have finished or taken any of
+    /// them (hazard 3). `updateMany` is no retryable write: on a lost answer it is sent once
+    /// more with the same id, and charges only where the id differs (hazard 4).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, after one repetition; nothing may be published then.
+    pub async fn lease(&self, lease: LeaseId, ids: &[RecordId]) -> Result<Grant, StoreError> {
+        let written = match self.send(vec![self.statement(lease, ids)]).await {
+            Ok(written) => written,
+            Err(_) => self.send(vec![self.statement(lease, ids)]).await?,
+        };
+        if written.failed.is_empty() && written.matched == ids.len() as u64 {
+            return Ok(Grant { held: ids.iter().cloned().collect(), oversized: Vec::new() });
+        }
+        // Fewer than asked: some were gone, or one stopped the statement half way.
+        let mut grant = Grant { held: self.held(lease, ids).await?, oversized: Vec::new() };
+        if !written.failed.is_empty() {
+            self.one_by_one(lease, ids, &mut grant).await?;
+        }
+        Ok(grant)
+    }
+
+    /// Prolongs the lease on `ids`; answers how many it still holds.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; the lease then ends when it would have.
+    pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
+        let statement = doc! {
+            "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
+            "u": [{ "$set": { LEASE_UNTIL: self.until() } }],
+            "multi": true,
+        };
+        Ok(self.send(vec![statement]).await?.matched)
+    }
+
+    /// Which of `ids` the lease holds, read back from the primary.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn held(
+        &self,
+        lease: LeaseId,
+        ids: &[RecordId],
+    ) -> Result<HashSet<RecordId>, StoreError> {
+        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find(filter)
+            .projection(doc! { ID: 1 })
+            // What this very primary has, since the lease asked no more of it.
+            .read_concern(ReadConcern::local())
+            .selection_criteria(primary());
+        let reading = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("read back a lease", limits::BATCH, reading).await?;
+        Ok(found
+            .into_iter()
+            .filter_map(|mut document| document.remove(ID))
+            .map(RecordId::from)
+            .collect())
+    }
+
+    /// Leases what the failed statement did not reach, a statement each, to find the
+    /// record that failed it.
+    async fn one_by_one(
+        &self,
+        lease: LeaseId,
+        ids: &[RecordId],
+        grant: &mut Grant,
+    ) -> Result<(), StoreError> {
+        let missing: Vec<&RecordId> = ids.iter().filter(|id| !grant.held.contains(*id)).collect();
+        let statements =
+            missing.iter().map(|id| self.statement(lease, std::slice::from_ref(*id))).collect();
+        let written = self.send(statements).await?;
+        for (index, code) in written.failed {
+            if let (Some(id), true) = (missing.get(index), TOO_LARGE.contains(&code)) {
+                grant.oversized.push((*id).clone());
+            }
+        }
+        grant.held = self.held(lease, ids).await?;
+        Ok(())
+    }
+
+    async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        update(database, &name, "lease records", statements, Certainty::Primary).await
+    }
+
+    fn statement(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
+        let mine = Bson::from(lease);
+        doc! {
+            "q": {
+                ID: { "$in": bson_ids(ids) },
+                STATUS: PENDING,
+                "$and": [
+                    { "$or": [
+                        { LEASE_UNTIL: { "$not": { "$type": "date" } } },
+                        { LEASE_ID: { "$not": { "$type": "binData" } } },
+                        { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
+                        { LEASE_ID: mine.clone() },
+                    ] },
+                    { "$or": [
+                        { VISIBLE_AT: { "$not": { "$type": "date" } } },
+                        { "$expr": { "$lte": [format!("${VISIBLE_AT}"), "$$NOW"] } },
+                    ] },
+                ],
+            },
+            "u": [{ "$set": {
+                ATTEMPT: { "$cond": [
+                    { "$eq": [format!("${LEASE_ID}"), mine.clone()] },
+                    format!("${ATTEMPT}"),
+                    charged(),
+                ] },
+                LEASE_ID: mine,
+                LEASE_UNTIL: self.until(),
+                LEASE_OWNER: self.owner,
+            } }],
+            "multi": true,
+        }
+    }
+
+    fn until(&self) -> Document {
+        let millis = i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX);
+        doc! { "$add": ["$$NOW", millis] }
+    }
+}
+
+/// `attempt + 1`, where what is no count (another type, negative, a fraction) is zero.
+/// A plain `$inc` would stop the whole statement at the first such record.
+fn charged() -> Document {
+    let attempt = format!("${ATTEMPT}");
+    let is_count = doc! { "$and": [
+        { "$isNumber": attempt.clone() },
+        { "$gte": [attempt.clone(), 0] },
+        { "$lte": [attempt.clone(), f64::MAX] },
+        { "$eq": [attempt.clone(), { "$trunc": attempt.clone() }] },
+    ] };
+    let capped = doc! { "$toInt": { "$min": [attempt.clone(), ATTEMPT_LIMIT - 1] } };
+    // The common cases first: absent on the first delivery, an int afterwards.
+    doc! { "$switch": {
+        "branches": [
+            { "case": { "$eq": [{ "$type": attempt }, "missing"] }, "then": 1 },
+            { "case": is_count, "then": { "$add": [capped, 1] } },
+        ],
+        "default": 1,
+    } }
+}
+
+pub(crate) fn bson_ids(ids: &[RecordId]) -> Vec<Bson> {
+    ids.iter().map(Bson::from).collect()
+}

@@ -1,0 +1,256 @@
+//! What the relay adds to a record before its first delivery: a partition, a `seq`,
+//! and a place in line for what was scheduled.
+
+use std::collections::BTreeMap;
+
+use bson::{Bson, DateTime, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::{Hint, ReadConcern};
+
+use crate::ids::RecordId;
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{
+    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, PENDING,
+    SCHEDULED, SEQ, STATUS, VISIBLE_AT,
+};
+use crate::outbox::lease::bson_ids;
+use crate::outbox::reason::DeadReason;
+use crate::outbox::record::Record;
+use crate::outbox::settle::smallest_deaths;
+use crate::outbox::snapshot::NO_SEQ;
+use crate::outbox::write::{Certainty, Written, update};
+use crate::partition::PARTITIONS;
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+/// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
+pub const SCHEDULED_INDEX: &str = "scheduled_idx";
+
+/// How many records of each kind were repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Records that were given a partition.
+    pub partition: u64,
+    /// Records that were given a `seq`.
+    pub seq: u64,
+}
+
+/// What one look at the scheduled records found.
+#[derive(Clone, Debug, Default)]
+pub struct Promoted {
+    /// Records made pending.
+    pub count: u64,
+    /// Whether more are due than one batch holds.
+    pub more: bool,
+    /// When the next one is due, by the server's clock.
+    pub next: Option<DateTime>,
+}
+
+/// Repairs and promotions. Every write is acknowledged by a majority before a take can
+/// rely on it (guard 4), and conditional on what was read, so that peers may do the same.
+#[derive(Clone, Debug)]
+pub struct Repairs {
+    collections: Collections,
+}
+
+impl Repairs {
+    /// Repairs in `collections`.
+    pub fn new(collections: Collections) -> Self {
+        Self { collections }
+    }
+
+    /// Gives each of `records` what it lacks: the partition of its key, a `seq` of now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what was not repaired is met again.
+    pub async fn mend(&self, records: &[Record]) -> Result<Repaired, StoreError> {
+        let (no_seq, unstamped): (Vec<_>, Vec<_>) =
+            records.iter().partition(|record| record.seq.is_none());
+        let mut repaired = Repaired::default();
+        if !unstamped.is_empty() {
+            let mut by_partition: BTreeMap<u8, Vec<RecordId>> = BTreeMap::new();
+            for record in unstamped {
+                by_partition.entry(record.hashed_partition()).or_default().push(record.id.clone());
+            }
+            let statements = by_partition.into_iter().map(|(partition, ids)| {
+                doc! {
+                    "q": { ID: { "$in": bson_ids(&ids) }, STATUS: PENDING, "$nor": [stamped()] },
+                    "u": { "$set": { PARTITION: i32::from(partition) } },
+                    "multi": true,
+                }
+            });
+            let written = self.send("stamp partitions", statements.collect()).await?;
+            repaired.partition = written.matched;
+        }
+        if !no_seq.is_empty() {
+            let statements = no_seq.iter().map(|record| {
+                let mut set = Document::new();
+                if record.partition.is_none() {
+                    set.insert(PARTITION, i32::from(record.hashed_partition()));
+                }
+                let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
+                if !set.is_empty() {
+                    change.insert("$set", set);
+                }
+                doc! {
+                    "q": {
+                        ID: Bson::from(&record.id),
+                        STATUS: PENDING,
+                        "$or": [
+                            { SEQ: { "$not": { "$type": "timestamp" } } },
+                            { SEQ: Bson::Timestamp(NO_SEQ) },
+                        ],
+                    },
+                    "u": change,
+                    "multi": false,
+                }
+            });
+            let written = self.send("repair seq", statements.collect()).await?;
+            repaired.seq = written.matched;
+        }
+        Ok(repaired)
+    }
+
+    /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's
+    /// clock; each gets the `seq` of this moment.
+    ///
+    /// A `visibleAt` that is absent or no date is due now. Comparing it as an expression
+    /// puts every kind that sorts before a date, and what is absent, below now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what was not promoted is due still.
+    pub async fn promote(&self, limit: usize) -> Result<Promoted, StoreError> {
+        let visible_at = format!("${VISIBLE_AT}");
+        let due = doc! { STATUS: SCHEDULED, "$expr": { "$lte": [&visible_at, "$$NOW"] } };
+        let mut ids = self.scheduled(due, limit).await?;
+        if ids.len() < limit {
+            // The kinds that sort after a date, by the index as well.
+            let after_dates = doc! {
+                STATUS: SCHEDULED,
+                "$expr": { "$gt": [&visible_at, Bson::DateTime(DateTime::MAX)] },
+            };
+            ids.extend(self.scheduled(after_dates, limit - ids.len()).await?);
+        }
+        let statements: Vec<Document> = ids
+            .iter()
+            .map(|id| {
+                doc! {
+                    "q": { ID: Bson::from(id), STATUS: SCHEDULED },
+                    "u": {
+                        "$set": { STATUS: PENDING },
+                        "$currentDate": { SEQ: { "$type": "timestamp" } },
+                    },
+                    "multi": false,
+                }
+            })
+            .collect();
+        let more = ids.len() >= limit;
+        let count = match statements.is_empty() {
+            true => 0,
+            false => self.send("promote scheduled records", statements).await?.matched,
+        };
+        let next = if more { None } else { self.next_due().await? };
+        Ok(Promoted { count, more, next })
+    }
+
+    /// Makes dead a suspect that has used up its attempts, unless somebody leased it meanwhile.
+    /// Answers whether it did.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn bury_expired(
+        &self,
+        record: &Record,
+        reason: &DeadReason,
+        blocks: bool,
+    ) -> Result<bool, StoreError> {
+        let mut set = doc! { STATUS: DEAD, DEAD_REASON: reason.to_string() };
+        if blocks {
+            set.insert(BLOCKS, true);
+        }
+        let statement = doc! {
+            "q": {
+                ID: Bson::from(&record.id),
+                STATUS: PENDING,
+                "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] },
+            },
+            "u": {
+                "$set": set,
+                "$currentDate": { DEAD_AT: true },
+                "$unset": { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" },
+            },
+            "multi": false,
+        };
+        let written = self.send("make a suspect dead", vec![statement]).await?;
+        Ok(written.failed.is_empty() && written.matched == 1)
+    }
+
+    /// Makes dead a record on which no lease fits, with as much of the reason as fits.
+    /// Answers whether it did.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn bury_oversized(
+        &self,
+        id: &RecordId,
+        reason: &DeadReason,
+        blocks: bool,
+    ) -> Result<bool, StoreError> {
+        for change in smallest_deaths(reason, blocks) {
+            let q = doc! { ID: Bson::from(id), STATUS: PENDING, LEASE_ID: Bson::Null };
+            let statement = doc! { "q": q, "u": change, "multi": false };
+            let written = self.send("make an oversized record dead", vec![statement]).await?;
+            if written.failed.is_empty() {
+                return Ok(written.matched == 1);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn scheduled(&self, filter: Document, limit: usize) -> Result<Vec<RecordId>, StoreError> {
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find(filter)
+            .projection(doc! { ID: 1 })
+            .sort(doc! { VISIBLE_AT: 1 })
+            .hint(Hint::Name(SCHEDULED_INDEX.into()))
+            .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(primary());
+        let reading = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("read scheduled records", limits::BATCH, reading).await?;
+        let ids = found.into_iter().filter_map(|mut document| document.remove(ID));
+        Ok(ids.map(RecordId::from).collect())
+    }
+
+    async fn next_due(&self) -> Result<Option<DateTime>, StoreError> {
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find_one(doc! { STATUS: SCHEDULED, VISIBLE_AT: { "$type": "date" } })
+            .projection(doc! { VISIBLE_AT: 1 })
+            .sort(doc! { VISIBLE_AT: 1 })
+            .hint(Hint::Name(SCHEDULED_INDEX.into()))
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(primary());
+        let next = within("read the next scheduled record", limits::BATCH, find.into_future());
+        Ok(next.await?.and_then(|record| record.get_datetime(VISIBLE_AT).ok().copied()))
+    }
+
+    async fn send(
+        &self,
+        action: &'static str,
+        statements: Vec<Document>,
+    ) -> Result<Written, StoreError> {
+        let name = self.collections.name(names::RECORDS);
+        update(self.collections.database(), &name, action, statements, Certainty::Majority).await
+    }
+}
+
+/// A partition that is believed: any integral number from 0 to 255.
+fn stamped() -> Document {
+    doc! { PARTITION: { "$in": (0..i32::from(PARTITIONS)).collect::<Vec<_>>() } }
+}

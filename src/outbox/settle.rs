@@ -1,0 +1,306 @@
+//! Settling: what becomes of a leased record, written only by the one who holds it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::ReadConcern;
+
+use crate::ids::{LeaseId, RecordId};
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{
+    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, LAST_ERROR, LAST_ERROR_AT,
+    LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
+};
+use crate::outbox::lease::bson_ids;
+use crate::outbox::reason::{DeadReason, shortened};
+use crate::outbox::write::{Certainty, TOO_LARGE, Written, delete, update};
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+/// What became of one delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The broker confirmed it.
+    Done,
+    /// It failed and is charged: again after `delay`, by the server's clock.
+    Retry {
+        /// Time until it is due again.
+        delay: Duration,
+        /// The last failure, for `lastError`.
+        error: String,
+    },
+    /// It will not be delivered.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// Whether it holds its key until requeued or discarded (`on_dead = "block"`).
+        blocks: bool,
+    },
+    /// Given back uncharged, at once free for the next taker.
+    Released,
+}
+
+/// One settling write: the record, the lease that proves it ours, and the outcome.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The record.
+    pub id: RecordId,
+    /// The proof.
+    pub lease: LeaseId,
+    /// What to write.
+    pub outcome: Outcome,
+}
+
+/// Writes outcomes in batches.
+#[derive(Clone, Debug)]
+pub struct Settlements {
+    collections: Collections,
+    delete_done: bool,
+}
+
+impl Settlements {
+    /// Settles in `collections`; `delete_done` removes what is delivered at once (retention `"0s"`).
+    pub fn new(collections: Collections, delete_done: bool) -> Self {
+        Self { collections, delete_done }
+    }
+
+    /// Writes all of `batch` in one or two commands and answers which records were *lost*:
+    /// no longer held by the lease that claims them.
+    ///
+    /// Safe to repeat after a lost answer: what a first try has settled is recognised when
+    /// it is read back. Acknowledged by a majority (guard 4).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: the outcome of the batch is unknown, repeat it.
+    pub async fn write(&self, batch: &[Settlement]) -> Result<HashSet<RecordId>, StoreError> {
+        let (gone, kept): (Vec<_>, Vec<_>) = batch
+            .iter()
+            .partition(|settlement| self.delete_done && settlement.outcome == Outcome::Done);
+        let mut unclear = Vec::new();
+        if !kept.is_empty() {
+            unclear.extend(self.update(&kept).await?);
+        }
+        if !gone.is_empty() {
+            unclear.extend(self.delete(&gone).await?);
+        }
+        if unclear.is_empty() {
+            return Ok(HashSet::new());
+        }
+        self.read_back(&unclear).await
+    }
+
+    /// Answers the settlements of which some did not match; empty when all did.
+    async fn update<'a>(
+        &self,
+        batch: &[&'a Settlement],
+    ) -> Result<Vec<&'a Settlement>, StoreError> {
+        let (statements, members) = statements(batch);
+        let written = self.send(statements).await?;
+        let mut matched = written.matched;
+        for (index, code) in written.failed {
+            let fits_less = TOO_LARGE.contains(&code) && members[index].len() == 1;
+            if !fits_less {
+                return Err(StoreError::Answer {
+                    action: "settle records",
+                    detail: format!("a statement failed with code {code}"),
+                });
+            }
+            matched += self.with_less(members[index][0]).await?;
+        }
+        Ok(if matched == batch.len() as u64 { Vec::new() } else { batch.to_vec() })
+    }
+
+    /// A record near 16 MiB: leaves out what does not fit, step by step.
+    async fn with_less(&self, settlement: &Settlement) -> Result<u64, StoreError> {
+        for slimmer in slimmer(&settlement.outcome) {
+            let written = self.send(vec![statement(settlement, slimmer)]).await?;
+            if written.failed.is_empty() {
+                return Ok(written.matched);
+            }
+        }
+        Err(StoreError::Answer {
+            action: "settle a record near 16 MiB",
+            detail: "no smaller form of it fits".into(),
+        })
+    }
+
+    async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        update(database, &name, "settle records", statements, Certainty::Majority).await
+    }
+
+    async fn delete<'a>(
+        &self,
+        batch: &[&'a Settlement],
+    ) -> Result<Vec<&'a Settlement>, StoreError> {
+        let mut statements = Vec::new();
+        for (lease, ids) in by_lease(batch) {
+            statements.push(doc! { "q": held(lease, &ids), "limit": 0 });
+        }
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        let action = "delete delivered records";
+        let written = delete(database, &name, action, statements, Certainty::Majority).await?;
+        let all = written.failed.is_empty() && written.matched == batch.len() as u64;
+        Ok(if all { Vec::new() } else { batch.to_vec() })
+    }
+
+    /// Sorts what a first try has settled from what is lost.
+    async fn read_back(&self, unclear: &[&Settlement]) -> Result<HashSet<RecordId>, StoreError> {
+        let ids: Vec<Bson> = unclear.iter().map(|settlement| Bson::from(&settlement.id)).collect();
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find(doc! { ID: { "$in": ids } })
+            .projection(doc! { ID: 1, STATUS: 1, LEASE_ID: 1, VISIBLE_AT: 1, LAST_ERROR: 1 })
+            .read_concern(ReadConcern::local())
+            .selection_criteria(primary());
+        let reading = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("read back settled records", limits::BATCH, reading).await?;
+        let mut states: HashMap<RecordId, Document> = found
+            .into_iter()
+            .filter_map(|mut state| Some((RecordId::from(state.remove(ID)?), state)))
+            .collect();
+        let lost = unclear
+            .iter()
+            .filter(|settlement| !self.is_written(settlement, states.remove(&settlement.id)))
+            .map(|settlement| settlement.id.clone())
+            .collect();
+        Ok(lost)
+    }
+
+    fn is_written(&self, settlement: &Settlement, state: Option<Document>) -> bool {
+        let Some(state) = state else {
+            // Gone: deleted on delivery, or by retention.
+            return settlement.outcome == Outcome::Done;
+        };
+        let status = state.get_str(STATUS).unwrap_or_default();
+        let leased = state.contains_key(LEASE_ID);
+        match &settlement.outcome {
+            Outcome::Done => status == DONE,
+            Outcome::Dead { .. } => status == DEAD,
+            Outcome::Released => status == PENDING && !leased,
+            Outcome::Retry { error, .. } => {
+                status == PENDING
+                    && !leased
+                    && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
+            }
+        }
+    }
+}
+
+fn held(lease: LeaseId, ids: &[RecordId]) -> Document {
+    doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING }
+}
+
+fn by_lease(batch: &[&Settlement]) -> Vec<(LeaseId, Vec<RecordId>)> {
+    let mut groups: Vec<(LeaseId, Vec<RecordId>)> = Vec::new();
+    for settlement in batch {
+        match groups.iter_mut().find(|(lease, _)| *lease == settlement.lease) {
+            Some((_, ids)) => ids.push(settlement.id.clone()),
+            None => groups.push((settlement.lease, vec![settlement.id.clone()])),
+        }
+    }
+    groups
+}
+
+/// The statements of a batch, and whose each is: one for all done records of a lease, one
+/// for all released ones, one for each that failed.
+fn statements<'a>(batch: &[&'a Settlement]) -> (Vec<Document>, Vec<Vec<&'a Settlement>>) {
+    let mut statements = Vec::new();
+    let mut members = Vec::new();
+    for alike in [Outcome::Done, Outcome::Released] {
+        let same: Vec<&Settlement> =
+            batch.iter().copied().filter(|settlement| settlement.outcome == alike).collect();
+        for (lease, ids) in by_lease(&same) {
+            let of_lease = same.iter().copied().filter(|one| one.lease == lease).collect();
+            members.push(of_lease);
+            statements.push(doc! {
+                "q": held(lease, &ids),
+                "u": change(&alike),
+                "multi": true,
+            });
+        }
+    }
+    for settlement in batch {
+        if !matches!(settlement.outcome, Outcome::Done | Outcome::Released) {
+            statements.push(statement(settlement, change(&settlement.outcome)));
+            members.push(vec![*settlement]);
+        }
+    }
+    (statements, members)
+}
+
+fn statement(settlement: &Settlement, change: Bson) -> Document {
+    let ids = std::slice::from_ref(&settlement.id);
+    doc! { "q": held(settlement.lease, ids), "u": change, "multi": false }
+}
+
+fn no_lease() -> Document {
+    doc! { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" }
+}
+
+fn change(outcome: &Outcome) -> Bson {
+    let document = match outcome {
+        Outcome::Done => doc! {
+            "$set": { STATUS: DONE },
+            "$currentDate": { DONE_AT: true },
+            "$unset": no_lease(),
+        },
+        Outcome::Released => doc! { "$inc": { ATTEMPT: -1 }, "$unset": no_lease() },
+        Outcome::Dead { reason, blocks } => {
+            return dead(&shortened(&reason.to_string()), reason.last_error(), *blocks);
+        }
+        Outcome::Retry { delay, error } => return retry(*delay, Some(error)),
+    };
+    Bson::Document(document)
+}
+
+fn retry(delay: Duration, error: Option<&str>) -> Bson {
+    let millis = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+    let mut set = doc! { VISIBLE_AT: { "$add": ["$$NOW", millis] }, LAST_ERROR_AT: "$$NOW" };
+    if let Some(error) = error {
+        set.insert(LAST_ERROR, doc! { "$literal": shortened(error) });
+    }
+    bson::bson!([{ "$set": set }, { "$unset": [LEASE_ID, LEASE_UNTIL, LEASE_OWNER] }])
+}
+
+fn dead(reason: &str, last_error: Option<&str>, blocks: bool) -> Bson {
+    let mut set = doc! { STATUS: DEAD, DEAD_REASON: reason };
+    let mut dates = doc! { DEAD_AT: true };
+    if let Some(error) = last_error {
+        set.insert(LAST_ERROR, shortened(error));
+        dates.insert(LAST_ERROR_AT, true);
+    }
+    if blocks {
+        set.insert(BLOCKS, true);
+    }
+    Bson::Document(doc! { "$set": set, "$currentDate": dates, "$unset": no_lease() })
+}
+
+/// Ever smaller forms of an outcome, for a document with no room to spare.
+fn slimmer(outcome: &Outcome) -> Vec<Bson> {
+    match outcome {
+        Outcome::Retry { delay, .. } => vec![retry(*delay, None)],
+        Outcome::Dead { reason, blocks } => smallest_deaths(reason, *blocks),
+        Outcome::Done | Outcome::Released => Vec::new(),
+    }
+}
+
+/// Deaths that need ever less room; the last one makes the document smaller.
+pub(crate) fn smallest_deaths(reason: &DeadReason, blocks: bool) -> Vec<Bson> {
+    let word = format!("{}:", reason.word());
+    let mut bare = doc! { STATUS: DEAD };
+    if blocks {
+        bare.insert(BLOCKS, true);
+    }
+    vec![
+        dead(&shortened(&reason.to_string()), None, blocks),
+        dead(&word, None, blocks),
+        Bson::Document(doc! { "$set": bare, "$unset": no_lease() }),
+        Bson::Document(doc! { "$set": { STATUS: DEAD }, "$unset": no_lease() }),
+    ]
+}

@@ -1,0 +1,257 @@
+//! Reading what is pending, as of one point in time.
+//!
+//! A plain `find` is no snapshot: under load a scan that yields can return a record
+//! without an earlier one of its key that had committed before it was inserted
+//! (measured, with `local` and with `majority`). So every read of one take shares one
+//! `atClusterTime`, on the primary, of what a majority has: guard 1. The filter names
+//! status and partition and nothing else that could hide a record which must hold back
+//! others: guard 2.
+
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, Timestamp, doc};
+use mongodb::options::{FindOptions, Hint, SessionOptions};
+use mongodb::{ClientSession, Collection};
+
+use crate::ids::RecordId;
+use crate::outbox::collections::Collections;
+use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS};
+use crate::outbox::position::{Position, Segment};
+use crate::outbox::record::{LaneKey, Record};
+use crate::partition::PARTITIONS;
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+/// The index that serves every read here: `{partition, key, seq}` where pending.
+pub const LANE_INDEX: &str = "lane_idx";
+/// `{key}` where `blocks: true`.
+pub const BLOCKS_INDEX: &str = "blocks_idx";
+
+/// One consistent view of the outbox; all reads through it see the same moment.
+pub struct Snapshot {
+    session: ClientSession,
+    records: Collection<RawDocumentBuf>,
+}
+
+/// A stretch of `lane_idx`, in its order.
+#[derive(Debug)]
+pub struct Page {
+    /// What was read: of each key the earliest pending records, without a gap.
+    pub records: Vec<Record>,
+    /// Where the next page begins; `None` when the last partition's end was reached.
+    pub next: Option<Position>,
+}
+
+/// How much one read may bring.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Records at most.
+    pub records: usize,
+    /// Bytes after which no further record is read (the first always is).
+    pub bytes: usize,
+}
+
+impl Snapshot {
+    /// Begins a view; the moment is that of the first read.
+    ///
+    /// # Errors
+    ///
+    /// No server to be had.
+    pub async fn begin(collections: &Collections) -> Result<Self, StoreError> {
+        let options = SessionOptions::builder().snapshot(true).build();
+        let session = collections.client().start_session().with_options(options);
+        let session = within("begin a snapshot", limits::BATCH, session.into_future()).await?;
+        Ok(Self { session, records: collections.records() })
+    }
+
+    /// Reads on from `from` through the partitions in `owned`, passing over `pass_over`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; a snapshot that is too old or unavailable is transient.
+    pub async fn page(
+        &mut self,
+        from: &Position,
+        owned: &[u8],
+        pass_over: &[Bson],
+        room: Room,
+    ) -> Result<Page, StoreError> {
+        let mut records: Vec<Record> = Vec::new();
+        let mut bytes = 0;
+        for segment in from.segments(owned) {
+            let filter = pending(segment, pass_over);
+            let left = room.records - records.len();
+            let left = Room { records: left, bytes: room.bytes.saturating_sub(bytes) };
+            let read = self.find("read pending records", filter, lane_order(), left).await?;
+            bytes += read.iter().map(Record::size).sum::<usize>();
+            records.extend(read);
+            if records.len() >= room.records || bytes >= room.bytes {
+                let next = records.last().map(Position::after);
+                return Ok(Page { records, next });
+            }
+        }
+        Ok(Page { records, next: None })
+    }
+
+    /// The earliest pending records of one lane.
+    ///
+    /// From its very beginning, never from a remembered `seq`: a transaction that
+    /// was slow to commit has an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn lane(
+        &mut self,
+        partition: u8,
+        key: &str,
+        room: Room,
+    ) -> Result<Vec<Record>, StoreError> {
+        let filter = doc! { STATUS: PENDING, PARTITION: i32::from(partition), KEY: key };
+        self.find("read a lane", filter, lane_order(), room).await
+    }
+
+    /// Records by id, where they are pending still.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn by_id(&mut self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
+        let ids: Vec<Bson> = ids.iter().map(Bson::from).collect();
+        let room = Room { records: ids.len().max(1), bytes: usize::MAX };
+        let filter = doc! { ID: { "$in": ids }, STATUS: PENDING };
+        let options = FindOptions::builder().build();
+        self.find_with("read records by id", filter, options, room).await
+    }
+
+    /// Pending records that nobody has given a partition yet; `keys` narrows it to those.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn unstamped(
+        &mut self,
+        keys: Option<&[Bson]>,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut filter = doc! { STATUS: PENDING, PARTITION: Bson::Null };
+        if let Some(keys) = keys {
+            filter.insert(KEY, doc! { "$in": keys });
+        }
+        let room = Room { records: limit, bytes: usize::MAX };
+        let options = FindOptions::builder()
+            .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
+            .sort(lane_order())
+            .hint(Hint::Name(LANE_INDEX.into()))
+            .build();
+        self.find_with("read unstamped records", filter, options, room).await
+    }
+
+    /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn misstamped(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
+        let valid = std::iter::once(Bson::Null).chain((0..i32::from(PARTITIONS)).map(Bson::Int32));
+        let filter = doc! { STATUS: PENDING, PARTITION: { "$nin": valid.collect::<Vec<_>>() } };
+        let room = Room { records: limit, bytes: usize::MAX };
+        let options = FindOptions::builder()
+            .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
+            .hint(Hint::Name(LANE_INDEX.into()))
+            .build();
+        self.find_with("read records with a wrong partition", filter, options, room).await
+    }
+
+    /// Keys that a dead record holds (`on_dead = "block"`); `keys` narrows it to those.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn blocked(
+        &mut self,
+        keys: Option<&[Bson]>,
+        limit: usize,
+    ) -> Result<Vec<LaneKey>, StoreError> {
+        let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
+        if let Some(keys) = keys {
+            filter.insert(KEY, doc! { "$in": keys });
+        }
+        let room = Room { records: limit, bytes: usize::MAX };
+        let options = FindOptions::builder()
+            .projection(doc! { ID: 1, KEY: 1 })
+            .hint(Hint::Name(BLOCKS_INDEX.into()))
+            .build();
+        let dead = self.find_with("read blocked keys", filter, options, room).await?;
+        Ok(dead.into_iter().map(|record| record.lane).collect())
+    }
+
+    async fn find(
+        &mut self,
+        action: &'static str,
+        filter: Document,
+        order: Document,
+        room: Room,
+    ) -> Result<Vec<Record>, StoreError> {
+        let options =
+            FindOptions::builder().sort(order).hint(Hint::Name(LANE_INDEX.into())).build();
+        self.find_with(action, filter, options, room).await
+    }
+
+    async fn find_with(
+        &mut self,
+        action: &'static str,
+        filter: Document,
+        mut options: FindOptions,
+        room: Room,
+    ) -> Result<Vec<Record>, StoreError> {
+        options.limit = Some(i64::try_from(room.records).unwrap_or(i64::MAX));
+        // One more than the limit, or the server keeps the cursor open.
+        options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
+        options.selection_criteria = Some(primary());
+        let reading = async {
+            let find = self.records.find(filter).with_options(options);
+            let mut cursor = find.session(&mut self.session).await?;
+            let mut records = Vec::new();
+            let mut bytes = 0;
+            while cursor.advance(&mut self.session).await? {
+                let raw: &RawDocument = cursor.current();
+                bytes += raw.as_bytes().len();
+                records.push(Record::read(raw));
+                if bytes >= room.bytes {
+                    break;
+                }
+            }
+            Ok(records)
+        };
+        within(action, limits::BATCH, reading).await
+    }
+}
+
+fn lane_order() -> Document {
+    doc! { PARTITION: 1, KEY: 1, SEQ: 1 }
+}
+
+fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
+    let mut filter = doc! { STATUS: PENDING, PARTITION: segment.partitions };
+    let mut key = segment.key.unwrap_or_default();
+    // An equality on key needs no list: it is never a key to be passed over.
+    if !key.contains_key("$eq") {
+        let mut nin = key.get_array("$nin").cloned().unwrap_or_default();
+        nin.extend_from_slice(pass_over);
+        if nin.is_empty() {
+            key.remove("$nin");
+        } else {
+            key.insert("$nin", nin);
+        }
+    }
+    if !key.is_empty() {
+        filter.insert(KEY, key);
+    }
+    if let Some(after) = segment.seq_after {
+        filter.insert(SEQ, doc! { "$gt": Bson::Timestamp(after) });
+    }
+    filter
+}
+
+/// The least `seq`, for a record that has none yet.
+pub(crate) const NO_SEQ: Timestamp = Timestamp { time: 0, increment: 0 };

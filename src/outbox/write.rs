@@ -1,0 +1,102 @@
+//! One `update` command of several statements, answered as a whole.
+
+use bson::{Document, doc};
+use mongodb::Database;
+
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+/// How much must be certain before the answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    /// The primary has it: enough for a lease, whose loss costs a duplicate.
+    Primary,
+    /// A majority has it: no failover takes it back (guard 4).
+    Majority,
+}
+
+/// What the server did with the statements.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Documents matched, over all statements.
+    pub(crate) matched: u64,
+    /// Statements that failed: their index and the server's code.
+    pub(crate) failed: Vec<(usize, i32)>,
+}
+
+/// The document would outgrow 16 MiB.
+pub(crate) const TOO_LARGE: [i32; 2] = [17419, 10334];
+
+/// Sends `statements` (`{q, u, multi}`) in one command.
+///
+/// The driver's own `update_many` takes one statement a command and is never retried;
+/// neither is this: every caller can tell a repetition from a first try.
+///
+/// # Errors
+///
+/// Those of the store. A write concern that was not reached in time is an error: the
+/// outcome is unknown.
+pub(crate) async fn update(
+    database: &Database,
+    collection: &str,
+    action: &'static str,
+    statements: Vec<Document>,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    let key = "updates";
+    run(database, doc! { "update": collection, key: statements }, action, certainty).await
+}
+
+/// Sends deletions (`{q, limit}`) in one command.
+///
+/// # Errors
+///
+/// As [`update`].
+pub(crate) async fn delete(
+    database: &Database,
+    collection: &str,
+    action: &'static str,
+    statements: Vec<Document>,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    let key = "deletes";
+    run(database, doc! { "delete": collection, key: statements }, action, certainty).await
+}
+
+async fn run(
+    database: &Database,
+    mut command: Document,
+    action: &'static str,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    let server_limit = i64::try_from(limits::BATCH.as_millis()).unwrap_or(i64::MAX);
+    command.insert("ordered", false);
+    command.insert(
+        "writeConcern",
+        match certainty {
+            Certainty::Primary => doc! { "w": 1 },
+            Certainty::Majority => doc! { "w": "majority", "wtimeout": server_limit },
+        },
+    );
+    command.insert("maxTimeMS", server_limit);
+    let running = database.run_command(command).selection_criteria(primary());
+    // The server gives up first, so that its words reach the log.
+    let answer = within(action, limits::BATCH * 2, running.into_future()).await?;
+    read_answer(action, &answer)
+}
+
+fn read_answer(action: &'static str, answer: &Document) -> Result<Written, StoreError> {
+    let wrong = |detail: String| StoreError::Answer { action, detail };
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(wrong(format!("the write concern was not met: {concern}")));
+    }
+    let matched = answer.get_i32("n").map_err(|error| wrong(error.to_string()))?;
+    let mut failed = Vec::new();
+    for error in answer.get_array("writeErrors").into_iter().flatten() {
+        let error = error.as_document().ok_or_else(|| wrong("writeErrors".into()))?;
+        let index = error.get_i32("index").map_err(|error| wrong(error.to_string()))?;
+        let code = error.get_i32("code").map_err(|error| wrong(error.to_string()))?;
+        failed.push((usize::try_from(index).unwrap_or(0), code));
+    }
+    Ok(Written { matched: u64::try_from(matched).unwrap_or(0), failed })
+}

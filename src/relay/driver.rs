@@ -1,0 +1,469 @@
+//! The loop that keeps takes, lanes and waits going.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::ids::{InstanceId, SinkName};
+use crate::outbox::collections::Collections;
+use crate::outbox::lease::Leaser;
+use crate::outbox::position::Position;
+use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::repair::Repairs;
+use crate::outbox::settle::Settlements;
+use crate::outbox::snapshot::Room;
+use crate::relay::gate::Gate;
+use crate::relay::hands::{Hands, HoldReason, Losses};
+use crate::relay::lane::{Lane, LaneEnd};
+use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::renewal::Leases;
+use crate::relay::settings::Settings;
+use crate::relay::shared::{Load, Outlet, Shared};
+use crate::relay::take::{Look, Taken, Target};
+use crate::relay::wake::Wake;
+use crate::relay::{housekeeping, settler};
+use crate::routing::Router;
+use crate::sink::Sink;
+use crate::store::{ServerClock, StoreError};
+
+/// The shortest pause between two looks that are not full. Doubled while nothing is found,
+/// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pauses while MongoDB does not answer, from and to.
+const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Refills and other targeted looks that one take serves.
+const TARGETS: usize = 16;
+
+/// What a relay is made of.
+#[derive(Debug)]
+pub struct RelayParts<S> {
+    /// What the operator decided.
+    pub settings: Settings,
+    /// Where the outbox lives.
+    pub collections: Collections,
+    /// This process.
+    pub instance: InstanceId,
+    /// Which sink and where.
+    pub router: Router,
+    /// The sinks by name.
+    pub sinks: BTreeMap<String, S>,
+    /// The partitions that are this instance's, as they come and go.
+    pub owned: watch::Receiver<Vec<u8>>,
+    /// Reasons to look.
+    pub wake: Wake,
+    /// Whether a done record is deleted at once (retention `"0s"`).
+    pub delete_done: bool,
+}
+
+/// Why a relay ended uninvited.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// One of its parts panicked: a bug.
+    #[error("a part of the relay ended by a panic")]
+    Panicked(#[source] JoinError),
+    /// The time for a stop was up before everything in flight was settled or released.
+    #[error(
+        "the relay was not done within relay.shutdown_timeout: {in_hand} records wait out their lease"
+    )]
+    NotDone {
+        /// Records that were still leased.
+        in_hand: usize,
+    },
+}
+
+/// The relay of one instance.
+pub struct Relay<S> {
+    shared: Arc<Shared<S>>,
+    owned: watch::Receiver<Vec<u8>>,
+    wake: Wake,
+    refills: mpsc::UnboundedReceiver<Arc<Lane>>,
+    settler: tokio::task::JoinHandle<()>,
+}
+
+/// What a task of the driver came to.
+enum Event {
+    Rotated(Result<Taken, StoreError>),
+    Looked(Result<Taken, StoreError>),
+    Ended(Arc<Lane>, LaneEnd),
+}
+
+impl<S: Sink> Relay<S> {
+    /// Puts the parts together; nothing is read before [`run`](Self::run).
+    ///
+    /// Must be called within a tokio runtime. `stop` ends taking and publishing.
+    pub fn new(parts: RelayParts<S>, stop: CancellationToken) -> Self {
+        let RelayParts { settings, collections, instance, router, sinks, owned, wake, delete_done } =
+            parts;
+        let metrics = RelayMetrics::new(sinks.keys().map(String::as_str));
+        let outlets = sinks
+            .into_iter()
+            .map(|(name, sink)| {
+                let gate = Gate::new(SinkName::from(name.as_str()));
+                let metrics = SinkMetrics::new(&name);
+                (name, Outlet { sink, gate, metrics })
+            })
+            .collect();
+        // Room for a few batches: beyond it lanes wait, and nothing more is taken.
+        let (items, settled) = mpsc::channel(settings.batch_size * 4);
+        let (ask, refills) = mpsc::unbounded_channel();
+        let settlements = Settlements::new(collections.clone(), delete_done);
+        let shared = Arc::new(Shared {
+            leaser: Leaser::new(collections.clone(), instance, settings.lease),
+            repairs: Repairs::new(collections.clone()),
+            clock: Arc::new(ServerClock::default()),
+            hands: Hands::default(),
+            losses: Losses::default(),
+            leases: Leases::default(),
+            in_hand: Load::default(),
+            publishing: AtomicUsize::new(0),
+            settler: items,
+            refills: ask,
+            settings,
+            collections,
+            router,
+            outlets,
+            metrics,
+            stop,
+        });
+        let settler = tokio::spawn(settler::run(shared.clone(), settlements, settled));
+        Self { shared, owned, wake, refills, settler }
+    }
+
+    /// What the parts around the relay may look at: gates, hands, figures.
+    pub fn shared(&self) -> Arc<Shared<S>> {
+        self.shared.clone()
+    }
+
+    /// Relays until the stop, then settles or releases what is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`RelayError`]: a panic in a part, or a stop that took longer than `shutdown_timeout`.
+    pub async fn run(self) -> Result<(), RelayError> {
+        let shared = self.shared.clone();
+        let mut parts = JoinSet::new();
+        for name in shared.outlets.keys().cloned() {
+            let (shared, wake) = (shared.clone(), self.wake.clone());
+            parts.spawn(async move { keep_gate(&shared, &name, &wake).await });
+        }
+        parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
+        let renewing = shared.clone();
+        parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });
+
+        let mut driver = Driver::new(shared.clone(), self.owned, self.wake, self.refills);
+        let ended = tokio::select! {
+            ended = driver.run() => ended,
+            Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
+        };
+        ended?;
+        let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
+        for outlet in shared.outlets.values() {
+            outlet.sink.close().await;
+        }
+        self.settler.abort();
+        drained.unwrap_or_else(|_| {
+            let in_hand = shared.in_hand.records();
+            Err(RelayError::NotDone { in_hand })
+        })
+    }
+}
+
+async fn keep_gate<S: Sink>(shared: &Shared<S>, name: &str, wake: &Wake) {
+    let Some(outlet) = shared.outlets.get(name) else { return };
+    let opened = || {
+        outlet.metrics.up(true);
+        shared.hands.free_held(HoldReason::SinkPaused);
+        wake.all();
+    };
+    let shut = || outlet.metrics.up(false);
+    let probe_max = shared.settings.probe_max;
+    outlet.gate.keep(&outlet.sink, probe_max, &shared.stop, opened, shut).await;
+    // Kept as a part until the process ends.
+    std::future::pending::<()>().await;
+}
+
+struct Driver<S> {
+    shared: Arc<Shared<S>>,
+    owned: watch::Receiver<Vec<u8>>,
+    wake: Wake,
+    refills: mpsc::UnboundedReceiver<Arc<Lane>>,
+    tasks: JoinSet<Event>,
+    position: Position,
+    rotating: bool,
+    looking: bool,
+    targets: VecDeque<Target>,
+    suspects: VecDeque<Record>,
+    alone: bool,
+    pause: Duration,
+    store_pause: Option<Duration>,
+    next_rotation: Instant,
+    next_tick: Instant,
+}
+
+/// How often due waits are struck off the book.
+const TICK: Duration = Duration::from_millis(20);
+
+impl<S: Sink> Driver<S> {
+    fn new(
+        shared: Arc<Shared<S>>,
+        owned: watch::Receiver<Vec<u8>>,
+        wake: Wake,
+        refills: mpsc::UnboundedReceiver<Arc<Lane>>,
+    ) -> Self {
+        Self {
+            shared,
+            owned,
+            wake,
+            refills,
+            tasks: JoinSet::new(),
+            position: Position::start(),
+            rotating: false,
+            looking: false,
+            targets: VecDeque::new(),
+            suspects: VecDeque::new(),
+            alone: false,
+            pause: SHORTEST_PAUSE,
+            store_pause: None,
+            next_rotation: Instant::now(),
+            next_tick: Instant::now(),
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), RelayError> {
+        // Leases and due times are judged by it: nothing is taken before it is known.
+        self.learn_time().await;
+        while !self.shared.is_stopping() {
+            self.start_what_can();
+            let next = self.next_wait();
+            tokio::select! {
+                () = self.shared.stop.cancelled() => {}
+                Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
+                Some(lane) = self.refills.recv() => self.targets.push_back(Target::Refill(lane)),
+                () = self.wake.woken() => self.on_wake(),
+                () = tokio::time::sleep_until(next.into()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets every lane end: each publishes no more, and settles or releases what it holds.
+    async fn drain(&mut self) -> Result<(), RelayError> {
+        let in_hand = self.shared.in_hand.records();
+        info!(in_hand, "stopping: settling or releasing what is in flight");
+        for target in self.targets.drain(..) {
+            if let Target::Refill(lane) = target {
+                lane.add(Vec::new(), false);
+            }
+        }
+        while !self.tasks.is_empty() {
+            tokio::select! {
+                Some(ended) = self.tasks.join_next() => {
+                    let event = ended.map_err(RelayError::Panicked)?;
+                    if let Event::Rotated(Ok(taken)) | Event::Looked(Ok(taken)) = event {
+                        // Leased while the stop came: their lanes give everything back.
+                        taken.lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                    }
+                }
+                Some(lane) = self.refills.recv() => lane.add(Vec::new(), false),
+            }
+        }
+        Ok(())
+    }
+
+    async fn learn_time(&mut self) {
+        let mut pause = STORE_PAUSE.0;
+        loop {
+            let sample = self.shared.clock.sample(self.shared.collections.database());
+            let sampled = tokio::select! {
+                () = self.shared.stop.cancelled() => return,
+                sampled = sample => sampled,
+            };
+            match sampled {
+                Ok(()) => return self.shared.metrics.store_up(true),
+                Err(error) => self.on_store_error(&error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(STORE_PAUSE.1);
+        }
+    }
+
+    fn start_what_can(&mut self) {
+        let now = Instant::now();
+        if self.next_tick <= now {
+            self.next_tick = now + TICK;
+            if self.shared.hands.free_due(now) {
+                self.next_rotation = now;
+            }
+        }
+        if self.store_pause.is_some() && self.next_rotation > now {
+            return;
+        }
+        if !self.alone
+            && let Some(record) = self.suspects.pop_front()
+        {
+            self.alone = true;
+            self.targets.push_back(Target::Alone(Box::new(record)));
+        }
+        if !self.looking && !self.targets.is_empty() {
+            let count = self.targets.len().min(TARGETS);
+            let targets: Vec<Target> = self.targets.drain(..count).collect();
+            self.looking = true;
+            self.spawn_take(Look::Targets(targets), Event::Looked);
+        }
+        if !self.rotating && self.next_rotation <= now && self.has_room() {
+            self.rotating = true;
+            self.spawn_take(Look::Rotation(self.position.clone()), Event::Rotated);
+        }
+    }
+
+    fn spawn_take(
+        &mut self,
+        look: Look,
+        event: impl FnOnce(Result<Taken, StoreError>) -> Event + Send + 'static,
+    ) {
+        let shared = self.shared.clone();
+        let owned = self.owned.borrow().clone();
+        let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
+        let room = Room { records: shared.settings.batch_size, bytes };
+        self.tasks.spawn(async move { event(shared.take(look, &owned, room).await) });
+    }
+
+    fn has_room(&self) -> bool {
+        let settings = &self.shared.settings;
+        let in_hand = &self.shared.in_hand;
+        self.shared.any_open()
+            && in_hand.records() + settings.batch_size <= settings.in_hand()
+            && in_hand.bytes() < settings.batch_bytes
+            && self.shared.publishing.load(Ordering::Relaxed) < settings.lanes()
+    }
+
+    fn next_wait(&self) -> Instant {
+        // Without room an event (a lane that ends) comes first; the tick is the net.
+        match self.rotating || !self.has_room() {
+            true => self.next_tick,
+            false => self.next_rotation.min(self.next_tick),
+        }
+    }
+
+    fn on_event(&mut self, ended: Result<Event, JoinError>) -> Result<(), RelayError> {
+        match ended.map_err(RelayError::Panicked)? {
+            Event::Rotated(taken) => {
+                self.rotating = false;
+                match taken {
+                    Ok(taken) => self.on_rotated(taken),
+                    Err(error) => self.on_store_error(&error),
+                }
+            }
+            Event::Looked(taken) => {
+                self.looking = false;
+                match taken {
+                    Ok(taken) => self.on_taken(taken),
+                    Err(error) => {
+                        // Whoever was to go alone is met again by the rotation.
+                        self.alone = false;
+                        self.shared.hands.free_held(HoldReason::Suspect);
+                        self.on_store_error(&error);
+                    }
+                }
+            }
+            Event::Ended(lane, end) => self.on_lane_end(&lane, &end),
+        }
+        Ok(())
+    }
+
+    fn on_rotated(&mut self, mut taken: Taken) {
+        let full = taken.next.is_some();
+        let whole_round = self.position.is_start();
+        let found = taken.found;
+        self.position = taken.next.take().unwrap_or_default();
+        self.on_taken(taken);
+        let now = Instant::now();
+        if full || !whole_round {
+            self.next_rotation = now;
+        } else {
+            self.pause = match found {
+                true => SHORTEST_PAUSE,
+                false => (self.pause * 2).min(self.shared.settings.poll_interval),
+            };
+            self.next_rotation = now + self.pause;
+        }
+    }
+
+    fn on_taken(&mut self, taken: Taken) {
+        if self.store_pause.take().is_some() {
+            info!("MongoDB answers again: taking goes on");
+        }
+        self.shared.metrics.store_up(true);
+        self.suspects.extend(taken.suspects);
+        let mut went_alone = false;
+        for lane in taken.lanes {
+            went_alone |= lane.alone;
+            self.start_lane(lane);
+        }
+        // Its turn came, but it was gone or taken: the next one's.
+        if self.alone && !went_alone && !self.is_alone_under_way() {
+            self.alone = false;
+        }
+    }
+
+    fn is_alone_under_way(&self) -> bool {
+        self.targets.iter().any(|target| matches!(target, Target::Alone(_)))
+            || self.shared.hands.lanes().iter().any(|lane| lane.alone)
+    }
+
+    fn start_lane(&mut self, lane: Arc<Lane>) {
+        let shared = self.shared.clone();
+        self.tasks.spawn(async move {
+            let end = lane.clone().run(&shared).await;
+            Event::Ended(lane, end)
+        });
+    }
+
+    fn on_lane_end(&mut self, lane: &Arc<Lane>, end: &LaneEnd) {
+        self.shared.hands.free(&lane.key);
+        if let Some((reason, until)) = end.hold() {
+            self.shared.hands.hold(lane.key.clone(), reason, Some(until));
+        }
+        if lane.alone {
+            self.alone = false;
+            // What waited behind it can go now.
+            if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
+                let (partition, key) = (lane.partition, key.clone());
+                self.targets.push_back(Target::Key { partition, key });
+            }
+        }
+    }
+
+    fn on_wake(&mut self) {
+        let hints = self.wake.take_hints();
+        if hints.is_empty() {
+            self.next_rotation = Instant::now();
+            self.pause = SHORTEST_PAUSE;
+        }
+        for hint in hints {
+            self.targets.push_back(Target::Key { partition: hint.partition, key: hint.key });
+        }
+    }
+
+    fn on_store_error(&mut self, error: &StoreError) {
+        self.shared.metrics.store_up(false);
+        let pause = match self.store_pause {
+            None => {
+                let error = crate::telemetry::chain(error);
+                warn!(error, "MongoDB does not answer: taking is paused");
+                STORE_PAUSE.0
+            }
+            Some(pause) => (pause * 2).min(STORE_PAUSE.1),
+        };
+        self.store_pause = Some(pause);
+        self.next_rotation = Instant::now() + pause;
+    }
+}

@@ -1,0 +1,247 @@
+//! One key's way out: its records one after the other, one unconfirmed at a time.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use crate::ids::RecordId;
+use crate::outbox::reason::DeadReason;
+use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::settle::Outcome;
+use crate::relay::delivery::Delivery;
+use crate::relay::hands::HoldReason;
+use crate::relay::held::Held;
+use crate::relay::settings::Settings;
+use crate::relay::shared::Shared;
+use crate::sink::Sink;
+
+/// The records of one key that this relay has in hand.
+#[derive(Debug)]
+pub struct Lane {
+    /// The key.
+    pub key: LaneKey,
+    /// The key's partition.
+    pub partition: u8,
+    /// Whether its one record goes alone.
+    pub alone: bool,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Leased, not yet published, in order.
+    waiting: VecDeque<Held>,
+    /// Leased or confirmed, and not yet settled in MongoDB: what a refill passes over.
+    in_hand: HashSet<RecordId>,
+    /// Whether the key had more behind these when it was last read.
+    more: bool,
+    /// Whether a refill is under way.
+    refilling: bool,
+}
+
+/// Why a lane ended. In every case its records are settled.
+#[derive(Debug, PartialEq)]
+pub enum LaneEnd {
+    /// Nothing is left in hand.
+    Drained,
+    /// Its head failed and waits until then.
+    Waits(Instant),
+    /// Sink down, lease spent or lost, or a stop: what was left has been given back.
+    Interrupted,
+}
+
+/// What the next step of a lane is.
+enum Next {
+    Publish(Box<Held>),
+    Await,
+    End,
+}
+
+impl Lane {
+    /// A lane without records yet.
+    pub fn new(key: LaneKey, partition: u8, alone: bool) -> Arc<Self> {
+        let state = Mutex::new(State::default());
+        Arc::new(Self { key, partition, alone, state, changed: Notify::new() })
+    }
+
+    /// Puts newly leased records behind those that wait. `more`: there were more to be had.
+    pub fn add(&self, records: Vec<Held>, more: bool) {
+        {
+            let mut state = self.state();
+            state.in_hand.extend(records.iter().map(|held| held.record.id.clone()));
+            state.waiting.extend(records);
+            state.more = more;
+            state.refilling = false;
+        }
+        self.changed.notify_one();
+    }
+
+    /// Whether the record is in hand: leased by this lane, or confirmed to it.
+    pub fn has(&self, record: &Record) -> bool {
+        self.state().in_hand.contains(&record.id)
+    }
+
+    /// How many records are in hand.
+    pub fn in_hand(&self) -> usize {
+        self.state().in_hand.len()
+    }
+
+    /// MongoDB has the record's outcome.
+    pub fn settled(&self, id: &RecordId) {
+        let empty = {
+            let mut state = self.state();
+            state.in_hand.remove(id);
+            state.in_hand.is_empty()
+        };
+        if empty {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Delivers until nothing is left or something stops it.
+    ///
+    /// The prefix rule in one loop: a record is published when all before it in this lane
+    /// are confirmed, or dead by a write that a majority acknowledged and that matched.
+    /// Anything else ends the lane, and gives back what is behind.
+    pub async fn run<S: Sink>(self: Arc<Self>, shared: &Shared<S>) -> LaneEnd {
+        let mut publishing = shared.publishing();
+        let end = loop {
+            if shared.is_stopping() {
+                break LaneEnd::Interrupted;
+            }
+            let held = match self.next(shared) {
+                Next::Publish(held) => *held,
+                Next::Await => {
+                    publishing.pause();
+                    tokio::select! {
+                        () = self.changed.notified() => {}
+                        () = shared.stopping() => {}
+                    }
+                    continue;
+                }
+                Next::End => break LaneEnd::Drained,
+            };
+            publishing.resume();
+            if let Some(end) = self.deliver(shared, held).await {
+                break end;
+            }
+        };
+        publishing.pause();
+        self.give_back(shared).await;
+        end
+    }
+
+    /// One record; `None` lets the next one go.
+    async fn deliver<S: Sink>(self: &Arc<Self>, shared: &Shared<S>, held: Held) -> Option<LaneEnd> {
+        if held.is_lost() {
+            shared.lost(&held, self);
+            return Some(LaneEnd::Interrupted);
+        }
+        let delivery = shared.deliver(&held, self.alone).await;
+        let sink = delivery.sink.clone();
+        match delivery.outcome {
+            Delivery::Confirmed => {
+                shared.settle(self, held, &sink, Outcome::Done).await;
+                None
+            }
+            Delivery::Failed(error) if held.attempt() < shared.settings.max_attempts => {
+                let delay = shared.settings.backoff.delay(held.attempt());
+                debug!(id = %held.record.id, attempt = held.attempt(), error, "delivery failed");
+                self.release_followers(shared).await;
+                let outcome = Outcome::Retry { delay, error };
+                let ours = shared.settle_and_wait(self, held, &sink, outcome).await;
+                Some(if ours { wait(delay) } else { LaneEnd::Interrupted })
+            }
+            Delivery::Failed(error) => {
+                let attempts = held.attempt();
+                let reason = DeadReason::AttemptsExhausted { attempts, error };
+                self.bury(shared, held, &sink, reason).await
+            }
+            Delivery::Undeliverable(reason) => self.bury(shared, held, &sink, reason).await,
+            Delivery::Interrupted => {
+                shared.settle(self, held, &sink, Outcome::Released).await;
+                Some(LaneEnd::Interrupted)
+            }
+        }
+    }
+
+    /// Makes a record dead; its followers go only when that is known to be so (guard 4).
+    async fn bury<S: Sink>(
+        self: &Arc<Self>,
+        shared: &Shared<S>,
+        held: Held,
+        sink: &str,
+        reason: DeadReason,
+    ) -> Option<LaneEnd> {
+        let blocks = shared.settings.ordered
+            && shared.settings.block_on_dead
+            && matches!(self.key, LaneKey::Keyed(_));
+        let id = held.record.id.clone();
+        let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();
+        let words = reason.to_string();
+        let ours = shared.settle_and_wait(self, held, sink, Outcome::Dead { reason, blocks }).await;
+        if !ours {
+            return Some(LaneEnd::Interrupted);
+        }
+        warn!(%id, key = self.key.as_str(), r#type = kind, reason = words, blocks, "record is dead");
+        if blocks { Some(LaneEnd::Interrupted) } else { None }
+    }
+
+    fn next<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Next {
+        let mut state = self.state();
+        let low = state.waiting.len() <= Settings::LANE / 2;
+        if low && state.more && !state.refilling {
+            state.refilling = true;
+            shared.ask_refill(self.clone());
+        }
+        match state.waiting.pop_front() {
+            Some(held) => Next::Publish(Box::new(held)),
+            None if state.in_hand.is_empty() && !state.refilling => Next::End,
+            None => Next::Await,
+        }
+    }
+
+    async fn release_followers<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) {
+        let followers = std::mem::take(&mut self.state().waiting);
+        for held in followers {
+            shared.settle(self, held, "", Outcome::Released).await;
+        }
+    }
+
+    /// Releases what was not published and waits until all is settled, so that
+    /// whoever reads the key next sees it as it is.
+    async fn give_back<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) {
+        loop {
+            self.release_followers(shared).await;
+            {
+                let state = self.state();
+                if state.waiting.is_empty() && state.in_hand.is_empty() && !state.refilling {
+                    return;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn wait(delay: Duration) -> LaneEnd {
+    LaneEnd::Waits(Instant::now() + delay)
+}
+
+impl LaneEnd {
+    /// The hold that follows from it.
+    pub fn hold(&self) -> Option<(HoldReason, Instant)> {
+        match self {
+            Self::Waits(until) => Some((HoldReason::NotDue, *until)),
+            Self::Drained | Self::Interrupted => None,
+        }
+    }
+}

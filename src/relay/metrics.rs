@@ -1,0 +1,154 @@
+//! The relay's figures: a handle per series, made once, so that each exists from the start.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use bson::DateTime;
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use crate::outbox::repair::Repaired;
+use crate::relay::hands::HoldReason;
+use crate::telemetry::metrics::{
+    DELIVERY_SECONDS, KEYS_HELD, PARTITIONS_OWNED, PUBLISH_SECONDS, REPAIRED, SETTLED, SINK_UP,
+    STORE_UP,
+};
+
+/// The label of records that died before a sink was chosen for them.
+const NO_SINK: &str = "none";
+
+/// Figures of one sink.
+#[derive(Debug)]
+pub struct SinkMetrics {
+    publish: Histogram,
+    delivery: Histogram,
+    up: Gauge,
+}
+
+impl SinkMetrics {
+    /// The series of a sink of this name.
+    pub fn new(sink: &str) -> Self {
+        Self {
+            publish: histogram!(PUBLISH_SECONDS, "sink" => sink.to_owned()),
+            delivery: histogram!(DELIVERY_SECONDS, "sink" => sink.to_owned()),
+            up: gauge!(SINK_UP, "sink" => sink.to_owned()),
+        }
+    }
+
+    /// The sink was found up or down.
+    pub fn up(&self, up: bool) {
+        self.up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    /// A publish was answered after this long.
+    pub fn published(&self, took: Duration) {
+        self.publish.record(took);
+    }
+
+    /// A record made at `since` is confirmed at `now` (the server's clock).
+    pub fn delivered(&self, since: Option<SystemTime>, now: DateTime) {
+        if let Some(since) = since {
+            let age = now.to_system_time().duration_since(since).unwrap_or(Duration::ZERO);
+            self.delivery.record(age);
+        }
+    }
+}
+
+/// Figures of the relay.
+#[derive(Debug)]
+pub struct RelayMetrics {
+    settled: BTreeMap<String, Outcomes>,
+    repaired_seq: Counter,
+    repaired_partition: Counter,
+    partitions_owned: Gauge,
+    store_up: Gauge,
+}
+
+#[derive(Debug)]
+struct Outcomes {
+    done: Counter,
+    retry: Counter,
+    dead: Counter,
+    released: Counter,
+    lost: Counter,
+}
+
+impl Outcomes {
+    fn new(sink: &str) -> Self {
+        let series = |outcome: &'static str| {
+            let series = counter!(SETTLED, "sink" => sink.to_owned(), "outcome" => outcome);
+            series.increment(0);
+            series
+        };
+        Self {
+            done: series("done"),
+            retry: series("retry"),
+            dead: series("dead"),
+            released: series("released"),
+            lost: series("lost"),
+        }
+    }
+}
+
+impl RelayMetrics {
+    /// The series of a relay with these sinks.
+    pub fn new<'a>(sinks: impl Iterator<Item = &'a str>) -> Self {
+        let sinks = sinks.chain([NO_SINK]);
+        let settled = sinks.map(|sink| (sink.to_owned(), Outcomes::new(sink))).collect();
+        let repaired = |what: &'static str| {
+            let series = counter!(REPAIRED, "what" => what);
+            series.increment(0);
+            series
+        };
+        Self {
+            settled,
+            repaired_seq: repaired("seq"),
+            repaired_partition: repaired("partition"),
+            partitions_owned: gauge!(PARTITIONS_OWNED),
+            store_up: gauge!(STORE_UP),
+        }
+    }
+
+    pub(crate) fn done(&self, sink: &str) {
+        self.of(sink).done.increment(1);
+    }
+
+    pub(crate) fn retry(&self, sink: &str) {
+        self.of(sink).retry.increment(1);
+    }
+
+    pub(crate) fn dead(&self, sink: &str) {
+        self.of(sink).dead.increment(1);
+    }
+
+    pub(crate) fn released(&self, sink: &str) {
+        self.of(sink).released.increment(1);
+    }
+
+    pub(crate) fn lost(&self, sink: &str) {
+        self.of(sink).lost.increment(1);
+    }
+
+    pub(crate) fn repaired(&self, repaired: Repaired) {
+        self.repaired_seq.increment(repaired.seq);
+        self.repaired_partition.increment(repaired.partition);
+    }
+
+    pub(crate) fn partitions_owned(&self, count: usize) {
+        self.partitions_owned.set(count as f64);
+    }
+
+    pub(crate) fn store_up(&self, up: bool) {
+        self.store_up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    pub(crate) fn held(&self, counts: &[(HoldReason, usize)]) {
+        for (reason, count) in counts {
+            gauge!(KEYS_HELD, "reason" => reason.as_str()).set(*count as f64);
+        }
+    }
+
+    fn of(&self, sink: &str) -> &Outcomes {
+        // Sinks don't come and go; an unknown name is a record that had none.
+        self.settled.get(sink).unwrap_or_else(|| &self.settled[NO_SINK])
+    }
+}

@@ -1,0 +1,38 @@
+//! The relay: take → publish → settle, in the order of each key.
+//!
+//! **Publish a record only when you know that every earlier record of its key is done, dead
+//! by skip, or confirmed to you.** With this prefix rule any number of zombies, stale
+//! owners and expired leases cause duplicates, never an inversion. The prefix rule gives
+//! order, the lease saves duplicates, the partition saves contention.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`settings`], [`backoff`] | what an operator decides |
+//! | [`wake`] | reasons to look before the timer says so |
+//! | [`take`] | snapshot read → [`plan`] → lease |
+//! | [`lane`] | one key's records, one unconfirmed at a time |
+//! | [`delivery`] | one record: address, gate, publish, verdict |
+//! | [`gate`] | a sink's door: shut and probed while the broker is down |
+//! | [`settler`] | outcomes on their way back, in batches |
+//! | [`renewal`] | leases kept alive under a slow publish |
+//! | [`housekeeping`] | scheduled records, odd partitions, the server's clock |
+//! | [`hands`], [`held`], [`shared`] | the books |
+
+pub mod backoff;
+pub mod delivery;
+mod driver;
+pub mod gate;
+pub mod hands;
+pub mod held;
+mod housekeeping;
+pub mod lane;
+pub mod metrics;
+pub mod plan;
+pub mod renewal;
+pub mod settings;
+mod settler;
+pub mod shared;
+pub mod take;
+pub mod wake;
+
+pub use driver::{Relay, RelayError, RelayParts};

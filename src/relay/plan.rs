@@ -1,0 +1,189 @@
+//! From a snapshot's records to the runs that may be leased: a pure function.
+//!
+//! A run is the leading part of a key's pending records. Whatever may not go *ends its
+//! key's run*, since everything behind it would overtake it: guard 2.
+
+use std::collections::{HashMap, HashSet};
+
+use bson::{DateTime, Timestamp};
+
+use crate::ids::RecordId;
+use crate::outbox::record::{LaneKey, Record};
+use crate::relay::hands::HoldReason;
+
+/// What a take knows beside the records, as of the same snapshot.
+pub struct Sight<'a> {
+    /// The server's time, as estimated; the lease's filter has the last word.
+    pub now: DateTime,
+    /// Records of one key in one run at most.
+    pub lane_cap: usize,
+    /// Deliveries in all.
+    pub max_attempts: u32,
+    /// The earliest unstamped `seq` of each key that has one: nothing behind it may go
+    /// before the relay has stamped it.
+    pub unstamped: HashMap<LaneKey, Option<Timestamp>>,
+    /// Keys held by a dead record.
+    pub blocked: HashSet<LaneKey>,
+    /// Records that are to go alone for their lost connections.
+    pub alone: &'a HashSet<RecordId>,
+    /// Records already in this relay's hands: known to go before, or confirmed.
+    pub in_hand: &'a dyn Fn(&Record) -> bool,
+    /// Whether the sink that the record goes to is paused.
+    pub paused: &'a dyn Fn(&Record) -> bool,
+    /// Whether a record that goes alone may be taken now.
+    pub may_go_alone: bool,
+}
+
+/// The leading part of one key's records, to be leased and delivered in this order.
+#[derive(Debug)]
+pub struct Run {
+    /// The key.
+    pub lane: LaneKey,
+    /// Its records in order; never empty.
+    pub records: Vec<Record>,
+    /// Whether its one record goes alone.
+    pub alone: bool,
+    /// Whether the key has more that could go behind these.
+    pub more: bool,
+}
+
+/// What to do about the records of one snapshot.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// To be leased.
+    pub runs: Vec<Run>,
+    /// To be repaired, and then met again.
+    pub repairs: Vec<Record>,
+    /// Suspects that have used up their attempts: to be made dead where they are.
+    pub spent: Vec<Record>,
+    /// Suspects that must wait for their turn to go alone.
+    pub suspects: Vec<Record>,
+    /// Keys that must wait, why, and until when by the server's clock.
+    pub holds: Vec<(LaneKey, HoldReason, Option<DateTime>)>,
+}
+
+/// May this record go?
+enum Standing {
+    Goes,
+    GoesAlone,
+    InHand,
+    NeedsRepair,
+    Spent,
+    Waits(HoldReason, Option<DateTime>),
+    /// Not before a repair that this very take makes.
+    Stops,
+}
+
+/// Plans the take of `records`, which are in lane order and without a gap from the
+/// beginning of each key.
+pub fn plan(records: Vec<Record>, sight: &Sight<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut records = records.into_iter().peekable();
+    while let Some(first) = records.next() {
+        let lane = first.lane.clone();
+        let mut of_lane = vec![first];
+        while let Some(next) = records.next_if(|next| next.lane == lane) {
+            of_lane.push(next);
+        }
+        plan_lane(lane, of_lane, sight, &mut plan);
+    }
+    plan
+}
+
+fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut Plan) {
+    if sight.blocked.contains(&lane) {
+        return;
+    }
+    let mut run = Run { lane, records: Vec::new(), alone: false, more: false };
+    let mut nothing_before = true;
+    for record in records {
+        match standing(&record, sight) {
+            Standing::InHand => {
+                nothing_before = false;
+                continue;
+            }
+            Standing::NeedsRepair => {
+                plan.repairs.push(record);
+                break;
+            }
+            Standing::Waits(reason, until) => {
+                if nothing_before {
+                    plan.holds.push((run.lane.clone(), reason, until));
+                }
+                break;
+            }
+            // Only ever at the head: what goes before it must have gone.
+            Standing::Spent if nothing_before => {
+                plan.spent.push(record);
+                break;
+            }
+            Standing::GoesAlone if nothing_before && sight.may_go_alone => {
+                run.alone = true;
+                run.records.push(record);
+                break;
+            }
+            Standing::GoesAlone if nothing_before => {
+                plan.suspects.push(record);
+                break;
+            }
+            Standing::Spent | Standing::GoesAlone | Standing::Stops => break,
+            Standing::Goes => {
+                if run.records.len() >= sight.lane_cap {
+                    run.more = true;
+                    break;
+                }
+                // After a failure only the head is leased: should it fail again, nothing
+                // behind it has been charged and given back in vain.
+                let failed_before = record.attempt > 0;
+                if failed_before && !run.records.is_empty() {
+                    break;
+                }
+                nothing_before = false;
+                run.records.push(record);
+                if failed_before {
+                    run.more = true;
+                    break;
+                }
+            }
+        }
+    }
+    if !run.records.is_empty() {
+        plan.runs.push(run);
+    }
+}
+
+fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
+    if (sight.in_hand)(record) {
+        return Standing::InHand;
+    }
+    let Some(seq) = record.seq else { return Standing::NeedsRepair };
+    if record.partition.is_none() {
+        return Standing::NeedsRepair;
+    }
+    if let Some(earliest) = sight.unstamped.get(&record.lane) {
+        // Without a seq of its own it has no place to hold others from.
+        if earliest.is_some_and(|earliest| earliest < seq) {
+            return Standing::Stops;
+        }
+    }
+    if record.is_leased(sight.now) {
+        return Standing::Waits(HoldReason::Leased, record.lease_until);
+    }
+    if let Some(due) = record.visible_at.filter(|due| *due > sight.now) {
+        return Standing::Waits(HoldReason::NotDue, Some(due));
+    }
+    if (sight.paused)(record) {
+        return Standing::Waits(HoldReason::SinkPaused, None);
+    }
+    if record.is_suspect(sight.now) {
+        let spent = record.attempt >= sight.max_attempts;
+        return if spent { Standing::Spent } else { Standing::GoesAlone };
+    }
+    if sight.alone.contains(&record.id) {
+        return Standing::GoesAlone;
+    }
+    Standing::Goes
+}
+
+#[cfg(test)]
+mod tests;

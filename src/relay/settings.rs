@@ -1,0 +1,47 @@
+//! What an operator decides about the relay.
+
+use std::time::Duration;
+
+use crate::relay::backoff::Backoff;
+
+/// The relay's share of the configuration, checked by `config::validate`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Records that one take reads at most.
+    pub batch_size: usize,
+    /// Bytes of records in hand, beyond which nothing more is taken.
+    pub batch_bytes: usize,
+    /// The longest wait between two looks at an idle outbox.
+    pub poll_interval: Duration,
+    /// Length of a lease.
+    pub lease: Duration,
+    /// Deliveries in all; the last failure makes the record dead.
+    pub max_attempts: u32,
+    /// Whether records of a key go one after the other.
+    pub ordered: bool,
+    /// Whether a dead record holds its key.
+    pub block_on_dead: bool,
+    /// Wait after a charged failure.
+    pub backoff: Backoff,
+    /// How long a stop may take.
+    pub shutdown_timeout: Duration,
+    /// The longest pause between two probes of a sink that is down.
+    pub probe_max: Duration,
+}
+
+impl Settings {
+    /// Records of one key leased at a time. Long enough that refilling a busy lane (two
+    /// commands) costs little per record, short enough that one key doesn't fill a batch.
+    pub const LANE: usize = 64;
+
+    /// Records in hand at most. A backlog gives [`LANE`](Self::LANE) records a key, so eight
+    /// batches are some sixty lanes in flight; more would only lengthen what a crash leaves leased.
+    pub fn in_hand(&self) -> usize {
+        self.batch_size * 8
+    }
+
+    /// Lanes that wait for a confirm at most, where keys have one record each.
+    pub fn lanes(&self) -> usize {
+        self.batch_size * 2
+    }
+}

@@ -1,0 +1,198 @@
+//! What all lanes of one relay share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::outbox::collections::Collections;
+use crate::outbox::lease::Leaser;
+use crate::outbox::record::Record;
+use crate::outbox::repair::Repairs;
+use crate::outbox::settle::{Outcome, Settlement};
+use crate::relay::gate::Gate;
+use crate::relay::hands::{Hands, Losses};
+use crate::relay::held::Held;
+use crate::relay::lane::Lane;
+use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::renewal::Leases;
+use crate::relay::settings::Settings;
+use crate::relay::settler::Item;
+use crate::routing::Router;
+use crate::store::ServerClock;
+
+/// A sink with its gate and its figures.
+#[derive(Debug)]
+pub struct Outlet<S> {
+    /// The sink.
+    pub sink: S,
+    /// Open while it is up.
+    pub gate: Gate,
+    /// Its figures.
+    pub metrics: SinkMetrics,
+}
+
+/// The relay's common ground: settings, the way to MongoDB, the sinks, the books.
+#[derive(Debug)]
+pub struct Shared<S> {
+    /// What the operator decided.
+    pub settings: Settings,
+    /// Where the outbox lives.
+    pub collections: Collections,
+    /// Takes and renews leases.
+    pub leaser: Leaser,
+    /// Stamps, repairs, promotes.
+    pub repairs: Repairs,
+    /// The server's time.
+    pub clock: Arc<ServerClock>,
+    /// Which sink and where.
+    pub router: Router,
+    /// The sinks by name.
+    pub outlets: BTreeMap<String, Outlet<S>>,
+    /// Lanes in hand and held.
+    pub hands: Hands,
+    /// Records that lost their connection before a confirm.
+    pub losses: Losses,
+    /// Leases in use.
+    pub leases: Leases,
+    /// Figures of the relay itself.
+    pub metrics: RelayMetrics,
+    pub(crate) in_hand: Load,
+    pub(crate) publishing: AtomicUsize,
+    pub(crate) settler: mpsc::Sender<Item>,
+    pub(crate) refills: mpsc::UnboundedSender<Arc<Lane>>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// What is leased and not settled.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    records: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Load {
+    pub(crate) fn add(&self, record: &Record) {
+        self.records.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(record.size(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, bytes: usize) {
+        self.records.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn records(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl<S> Shared<S> {
+    /// Whether a stop was asked for: nothing new is published.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Resolves when a stop is asked for.
+    pub async fn stopping(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Whether any sink can be published to.
+    pub fn any_open(&self) -> bool {
+        self.outlets.values().any(|outlet| outlet.gate.is_open())
+    }
+
+    /// Whether every sink can be published to.
+    pub fn all_open(&self) -> bool {
+        self.outlets.values().all(|outlet| outlet.gate.is_open())
+    }
+
+    /// Hands an outcome to the settler, which batches; the lane goes on meanwhile.
+    pub(crate) async fn settle(&self, lane: &Arc<Lane>, held: Held, sink: &str, outcome: Outcome) {
+        self.hand_over(lane, held, sink, outcome, None).await;
+    }
+
+    /// Hands an outcome to the settler and waits until a majority has it; answers whether
+    /// the record was still ours.
+    pub(crate) async fn settle_and_wait(
+        &self,
+        lane: &Arc<Lane>,
+        held: Held,
+        sink: &str,
+        outcome: Outcome,
+    ) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.hand_over(lane, held, sink, outcome, Some(reply)).await;
+        // A settler that is gone (the hard end of a stop) has settled nothing.
+        answer.await.unwrap_or(false)
+    }
+
+    /// A record that a renewal found in other hands: nothing is written for it.
+    pub(crate) fn lost(&self, held: &Held, lane: &Arc<Lane>) {
+        self.in_hand.remove(held.record.size());
+        self.metrics.lost("");
+        lane.settled(&held.record.id);
+    }
+
+    /// Asks for more of a lane's key.
+    pub(crate) fn ask_refill(&self, lane: Arc<Lane>) {
+        // Without a driver the relay is ending, and the lane with it.
+        let _ = self.refills.send(lane);
+    }
+
+    /// Counts a lane among those that have something to publish.
+    pub(crate) fn publishing(&self) -> Publishing<'_> {
+        self.publishing.fetch_add(1, Ordering::Relaxed);
+        Publishing { count: &self.publishing, counted: true }
+    }
+
+    async fn hand_over(
+        &self,
+        lane: &Arc<Lane>,
+        held: Held,
+        sink: &str,
+        outcome: Outcome,
+        reply: Option<oneshot::Sender<bool>>,
+    ) {
+        held.settling();
+        let bytes = held.record.size();
+        let settlement = Settlement { id: held.record.id.clone(), lease: held.lease.id, outcome };
+        let item = Item { settlement, lane: lane.clone(), sink: sink.to_owned(), bytes, reply };
+        // A settler that is gone leaves the record to its lease.
+        let _ = self.settler.send(item).await;
+    }
+}
+
+/// Counts one lane, until dropped or paused, among those that publish.
+#[derive(Debug)]
+pub(crate) struct Publishing<'a> {
+    count: &'a AtomicUsize,
+    counted: bool,
+}
+
+impl Publishing<'_> {
+    pub(crate) fn pause(&mut self) {
+        if std::mem::replace(&mut self.counted, false) {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn resume(&mut self) {
+        if !std::mem::replace(&mut self.counted, true) {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}

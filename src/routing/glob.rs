@@ -1,0 +1,79 @@
+//! Patterns over message types and destinations: `*` any run, `?` one character.
+
+/// A pattern that must match the whole text, case-sensitively.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    pattern: Vec<char>,
+}
+
+impl Glob {
+    /// Any text is a pattern.
+    pub fn new(pattern: &str) -> Self {
+        Self { pattern: pattern.chars().collect() }
+    }
+
+    /// Whether the whole of `text` matches.
+    ///
+    /// Greedy with one point of return (the last `*`), so that it takes time proportional
+    /// to pattern × text at worst, whatever a user writes.
+    pub fn matches(&self, text: &str) -> bool {
+        let text: Vec<char> = text.chars().collect();
+        let (mut at, mut in_text) = (0, 0);
+        let mut last_star: Option<(usize, usize)> = None;
+        while in_text < text.len() {
+            match self.pattern.get(at) {
+                Some('*') => {
+                    last_star = Some((at, in_text));
+                    at += 1;
+                }
+                Some(wanted) if *wanted == '?' || *wanted == text[in_text] => {
+                    at += 1;
+                    in_text += 1;
+                }
+                _ => {
+                    // Let the last star swallow one character more.
+                    let Some((star, swallowed)) = last_star else { return false };
+                    last_star = Some((star, swallowed + 1));
+                    at = star + 1;
+                    in_text = swallowed + 1;
+                }
+            }
+        }
+        self.pattern[at..].iter().all(|rest| *rest == '*')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Glob;
+
+    #[test]
+    fn a_pattern_matches_the_whole_text_case_sensitively() {
+        for (pattern, text, matches) in [
+            ("*", "", true),
+            ("Order*", "OrderCreated", true),
+            ("Order*", "orderCreated", false),
+            ("*Created", "OrderCreated", true),
+            ("*Cr*d", "OrderCreated", true),
+            ("Order", "OrderCreated", false),
+            ("Order?", "Orders", true),
+            ("Order?", "Order", false),
+            ("?", "ß", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-b-b", false),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(Glob::new(pattern).matches(text), matches, "{pattern:?} on {text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_pattern_panics(pattern in "[*?ab]{0,12}", text in "[ab*]{0,20}") {
+            let _ = Glob::new(&pattern).matches(&text);
+        }
+    }
+}

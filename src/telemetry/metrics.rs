@@ -1,0 +1,79 @@
+//! The names of all metrics, fixed by the contract (section 8), and their exporter.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Leases ended, by sink and outcome.
+pub const SETTLED: &str = "postrider_records_settled_total";
+/// From hand-over to the broker's answer.
+pub const PUBLISH_SECONDS: &str = "postrider_publish_seconds";
+/// From `createdAt` to the confirm.
+pub const DELIVERY_SECONDS: &str = "postrider_delivery_seconds";
+/// Records by status.
+pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
+/// Age of the oldest pending record.
+pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
+/// Partitions that this instance delivers.
+pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
+/// Whether MongoDB answered last.
+pub const STORE_UP: &str = "postrider_store_up";
+/// Whether the sink is up.
+pub const SINK_UP: &str = "postrider_sink_up";
+/// Keys with something pending that must wait.
+pub const KEYS_HELD: &str = "postrider_keys_held";
+/// Records repaired.
+pub const REPAIRED: &str = "postrider_records_repaired_total";
+/// Version of this build.
+pub const BUILD_INFO: &str = "postrider_build_info";
+
+/// From a broker on the same host (under a millisecond) to the publish timeout.
+const PUBLISH_BUCKETS: [f64; 13] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// From a woken relay (milliseconds) to a backlog worked off after a night.
+const DELIVERY_BUCKETS: [f64; 14] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0, 36_000.0];
+
+/// Installs the exporter for this process; `render` of what comes back is the page.
+///
+/// # Errors
+///
+/// A recorder is installed already.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &PUBLISH_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(DELIVERY_SECONDS.into()), &DELIVERY_BUCKETS)?
+        .install_recorder()?;
+    describe();
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(handle)
+}
+
+fn describe() {
+    describe_counter!(SETTLED, "Leases ended, by sink and outcome.");
+    describe_histogram!(
+        PUBLISH_SECONDS,
+        Unit::Seconds,
+        "Time from hand-over to the broker's answer."
+    );
+    describe_histogram!(
+        DELIVERY_SECONDS,
+        Unit::Seconds,
+        "Time from createdAt (else seq) to the broker's confirm, by the server's clock."
+    );
+    describe_gauge!(OUTBOX_RECORDS, "Records in the outbox, by status.");
+    describe_gauge!(
+        OLDEST_PENDING,
+        Unit::Seconds,
+        "Age of the oldest pending record, from its seq; 0 when none is pending."
+    );
+    describe_gauge!(PARTITIONS_OWNED, "Partitions that this instance delivers.");
+    describe_gauge!(STORE_UP, "1 while MongoDB answers, else 0.");
+    describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
+    describe_gauge!(KEYS_HELD, "Keys with pending records that must wait, by reason.");
+    describe_counter!(
+        REPAIRED,
+        "Records that were given what their producer left out, by what it was."
+    );
+    describe_gauge!(BUILD_INFO, "Always 1; the label names the version.");
+}

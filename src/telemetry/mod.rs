@@ -1,0 +1,6 @@
+//! Logs and metrics: what an operator sees.
+
+mod log;
+pub mod metrics;
+
+pub use log::{chain, init};

@@ -1,0 +1,142 @@
+//! The relay on a real MongoDB, with a sink that fails on command.
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bson::{Document, doc};
+use postrider::sink::{Message, Verdict};
+use support::outbox::{TestOutbox, record};
+use support::relay::{settings, start};
+use support::sink::{Fault, TestSink};
+
+fn ids_of(arrived: &[Message], key: &str) -> Vec<String> {
+    let of_key = arrived.iter().filter(|message| message.key.as_deref() == Some(key));
+    of_key.map(|message| message.id.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_record_arrives_once_and_in_the_order_of_its_key() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let keys = 40;
+    for round in 0..50 {
+        let records = (0..keys).map(|key| record(&format!("{key}/{round:03}"), &format!("k{key}")));
+        outbox.insert(records).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 50 * keys).await;
+    let mut by_key: HashMap<String, Vec<String>> = HashMap::new();
+    for message in sink.arrived() {
+        by_key.entry(message.key.unwrap()).or_default().push(message.id);
+    }
+    assert_eq!(by_key.len() as u64, keys);
+    for ids in by_key.values() {
+        assert_eq!(ids.len(), 50);
+        assert!(ids.is_sorted(), "{ids:?}");
+    }
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settled_record_has_its_end_state_and_no_lease() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([record("a", "k")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    let done = outbox.record("a").await;
+    assert!(done.get_datetime("doneAt").is_ok());
+    assert_eq!(done.get_i32("attempt").unwrap(), 1);
+    for field in ["leaseId", "leaseUntil", "leaseOwner"] {
+        assert!(!done.contains_key(field), "{field} in {done}");
+    }
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failing_record_holds_back_only_its_own_key() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("bad", [Fault::Answer(Verdict::Charge), Fault::Answer(Verdict::Charge)]);
+    outbox.insert([record("bad", "k"), record("behind", "k"), record("other", "l")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+    assert_eq!(sink.ids(), ["other", "bad", "behind"]);
+    assert_eq!(outbox.record("bad").await.get_i32("attempt").unwrap(), 3);
+    assert_eq!(outbox.record("bad").await.get_str("lastError").unwrap(), "scripted Charge");
+    let behind = outbox.record("behind").await;
+    assert_eq!(behind.get_i32("attempt").unwrap(), 1, "a follower is not charged: {behind}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("bad", vec![Fault::Answer(Verdict::Charge); 10]);
+    outbox.insert([record("bad", "k"), record("behind", "k")]).await;
+
+    let relay = start(
+        &outbox.collections,
+        sink.clone(),
+        postrider::relay::settings::Settings { max_attempts: 3, ..settings() },
+    );
+
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    let bad: Document = outbox.record("bad").await;
+    assert_eq!(bad.get_str("status").unwrap(), "dead");
+    assert_eq!(bad.get_i32("attempt").unwrap(), 3);
+    assert_eq!(
+        bad.get_str("deadReason").unwrap(),
+        "attempts exhausted: 3 deliveries failed, the last one with: scripted Charge"
+    );
+    assert_eq!(sink.ids(), ["behind"]);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_is_refilled_and_stays_in_order() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert((0..700).map(|n| record(&format!("{n:04}"), "hot"))).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 700).await;
+    let ids = ids_of(&sink.arrived(), "hot");
+    assert_eq!(ids.len(), 700);
+    assert!(ids.is_sorted());
+    assert_eq!(sink.most_under_way("hot"), 1);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.set_down(true);
+    outbox.insert((0..20).map(|n| record(&format!("{n}"), &format!("k{}", n % 3)))).await;
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    tokio::time::timeout(Duration::from_millis(500), sink.until("nothing", |_| false))
+        .await
+        .expect_err("nothing arrives while the sink is down");
+
+    sink.set_down(false);
+
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 20).await;
+    relay.stop().await;
+    outbox.drop().await;
+}

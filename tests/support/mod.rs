@@ -1,0 +1,7 @@
+//! Shared by the test binaries: real servers, a sink that fails on command, ways to wait.
+
+#![allow(dead_code, reason = "each binary uses its own part of this")]
+
+pub mod outbox;
+pub mod relay;
+pub mod sink;

@@ -1,0 +1,91 @@
+//! A relay in this process, over the test's own database and a sink of its choice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use postrider::ids::{InstanceId, SinkName};
+use postrider::outbox::collections::Collections;
+use postrider::relay::backoff::{Backoff, Kind};
+use postrider::relay::settings::Settings;
+use postrider::relay::wake::Wake;
+use postrider::relay::{Relay, RelayError, RelayParts};
+use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::sink::Sink;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Defaults with short waits.
+pub fn settings() -> Settings {
+    Settings {
+        batch_size: 500,
+        batch_bytes: 16 << 20,
+        poll_interval: Duration::from_millis(100),
+        lease: Duration::from_secs(30),
+        max_attempts: 10,
+        ordered: true,
+        block_on_dead: false,
+        backoff: Backoff {
+            kind: Kind::Fixed,
+            initial: Duration::from_millis(50),
+            factor: 2.0,
+            max: Duration::from_secs(1),
+            jitter: 0.0,
+        },
+        shutdown_timeout: Duration::from_secs(20),
+        probe_max: Duration::from_millis(200),
+    }
+}
+
+/// Everything to the one sink, under the record's type.
+pub fn router(sink: &str) -> Router {
+    let rules = SinkRules {
+        destination: Template::parse("").unwrap(),
+        key: Some(Template::parse("{type}").unwrap()),
+        allow: vec![Glob::new("*")],
+    };
+    Router::new(Vec::new(), BTreeMap::from([(SinkName::from(sink), rules)]), None)
+}
+
+/// A running relay; stopped in good order by `stop`, abandoned like a crashed one when dropped.
+pub struct Running {
+    stop: CancellationToken,
+    task: Option<JoinHandle<Result<(), RelayError>>>,
+    pub wake: Wake,
+    _owned: watch::Sender<Vec<u8>>,
+}
+
+impl Running {
+    /// Stops it as SIGTERM would, and expects it to have settled everything.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        self.task.take().unwrap().await.unwrap().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// Starts a relay that owns every partition.
+pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
+    let stop = CancellationToken::new();
+    let wake = Wake::default();
+    let (owner, owned) = watch::channel((0..=255).collect());
+    let parts = RelayParts {
+        settings,
+        collections: collections.clone(),
+        instance: InstanceId::fresh(),
+        router: router("test"),
+        sinks: BTreeMap::from([("test".to_owned(), sink)]),
+        owned,
+        wake: wake.clone(),
+        delete_done: false,
+    };
+    let relay = Relay::new(parts, stop.clone());
+    Running { stop, task: Some(tokio::spawn(relay.run())), wake, _owned: owner }
+}

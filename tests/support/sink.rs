@@ -1,0 +1,175 @@
+//! A sink whose failures a test commands: refused, confirmed but the answer lost, held back.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use tokio::sync::{Notify, watch};
+
+/// What a scripted publish does.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The broker answers with this.
+    Answer(Verdict),
+    /// The broker has it, but its confirm is lost.
+    DeliverThenLose,
+    /// Waits until `TestSink::release` is called, then delivers.
+    Hold,
+}
+
+/// Keeps what was published, in order; shared by its clones, as one broker by several relays.
+#[derive(Clone, Debug, Default)]
+pub struct TestSink {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    arrived: Mutex<Vec<Message>>,
+    faults: Mutex<HashMap<String, Vec<Fault>>>,
+    under_way: Mutex<HashMap<String, usize>>,
+    most_under_way: Mutex<HashMap<Option<String>, usize>>,
+    changed: Notify,
+    release: watch::Sender<bool>,
+    down: watch::Sender<bool>,
+}
+
+impl TestSink {
+    /// The next publishes of the record with this id do this, one after the other.
+    pub fn script(&self, id: &str, faults: impl IntoIterator<Item = Fault>) {
+        self.inner.faults.lock().unwrap().entry(id.to_owned()).or_default().extend(faults);
+    }
+
+    /// Lets go of everything that is held back, now and from now on.
+    pub fn release(&self) {
+        self.inner.release.send_replace(true);
+    }
+
+    /// Takes the sink down or up again.
+    pub fn set_down(&self, down: bool) {
+        self.inner.down.send_replace(down);
+    }
+
+    /// What arrived so far.
+    pub fn arrived(&self) -> Vec<Message> {
+        self.inner.arrived.lock().unwrap().clone()
+    }
+
+    /// Ids of what arrived so far.
+    pub fn ids(&self) -> Vec<String> {
+        self.arrived().into_iter().map(|message| message.id).collect()
+    }
+
+    /// The most publishes of one key that were under way at once.
+    pub fn most_under_way(&self, key: &str) -> usize {
+        *self.inner.most_under_way.lock().unwrap().get(&Some(key.to_owned())).unwrap_or(&0)
+    }
+
+    /// Publishes of this record that were begun and have not ended.
+    pub fn is_under_way(&self, id: &str) -> bool {
+        *self.inner.under_way.lock().unwrap().get(id).unwrap_or(&0) > 0
+    }
+
+    /// Waits until `condition` holds of what arrived.
+    pub async fn until(&self, what: &str, condition: impl Fn(&[Message]) -> bool) {
+        let waiting = async {
+            loop {
+                let changed = self.inner.changed.notified();
+                if condition(&self.inner.arrived.lock().unwrap()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(60), waiting).await.is_err() {
+            panic!("waited a minute for: {what}; arrived: {:?}", self.ids());
+        }
+    }
+
+    fn deliver(&self, message: &Message) {
+        self.inner.arrived.lock().unwrap().push(message.clone());
+        self.inner.changed.notify_waiters();
+    }
+}
+
+impl Sink for TestSink {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        if *self.inner.down.borrow() {
+            return Err(PublishError::new(Verdict::Down, "the test has taken it down"));
+        }
+        let _guard = UnderWay::begin(&self.inner, &message);
+        let fault = {
+            let mut faults = self.inner.faults.lock().unwrap();
+            faults.get_mut(&message.id).filter(|list| !list.is_empty()).map(|list| list.remove(0))
+        };
+        match fault {
+            Some(Fault::Answer(verdict)) => {
+                return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
+            }
+            Some(Fault::DeliverThenLose) => {
+                self.deliver(&message);
+                return Err(PublishError::new(Verdict::Unknown, "the confirm was lost"));
+            }
+            Some(Fault::Hold) => {
+                let mut released = self.inner.release.subscribe();
+                released.wait_for(|released| *released).await.unwrap();
+            }
+            // Let others run in between, as a broker would.
+            None => tokio::task::yield_now().await,
+        }
+        self.deliver(&message);
+        Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        match *self.inner.down.borrow() {
+            true => Err(SinkDown::new("the test has taken it down")),
+            false => Ok(()),
+        }
+    }
+
+    async fn lost(&self) -> SinkDown {
+        pending().await
+    }
+
+    async fn close(&self) {}
+}
+
+struct UnderWay<'a> {
+    inner: &'a Inner,
+    id: String,
+    key: Option<String>,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(inner: &'a Inner, message: &Message) -> Self {
+        let guard = Self { inner, id: message.id.clone(), key: message.key.clone() };
+        *inner.under_way.lock().unwrap().entry(guard.id.clone()).or_default() += 1;
+        if let Some(key) = &guard.key {
+            let name = format!("key {key}");
+            let mut counts = inner.under_way.lock().unwrap();
+            let count = counts.entry(name).or_default();
+            *count += 1;
+            let mut most = inner.most_under_way.lock().unwrap();
+            let most = most.entry(guard.key.clone()).or_default();
+            *most = (*most).max(*count);
+        }
+        guard
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.inner.under_way.lock().unwrap();
+        if let Some(count) = counts.get_mut(&self.id) {
+            *count -= 1;
+        }
+        if let Some(key) = &self.key
+            && let Some(count) = counts.get_mut(&format!("key {key}"))
+        {
+            *count -= 1;
+        }
+    }
+}
