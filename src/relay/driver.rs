@@ -25,7 +25,7 @@ use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
-use crate::relay::take::{Look, Taken, Target};
+use crate::relay::take::{Look, Seen, Target};
 use crate::relay::wake::Wake;
 use crate::relay::{housekeeping, settler};
 use crate::routing::Router;
@@ -38,6 +38,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pauses while MongoDB does not answer, from and to.
 const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Leases under way at once: the next page is read while this one is leased, no more than
+/// the server's cores can use.
+const LEASING: usize = 3;
 
 /// Refills and other targeted looks that one take serves.
 const TARGETS: usize = 16;
@@ -90,8 +94,10 @@ pub struct Relay<S> {
 
 /// What a task of the driver came to.
 enum Event {
-    Rotated(Result<Taken, StoreError>),
-    Looked(Result<Taken, StoreError>),
+    Rotated(Result<Seen, StoreError>),
+    Looked(Result<Seen, StoreError>),
+    /// Which lanes hold something now, and whether one of them was to go alone.
+    Leased(Result<Vec<Arc<Lane>>, StoreError>, bool),
     Ended(Arc<Lane>, LaneEnd),
 }
 
@@ -150,8 +156,8 @@ impl<S: Sink> Relay<S> {
     pub async fn run(self) -> Result<(), RelayError> {
         let shared = self.shared.clone();
         let mut parts = JoinSet::new();
-        for name in shared.outlets.keys().cloned() {
-            let (shared, wake) = (shared.clone(), self.wake.clone());
+        for name in shared.outlets.keys() {
+            let (shared, name, wake) = (shared.clone(), name.clone(), self.wake.clone());
             parts.spawn(async move { keep_gate(&shared, &name, &wake).await });
         }
         parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
@@ -199,6 +205,7 @@ struct Driver<S> {
     position: Position,
     rotating: bool,
     looking: bool,
+    leasing: usize,
     targets: VecDeque<Target>,
     suspects: VecDeque<Record>,
     alone: bool,
@@ -227,6 +234,7 @@ impl<S: Sink> Driver<S> {
             position: Position::start(),
             rotating: false,
             looking: false,
+            leasing: 0,
             targets: VecDeque::new(),
             suspects: VecDeque::new(),
             alone: false,
@@ -267,9 +275,13 @@ impl<S: Sink> Driver<S> {
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
                     let event = ended.map_err(RelayError::Panicked)?;
-                    if let Event::Rotated(Ok(taken)) | Event::Looked(Ok(taken)) = event {
-                        // Leased while the stop came: their lanes give everything back.
-                        taken.lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                    match event {
+                        // Seen or leased while the stop came: the lanes give everything back.
+                        Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
+                        Event::Leased(Ok(lanes), _) => {
+                            lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                        }
+                        _ => {}
                     }
                 }
                 Some(lane) = self.refills.recv() => lane.add(Vec::new(), false),
@@ -316,30 +328,38 @@ impl<S: Sink> Driver<S> {
             let count = self.targets.len().min(TARGETS);
             let targets: Vec<Target> = self.targets.drain(..count).collect();
             self.looking = true;
-            self.spawn_take(Look::Targets(targets), Event::Looked);
+            self.spawn_look(Look::Targets(targets), Event::Looked);
         }
         if !self.rotating && self.next_rotation <= now && self.has_room() {
             self.rotating = true;
-            self.spawn_take(Look::Rotation(self.position.clone()), Event::Rotated);
+            self.spawn_look(Look::Rotation(self.position.clone()), Event::Rotated);
         }
     }
 
-    fn spawn_take(
+    fn spawn_look(
         &mut self,
         look: Look,
-        event: impl FnOnce(Result<Taken, StoreError>) -> Event + Send + 'static,
+        event: impl FnOnce(Result<Seen, StoreError>) -> Event + Send + 'static,
     ) {
         let shared = self.shared.clone();
         let owned = self.owned.borrow().clone();
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
-        self.tasks.spawn(async move { event(shared.take(look, &owned, room).await) });
+        self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
+    }
+
+    fn lease(&mut self, seen: Seen) {
+        let shared = self.shared.clone();
+        let alone = seen.goes_alone();
+        self.leasing += 1;
+        self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await, alone) });
     }
 
     fn has_room(&self) -> bool {
         let settings = &self.shared.settings;
         let in_hand = &self.shared.in_hand;
         self.shared.any_open()
+            && self.leasing < LEASING
             && in_hand.records() + settings.batch_size <= settings.in_hand()
             && in_hand.bytes() < settings.batch_bytes
             && self.shared.publishing.load(Ordering::Relaxed) < settings.lanes()
@@ -355,21 +375,36 @@ impl<S: Sink> Driver<S> {
 
     fn on_event(&mut self, ended: Result<Event, JoinError>) -> Result<(), RelayError> {
         match ended.map_err(RelayError::Panicked)? {
-            Event::Rotated(taken) => {
+            Event::Rotated(seen) => {
                 self.rotating = false;
-                match taken {
-                    Ok(taken) => self.on_rotated(taken),
+                match seen {
+                    Ok(seen) => self.on_rotated(seen),
                     Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Looked(taken) => {
+            Event::Looked(seen) => {
                 self.looking = false;
-                match taken {
-                    Ok(taken) => self.on_taken(taken),
+                match seen {
+                    Ok(seen) => self.on_seen(seen),
                     Err(error) => {
-                        // Whoever was to go alone is met again by the rotation.
-                        self.alone = false;
-                        self.shared.hands.free_held(HoldReason::Suspect);
+                        self.alone_is_off();
+                        self.on_store_error(&error);
+                    }
+                }
+            }
+            Event::Leased(lanes, alone) => {
+                self.leasing -= 1;
+                match lanes {
+                    Ok(lanes) => {
+                        if alone && !lanes.iter().any(|lane| lane.alone) {
+                            self.alone = false;
+                        }
+                        lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                    }
+                    Err(error) => {
+                        if alone {
+                            self.alone_is_off();
+                        }
                         self.on_store_error(&error);
                     }
                 }
@@ -379,12 +414,12 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    fn on_rotated(&mut self, mut taken: Taken) {
-        let full = taken.next.is_some();
+    fn on_rotated(&mut self, mut seen: Seen) {
+        let full = seen.next.is_some();
         let whole_round = self.position.is_start();
-        let found = taken.found;
-        self.position = taken.next.take().unwrap_or_default();
-        self.on_taken(taken);
+        let found = seen.is_something();
+        self.position = seen.next.take().unwrap_or_default();
+        self.on_seen(seen);
         let now = Instant::now();
         if full || !whole_round {
             self.next_rotation = now;
@@ -397,25 +432,32 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    fn on_taken(&mut self, taken: Taken) {
+    fn on_seen(&mut self, mut seen: Seen) {
         if self.store_pause.take().is_some() {
             info!("MongoDB answers again: taking goes on");
         }
         self.shared.metrics.store_up(true);
-        self.suspects.extend(taken.suspects);
-        let mut went_alone = false;
-        for lane in taken.lanes {
-            went_alone |= lane.alone;
-            self.start_lane(lane);
-        }
+        self.suspects.extend(std::mem::take(&mut seen.suspects));
         // Its turn came, but it was gone or taken: the next one's.
-        if self.alone && !went_alone && !self.is_alone_under_way() {
+        let went = seen.goes_alone() || self.alone_is_under_way();
+        if self.alone && !went {
             self.alone = false;
+        }
+        if seen.wants_lease() {
+            self.lease(seen);
         }
     }
 
-    fn is_alone_under_way(&self) -> bool {
-        self.targets.iter().any(|target| matches!(target, Target::Alone(_)))
+    /// Whoever was to go alone is met again by the rotation.
+    fn alone_is_off(&mut self) {
+        self.alone = false;
+        self.suspects.clear();
+        self.shared.hands.free_held(HoldReason::Suspect);
+    }
+
+    fn alone_is_under_way(&self) -> bool {
+        self.looking
+            || self.targets.iter().any(|target| matches!(target, Target::Alone(_)))
             || self.shared.hands.lanes().iter().any(|lane| lane.alone)
     }
 

@@ -1,4 +1,4 @@
-//! Taking: snapshot read → plan → lease → lanes.
+//! Taking: snapshot read → plan → book, then lease → lanes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
+use crate::outbox::lease::Grant;
 use crate::outbox::position::Position;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
@@ -54,65 +55,90 @@ pub enum Target {
     Refill(Arc<Lane>),
 }
 
-/// What a take came to.
+impl Look {
+    fn refills(&self) -> Vec<Arc<Lane>> {
+        let Self::Targets(targets) = self else { return Vec::new() };
+        let lanes = targets.iter().filter_map(|target| match target {
+            Target::Refill(lane) => Some(lane.clone()),
+            Target::Key { .. } | Target::Alone(_) => None,
+        });
+        lanes.collect()
+    }
+}
+
+/// What a look saw: runs whose keys are entered in the book, ready to be leased.
 #[derive(Debug, Default)]
-pub struct Taken {
-    /// New lanes, to be run.
-    pub lanes: Vec<Arc<Lane>>,
+pub struct Seen {
     /// Where the rotation goes on; `None` after its end, or when it was none.
     pub next: Option<Position>,
-    /// Whether records were leased, repaired or buried.
-    pub found: bool,
     /// Suspects that wait for their turn.
     pub suspects: Vec<Record>,
+    claims: Vec<Claim>,
+    repairs: Vec<Record>,
+    spent: Vec<Record>,
+}
+
+impl Seen {
+    /// Whether there is anything to lease, to repair or to bury.
+    pub fn is_something(&self) -> bool {
+        let runs = self.claims.iter().any(|claim| !claim.records.is_empty());
+        runs || !self.repairs.is_empty() || !self.spent.is_empty()
+    }
+
+    /// Whether the lease stage has anything to do, be it to say that there is nothing.
+    pub fn wants_lease(&self) -> bool {
+        self.is_something() || !self.claims.is_empty()
+    }
+
+    /// Whether one of the lanes goes alone.
+    pub fn goes_alone(&self) -> bool {
+        self.claims.iter().any(|claim| claim.lane.alone)
+    }
+}
+
+/// A run on its way to being leased.
+#[derive(Debug)]
+struct Claim {
+    lane: Arc<Lane>,
+    /// Empty where a refill found nothing.
+    records: Vec<Record>,
+    more: bool,
+    /// Whether the lane is entered for this run, or was in hand before.
+    new: bool,
 }
 
 impl<S: Sink> Shared<S> {
-    /// One take. Nothing is published here; the lanes that come back hold what is leased.
+    /// The first half of a take: reads one snapshot, plans, and enters the keys of what may
+    /// go in the book, so that the next look can begin while this one is leased.
     ///
     /// # Errors
     ///
-    /// Those of the store. Whatever was leased then waits out its lease.
-    pub async fn take(&self, look: Look, owned: &[u8], room: Room) -> Result<Taken, StoreError> {
-        let refilled: Vec<Arc<Lane>> = match &look {
-            Look::Rotation(_) => Vec::new(),
-            Look::Targets(targets) => targets
-                .iter()
-                .filter_map(|target| match target {
-                    Target::Refill(lane) => Some(lane.clone()),
-                    _ => None,
-                })
-                .collect(),
-        };
-        let taken = self.read_and_lease(look, owned, room).await;
-        if taken.is_err() {
+    /// Those of the store. Nothing has changed then.
+    pub async fn look(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
+        let refilled = look.refills();
+        let seen = self.read(look, owned, room).await;
+        if seen.is_err() {
             // Nothing more for now; the next rotation finds it.
             for lane in refilled {
                 lane.add(Vec::new(), false);
             }
         }
-        taken
+        seen
     }
 
-    async fn read_and_lease(
-        &self,
-        look: Look,
-        owned: &[u8],
-        room: Room,
-    ) -> Result<Taken, StoreError> {
+    async fn read(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
-        let mut taken = Taken::default();
-        let mut plans = Plan::default();
-        let mut refills: Vec<(Arc<Lane>, Option<Run>)> = Vec::new();
+        let mut seen = Seen { repairs: unstamped, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
                 let mut pass_over = self.hands.passed_over();
                 pass_over.extend(before.blocked.iter().filter_map(key_of));
                 let page = snapshot.page(&from, owned, &pass_over, room).await?;
-                taken.next = page.next;
+                seen.next = page.next;
                 let before = self.narrowed(before, &page.records, &mut snapshot).await?;
-                plans = self.plan(self.prepared(page.records), &before, None, false);
+                let plan = self.plan(self.prepared(page.records), &before, None, false);
+                self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
                 for target in targets {
@@ -120,24 +146,51 @@ impl<S: Sink> Shared<S> {
                         self.read_target(target, &mut snapshot, room).await?;
                     let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
                     let records = self.prepared(records);
-                    let mut one = self.plan(records, &before, lane.as_deref(), alone);
-                    match lane {
-                        Some(lane) => refills.push((lane, one.runs.pop())),
-                        None => plans.runs.append(&mut one.runs),
-                    }
-                    plans.repairs.append(&mut one.repairs);
-                    plans.spent.append(&mut one.spent);
-                    plans.suspects.append(&mut one.suspects);
-                    plans.holds.append(&mut one.holds);
+                    let plan = self.plan(records, &before, lane.as_deref(), alone);
+                    self.note(plan, lane, &mut seen);
                 }
             }
         }
-        plans.repairs.extend(unstamped);
-        drop(snapshot);
-        taken.found = self.carry_out(&mut plans).await?;
-        taken.suspects = plans.suspects;
-        taken.found |= self.lease(plans.runs, refills, &mut taken.lanes).await?;
-        Ok(taken)
+        Ok(seen)
+    }
+
+    /// Enters a plan's holds and runs in the book; the rest is for the second half.
+    fn note(&self, plan: Plan, refill: Option<Arc<Lane>>, seen: &mut Seen) {
+        for (lane, reason, until) in plan.holds {
+            let until = until.map(|until| Instant::now() + self.clock.until(until));
+            self.hands.hold(lane, reason, until);
+        }
+        for record in &plan.suspects {
+            self.hands.hold(record.lane.clone(), HoldReason::Suspect, None);
+        }
+        seen.suspects.extend(plan.suspects);
+        seen.repairs.extend(plan.repairs);
+        seen.spent.extend(plan.spent);
+        let mut runs = plan.runs.into_iter();
+        if let Some(lane) = refill {
+            let (records, more) =
+                runs.next().map(|run| (run.records, run.more)).unwrap_or_default();
+            seen.claims.push(self.reserved(Claim { lane, records, more, new: false }));
+        }
+        for Run { lane, records, alone, more } in runs {
+            let partition = records[0].partition.unwrap_or(0);
+            let lane = Lane::new(lane, partition, alone);
+            if alone {
+                // Its key was held for the turn that has come.
+                self.hands.free(&lane.key);
+            }
+            if self.hands.claim(&lane) {
+                seen.claims.push(self.reserved(Claim { lane, records, more, new: true }));
+            }
+        }
+    }
+
+    /// Counts a claim as in hand: there may not be room for another.
+    fn reserved(&self, claim: Claim) -> Claim {
+        for record in &claim.records {
+            self.in_hand.add(record);
+        }
+        claim
     }
 
     /// What must be known before any lane is planned: unstamped records and blocked keys.
@@ -257,112 +310,89 @@ impl<S: Sink> Shared<S> {
         plan(records, &sight)
     }
 
-    /// Holds, repairs and burials of a plan; answers whether there was anything to write.
-    async fn carry_out(&self, plans: &mut Plan) -> Result<bool, StoreError> {
-        for (lane, reason, until) in plans.holds.drain(..) {
-            let until = until.map(|until| Instant::now() + self.clock.until(until));
-            self.hands.hold(lane, reason, until);
+    /// The second half of a take: repairs, burials, and one lease for all runs. Nothing is
+    /// published here; the lanes that come back are to be run.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Whatever was leased then waits out its lease.
+    pub async fn lease(&self, seen: Seen) -> Result<Vec<Arc<Lane>>, StoreError> {
+        let Seen { claims, repairs, spent, .. } = seen;
+        let lanes = self.lease_claims(claims).await?;
+        if let Err(error) = self.mend(repairs, spent).await {
+            // The lanes hold their leases; what was not mended is met again.
+            let error = crate::telemetry::chain(&error);
+            warn!(error, "repairs are put off");
         }
-        for record in &plans.suspects {
-            self.hands.hold(record.lane.clone(), HoldReason::Suspect, None);
-        }
-        let found = !plans.repairs.is_empty() || !plans.spent.is_empty();
-        for record in plans.spent.drain(..) {
+        Ok(lanes)
+    }
+
+    async fn mend(&self, repairs: Vec<Record>, spent: Vec<Record>) -> Result<(), StoreError> {
+        for record in spent {
             let reason = DeadReason::LeaseExpired { attempts: record.attempt };
             let blocks = self.blocks(&record);
             if self.repairs.bury_expired(&record, &reason, blocks).await? {
                 self.buried(&record, &reason, blocks);
             }
         }
-        if !plans.repairs.is_empty() {
-            let repaired = self.repairs.mend(&plans.repairs).await?;
+        if !repairs.is_empty() {
+            let repaired = self.repairs.mend(&repairs).await?;
             self.metrics.repaired(repaired);
         }
-        Ok(found)
+        Ok(())
     }
 
-    /// Leases all runs with one command, and makes lanes of what is held (guard 3).
-    async fn lease(
-        &self,
-        runs: Vec<Run>,
-        refills: Vec<(Arc<Lane>, Option<Run>)>,
-        lanes: &mut Vec<Arc<Lane>>,
-    ) -> Result<bool, StoreError> {
-        let mut claimed: Vec<(Arc<Lane>, Option<Run>, bool)> = Vec::new();
-        for run in runs {
-            let partition = run.records[0].partition.unwrap_or(0);
-            let lane = Lane::new(run.lane.clone(), partition, run.alone);
-            if run.alone {
-                // Its key is held for the turn that has come.
-                self.hands.free(&lane.key);
-            }
-            if self.hands.claim(&lane) {
-                claimed.push((lane, Some(run), true));
-            }
-        }
-        claimed.extend(refills.into_iter().map(|(lane, run)| (lane, run, false)));
-        let wanted: Vec<RecordId> = claimed
+    /// Leases all claims with one command, and makes lanes of what is held (guard 3).
+    async fn lease_claims(&self, claims: Vec<Claim>) -> Result<Vec<Arc<Lane>>, StoreError> {
+        let wanted: Vec<RecordId> = claims
             .iter()
-            .filter_map(|(_, run, _)| run.as_ref())
-            .flat_map(|run| run.records.iter().map(|record| record.id.clone()))
+            .flat_map(|claim| claim.records.iter().map(|record| record.id.clone()))
             .collect();
         let id = LeaseId::fresh();
         let lease = Lease::new(id, self.leaser.length(), Instant::now());
         let granted = match wanted.is_empty() {
-            true => Ok(Default::default()),
+            true => Ok(Grant::default()),
             false => self.leaser.lease(id, &wanted).await,
         };
         let grant = match granted {
             Ok(grant) => grant,
             Err(error) => {
-                for (lane, _, new) in &claimed {
-                    match new {
-                        true => self.hands.free(&lane.key),
-                        false => lane.add(Vec::new(), false),
-                    }
-                }
+                claims.into_iter().for_each(|claim| self.give_up(claim));
                 return Err(error);
             }
         };
         failpoint::hit("relay::after_lease");
-        let mut fronts: Vec<Record> = Vec::new();
-        let mut owners: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::new();
+        let mut fronts: Vec<Record> = Vec::with_capacity(wanted.len());
+        let mut holders: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::with_capacity(claims.len());
         let mut surplus: Vec<RecordId> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
-        for (lane, run, new) in claimed {
-            let mut count = 0;
-            let mut more = false;
-            if let Some(run) = run {
-                // Only the leading part that is held: what is behind a gap would overtake it.
-                let asked = run.records.len();
-                let mut whole = true;
-                for record in run.records {
-                    let held = grant.held.contains(&record.id);
-                    if held && whole {
-                        count += 1;
-                        fronts.push(record);
-                    } else {
-                        whole = false;
-                        if held {
-                            surplus.push(record.id);
-                        } else if grant.oversized.contains(&record.id) {
-                            oversized.push(record);
-                        }
-                    }
+        for Claim { lane, records, more, new } in claims {
+            // Only the leading part that is held: what is behind a gap would overtake it.
+            let asked = records.len();
+            let before = fronts.len();
+            let mut whole = true;
+            for record in records {
+                let held = grant.held.contains(&record.id);
+                whole &= held;
+                if whole {
+                    fronts.push(record);
+                    continue;
                 }
-                more = run.more && count == asked;
+                self.in_hand.remove(record.size());
+                if held {
+                    surplus.push(record.id);
+                } else if grant.oversized.contains(&record.id) {
+                    oversized.push(record);
+                }
             }
-            owners.push((lane, count, more, new));
+            let count = fronts.len() - before;
+            holders.push((lane, count, more && count == asked, new));
         }
         self.leases.add(&lease);
-        for record in &fronts {
-            self.in_hand.add(record);
-        }
         let mut held = lease.hold(fronts).into_iter();
-        let mut any = false;
-        for (lane, count, more, new) in owners {
+        let mut lanes = Vec::new();
+        for (lane, count, more, new) in holders {
             let records: Vec<Held> = held.by_ref().take(count).collect();
-            any |= !records.is_empty();
             if new && records.is_empty() {
                 self.hands.free(&lane.key);
                 continue;
@@ -373,8 +403,22 @@ impl<S: Sink> Shared<S> {
             }
         }
         self.give_back(id, surplus).await;
-        self.bury_oversized(&oversized).await?;
-        Ok(any || !oversized.is_empty())
+        if let Err(error) = self.bury_oversized(&oversized).await {
+            let error = crate::telemetry::chain(&error);
+            warn!(error, "an oversized record is left for the next take");
+        }
+        Ok(lanes)
+    }
+
+    /// Nothing was leased: the key is free again.
+    fn give_up(&self, claim: Claim) {
+        for record in &claim.records {
+            self.in_hand.remove(record.size());
+        }
+        match claim.new {
+            true => self.hands.free(&claim.lane.key),
+            false => claim.lane.add(Vec::new(), false),
+        }
     }
 
     /// Leased behind a gap: free again at once, uncharged.

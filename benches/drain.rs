@@ -1,0 +1,176 @@
+//! Draining a backlog into a sink that discards, beside the ceiling: the same find, lease
+//! and settle commands in a bare loop through the same driver.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use bson::doc;
+use futures_util::future::join_all;
+use postrider::ids::{InstanceId, LeaseId, RecordId};
+use postrider::outbox::collections::Collections;
+use postrider::outbox::lease::Leaser;
+use postrider::outbox::position::Position;
+use postrider::outbox::settle::{Outcome, Settlement, Settlements};
+use postrider::outbox::snapshot::{Room, Snapshot};
+use postrider::relay::backoff::{Backoff, Kind};
+use postrider::relay::settings::Settings;
+use postrider::relay::wake::Wake;
+use postrider::relay::{Relay, RelayParts};
+use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::sink::{Message, PublishError, Sink, SinkDown};
+use support::cost;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+struct Discard;
+
+impl Sink for Discard {
+    async fn publish(&self, _message: Message) -> Result<(), PublishError> {
+        Ok(())
+    }
+    async fn probe(&self) -> Result<(), SinkDown> {
+        Ok(())
+    }
+    async fn lost(&self) -> SinkDown {
+        pending().await
+    }
+    async fn close(&self) {}
+}
+
+/// Records per second of a bare loop with `workers` workers, each over its own partitions.
+async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64 {
+    let started = Instant::now();
+    join_all((0..workers).map(|worker| {
+        let collections = collections.clone();
+        tokio::spawn(async move {
+            let owned: Vec<u8> = (0..=255u8).filter(|p| *p as usize % workers == worker).collect();
+            let leaser =
+                Leaser::new(collections.clone(), InstanceId::fresh(), Duration::from_secs(30));
+            let settlements = Settlements::new(collections.clone(), false);
+            let room = Room { records: 500, bytes: 16 << 20 };
+            let mut position = Position::start();
+            loop {
+                let mut snapshot = Snapshot::begin(&collections).await.unwrap();
+                let page = snapshot.page(&position, &owned, &[], room).await.unwrap();
+                if page.records.is_empty() && position.is_start() {
+                    return;
+                }
+                position = page.next.unwrap_or_default();
+                let ids: Vec<RecordId> = page.records.iter().map(|r| r.id.clone()).collect();
+                if ids.is_empty() {
+                    continue;
+                }
+                let lease = LeaseId::fresh();
+                let grant = leaser.lease(lease, &ids).await.unwrap();
+                assert_eq!(grant.held.len(), ids.len());
+                let batch: Vec<Settlement> = ids
+                    .into_iter()
+                    .map(|id| Settlement { id, lease, outcome: Outcome::Done })
+                    .collect();
+                assert!(settlements.write(&batch).await.unwrap().is_empty());
+            }
+        })
+    }))
+    .await;
+    count as f64 / started.elapsed().as_secs_f64()
+}
+
+async fn relay(collections: &Collections, count: usize) -> f64 {
+    let stop = CancellationToken::new();
+    let (_owner, owned) = watch::channel((0..=255).collect());
+    let rules = SinkRules {
+        destination: Template::parse("").unwrap(),
+        key: Some(Template::parse("{type}").unwrap()),
+        allow: vec![Glob::new("*")],
+    };
+    let started = Instant::now();
+    let parts = RelayParts {
+        settings: settings(),
+        collections: collections.clone(),
+        instance: InstanceId::fresh(),
+        router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
+        sinks: BTreeMap::from([("discard".to_owned(), Discard)]),
+        owned,
+        wake: Wake::default(),
+        delete_done: false,
+    };
+    let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
+    let records = collections.records();
+    while records.find_one(doc! { "status": "pending" }).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let rate = count as f64 / started.elapsed().as_secs_f64();
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    rate
+}
+
+fn settings() -> Settings {
+    Settings {
+        batch_size: 500,
+        batch_bytes: 16 << 20,
+        poll_interval: Duration::from_secs(1),
+        lease: Duration::from_secs(30),
+        max_attempts: 10,
+        ordered: true,
+        block_on_dead: false,
+        backoff: Backoff {
+            kind: Kind::Exponential,
+            initial: Duration::from_secs(1),
+            factor: 2.0,
+            max: Duration::from_secs(300),
+            jitter: 0.2,
+        },
+        shutdown_timeout: Duration::from_secs(25),
+        probe_max: Duration::from_secs(5),
+    }
+}
+
+fn main() {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(run());
+}
+
+async fn run() {
+    let count = support::records();
+    let rounds = 3;
+    let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for round in 1..=rounds {
+        let mut best: f64 = 0.0;
+        for workers in [1, 2, 4] {
+            let collections = support::outbox().await;
+            support::fill(&collections, 0, count, support::KEYS).await;
+            let before = cost::mongo(&collections).await;
+            let cpu = (cost::cpu_micros("self"), cost::cpu_micros(&before.pid));
+            let rate = ceiling(&collections, count, workers).await;
+            let own = (cost::cpu_micros("self") - cpu.0) as f64 / count as f64;
+            let mongod = (cost::cpu_micros(&before.pid) - cpu.1) as f64 / count as f64;
+            println!(
+                "round {round}  ceiling, {workers} workers  {rate:>8.0}/s  cpu us/record: own {own:.0} mongod {mongod:.0}"
+            );
+            best = best.max(rate);
+            support::drop(collections).await;
+        }
+        let collections = support::outbox().await;
+        support::fill(&collections, 0, count, support::KEYS).await;
+        let before = cost::mongo(&collections).await;
+        let cpu = (cost::cpu_micros("self"), cost::cpu_micros(&before.pid));
+        let rate = relay(&collections, count).await;
+        let own = (cost::cpu_micros("self") - cpu.0) as f64 / count as f64;
+        let mongod = (cost::cpu_micros(&before.pid) - cpu.1) as f64 / count as f64;
+        let after = cost::mongo(&collections).await;
+        let commands = (after.commands - before.commands) as f64 / count as f64;
+        println!(
+            "round {round}  relay                {rate:>8.0}/s  cpu us/record: own {own:.0} mongod {mongod:.0}  commands/record {commands:.4}  peak {} MB",
+            cost::peak_mb()
+        );
+        println!("round {round}  relay / best ceiling {:.2}", rate / best);
+        ratios.entry("relay / best ceiling").or_default().push(rate / best);
+        support::drop(collections).await;
+    }
+    for (name, mut values) in ratios {
+        println!("median {name}: {:.2}", support::median(&mut values));
+    }
+}

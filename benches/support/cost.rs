@@ -1,0 +1,45 @@
+//! What a stretch of work cost: CPU of processes, commands to MongoDB.
+
+use std::fs;
+
+use bson::doc;
+use postrider::outbox::collections::Collections;
+
+/// Microseconds of CPU that a process has used.
+pub fn cpu_micros(pid: &str) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // After the name in parentheses; utime and stime are fields 14 and 15, in 1/100 s.
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    ticks * 10_000
+}
+
+/// Peak resident memory of this process, in MB.
+pub fn peak_mb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// The pid of the mongod and what it has counted so far.
+pub struct MongoCost {
+    pub pid: String,
+    pub commands: i64,
+}
+
+pub async fn mongo(collections: &Collections) -> MongoCost {
+    let status = collections.database().run_command(doc! { "serverStatus": 1 }).await.unwrap();
+    let counters = status.get_document("opcounters").unwrap();
+    let number = |value: Option<&bson::Bson>| match value {
+        Some(bson::Bson::Int32(n)) => i64::from(*n),
+        Some(bson::Bson::Int64(n)) => *n,
+        _ => 0,
+    };
+    let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
+    let total = ["find", "update", "getMore", "aggregate", "delete"]
+        .iter()
+        .map(|name| number(commands.get_document(name).ok().and_then(|c| c.get("total"))))
+        .sum();
+    let _ = counters;
+    MongoCost { pid: number(status.get("pid")).to_string(), commands: total }
+}

@@ -1,0 +1,97 @@
+//! Shared by the benchmarks: a filled outbox, cost accounting, and a table of ratios.
+
+#![allow(dead_code, reason = "each benchmark uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+#![allow(missing_docs, reason = "not an API")]
+
+pub mod cost;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Timestamp, doc};
+use futures_util::future::join_all;
+use postrider::outbox::collections::Collections;
+
+/// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
+pub fn records() -> usize {
+    std::env::var("POSTRIDER_BENCH_RECORDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
+}
+
+pub const KEYS: usize = 1_000;
+
+pub fn mongodb_uri() -> String {
+    let name = "POSTRIDER_TEST_MONGODB_URI";
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
+}
+
+/// A fresh outbox with its schema.
+pub async fn outbox() -> Collections {
+    let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
+    let database = format!("bench_{}", uuid::Uuid::new_v4().simple());
+    let collections = Collections::new(client, &database, "");
+    schema(&collections).await;
+    collections
+}
+
+async fn schema(collections: &Collections) {
+    use mongodb::IndexModel;
+    use mongodb::options::IndexOptions;
+    let index = |name: &str, keys, partial| {
+        let options = IndexOptions::builder()
+            .name(name.to_owned())
+            .partial_filter_expression(Some(partial))
+            .build();
+        IndexModel::builder().keys(keys).options(options).build()
+    };
+    let pending = doc! { "status": "pending" };
+    collections
+        .records()
+        .create_indexes([
+            index("lane_idx", doc! { "partition": 1, "key": 1, "seq": 1 }, pending),
+            index("blocks_idx", doc! { "key": 1 }, doc! { "blocks": true }),
+            index("scheduled_idx", doc! { "visibleAt": 1 }, doc! { "status": "scheduled" }),
+            index("done_ttl_idx", doc! { "doneAt": 1 }, doc! { "status": "done" }),
+            index("dead_idx", doc! { "deadAt": 1 }, doc! { "status": "dead" }),
+        ])
+        .await
+        .unwrap();
+}
+
+/// Fills the outbox with 400-byte payloads over `keys` keys, round robin.
+pub async fn fill(collections: &Collections, from: usize, count: usize, keys: usize) {
+    let batches = (from..from + count).collect::<Vec<_>>();
+    for batch in batches.chunks(4_000) {
+        let inserts = batch.chunks(1_000).map(|chunk| async move {
+            let documents = chunk.iter().map(|n| record(*n, keys));
+            collections.records().insert_many(documents).await.unwrap();
+        });
+        join_all(inserts).await;
+    }
+}
+
+pub fn record(n: usize, keys: usize) -> RawDocumentBuf {
+    let key = format!("customer-{}", n % keys);
+    let document = doc! {
+        "_id": uuid::Uuid::new_v4(),
+        "partition": i32::from(postrider::partition::of_key(&key)),
+        "key": key,
+        "type": "OrderCreated",
+        "payload": Bson::String(payload(n)),
+        "status": "pending",
+        "seq": Bson::Timestamp(Timestamp { time: 0, increment: 0 }),
+        "createdAt": bson::DateTime::now(),
+    };
+    RawDocumentBuf::try_from(&document).unwrap()
+}
+
+fn payload(n: usize) -> String {
+    format!("{n:0>400}")
+}
+
+pub async fn drop(collections: Collections) {
+    collections.database().drop().await.unwrap();
+}
+
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
