@@ -49,7 +49,7 @@ lock() {
 
 # Does NAME_ACT for all names at once; fails if one of them fails.
 all_at_once() { # all_at_once ACT NAME…
-  local act=$1 name pids=() failed=0
+  local act=$1 name pid pids=() failed=0
   shift
   for name in "$@"; do
     "${name}_$act" &

@@ -40,7 +40,7 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); } # the locale chooses point or comma
 since() { # since START_MS -> "2.1 s"
   local ms=$(($(now_ms) - $1))
   printf '%d.%d s' $((ms / 1000)) $((ms % 1000 / 100))
@@ -60,7 +60,7 @@ quietly() { # quietly NAME LOG COMMAND…
 
 # A mongod that aborts logs a stack frame per line at great length: of no use here.
 show_tail() { # show_tail LOG
-  grep -vE '"msg":"(BACKTRACE|Frame)"' "$1" | tail -n 25 | cut -c 1-400 | sed 's/^/  | /'
+  { grep -vE '"msg":"(BACKTRACE|Frame)"' "$1" || true; } | tail -n 25 | cut -c 1-400 | sed 's/^/  | /'
   echo "  full log: $1"
 }
 
