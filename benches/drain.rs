@@ -1,6 +1,8 @@
 //! Draining a backlog into a sink that discards, beside the ceiling: the same find, lease
 //! and settle commands in a bare loop through the same driver.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Postrider: a transactional outbox relay for MongoDB.
 
+pub mod config;
 pub mod failpoint;
 pub mod ids;
 pub mod outbox;

@@ -153,7 +153,7 @@ impl<S: Sink> Relay<S> {
     /// # Errors
     ///
     /// [`RelayError`]: a panic in a part, or a stop that took longer than `shutdown_timeout`.
-    pub async fn run(self) -> Result<(), RelayError> {
+    pub async fn run(mut self) -> Result<(), RelayError> {
         let shared = self.shared.clone();
         let mut parts = JoinSet::new();
         for name in shared.outlets.keys() {
@@ -168,6 +168,8 @@ impl<S: Sink> Relay<S> {
         let ended = tokio::select! {
             ended = driver.run() => ended,
             Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
+            // It ends with the last sender, of which `shared` holds one.
+            Err(panicked) = &mut self.settler => return Err(RelayError::Panicked(panicked)),
         };
         ended?;
         let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
@@ -343,6 +345,7 @@ impl<S: Sink> Driver<S> {
     ) {
         let shared = self.shared.clone();
         let owned = self.owned.borrow().clone();
+        shared.metrics.partitions_owned(owned.len());
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
         self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });

@@ -1,0 +1,98 @@
+//! Texts that may hold a password, and never show it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A URI. `Display`, `Debug` and serialisation show `***` in place of a password;
+/// [`expose`](Self::expose) gives the whole.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct SecretUri(String);
+
+/// Query options whose value is a secret, in either broker's or MongoDB's URIs.
+const SECRET_OPTIONS: [&str; 3] =
+    ["tlscertificatekeyfilepassword", "password", "authmechanismproperties"];
+
+impl SecretUri {
+    /// The URI as it is, for the client that connects.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// The same without secrets. Works on any text, since a broken URI has to be reported too.
+    pub fn redacted(&self) -> String {
+        let (scheme, rest) = match self.0.split_once("://") {
+            Some((scheme, rest)) => (format!("{scheme}://"), rest),
+            None => (String::new(), self.0.as_str()),
+        };
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
+        // The last @: a password that should have been escaped may hold one.
+        let rest = match rest.rsplit_once('@') {
+            None => rest.to_owned(),
+            Some((user, hosts)) => match user.split_once(':') {
+                Some((user, _)) => format!("{user}:***@{hosts}"),
+                None => format!("{user}@{hosts}"),
+            },
+        };
+        let query = query.map(|query| {
+            let options = query.split('&').map(|option| match option.split_once('=') {
+                Some((name, _)) if SECRET_OPTIONS.contains(&name.to_lowercase().as_str()) => {
+                    format!("{name}=***")
+                }
+                _ => option.to_owned(),
+            });
+            format!("?{}", options.collect::<Vec<_>>().join("&"))
+        });
+        format!("{scheme}{rest}{}", query.unwrap_or_default())
+    }
+}
+
+impl From<&str> for SecretUri {
+    fn from(uri: &str) -> Self {
+        Self(uri.to_owned())
+    }
+}
+
+impl fmt::Display for SecretUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.redacted())
+    }
+}
+
+impl fmt::Debug for SecretUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.redacted())
+    }
+}
+
+impl Serialize for SecretUri {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        output.serialize_str(&self.redacted())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SecretUri;
+
+    #[test]
+    fn a_password_shows_nowhere() {
+        for (uri, shown) in [
+            ("mongodb://u:p@h1:1,h2:2/db?w=1", "mongodb://u:***@h1:1,h2:2/db?w=1"),
+            ("mongodb://u:p@ss@h/db", "mongodb://u:***@h/db"),
+            ("amqp://h/%2f", "amqp://h/%2f"),
+            ("amqps://u@h", "amqps://u@h"),
+            ("mongodb://h/?password=x&a=b", "mongodb://h/?password=***&a=b"),
+            ("u:p@h", "u:***@h"),
+        ] {
+            let uri = SecretUri::from(uri);
+
+            assert_eq!(uri.to_string(), shown);
+            assert_eq!(format!("{uri:?}"), format!("{shown:?}"));
+        }
+    }
+}

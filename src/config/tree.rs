@@ -1,0 +1,473 @@
+//! The tree of settings (contract, section 5), each with its default.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::secret::SecretUri;
+use crate::config::units::{duration, size};
+
+/// Everything that can be configured. `config/postrider.toml` shows it at its defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where MongoDB is.
+    pub mongo: Mongo,
+    /// URIs by name; `mongo.source` picks one where neither `mongo.uri` nor a source has it.
+    pub connection_strings: BTreeMap<String, SecretUri>,
+    /// The outbox's collections.
+    pub outbox: Outbox,
+    /// Taking, publishing and settling.
+    pub relay: Relay,
+    /// Which partitions are this instance's.
+    pub partitions: Partitions,
+    /// The brokers, by name.
+    pub sinks: BTreeMap<String, Sink>,
+    /// Which record goes where; the first match wins.
+    pub routes: Vec<Route>,
+    /// Liveness, readiness and metrics.
+    pub ops: Ops,
+    /// Logs on stderr.
+    pub log: Log,
+    /// The append path: not built yet, without effect.
+    pub events: Events,
+    /// Snapshots: not built yet, without effect.
+    pub snapshots: Database,
+    /// Prepare keys: not built yet, without effect.
+    pub prepare: Database,
+    /// The HTTP API: not built yet, without effect.
+    pub api: Api,
+}
+
+/// Where MongoDB is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mongo {
+    /// The URI. Without it: `mongo.sources.<source>.uri`, then `connection_strings.<source>`.
+    pub uri: Option<SecretUri>,
+    /// Which of the named sources or connection strings is meant.
+    pub source: String,
+    /// Named sources.
+    pub sources: BTreeMap<String, Source>,
+    /// The database; without it the one in the URI.
+    pub database: Option<String>,
+}
+
+impl Default for Mongo {
+    fn default() -> Self {
+        Self { uri: None, source: "mongo".into(), sources: BTreeMap::new(), database: None }
+    }
+}
+
+/// A named source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// Its URI.
+    pub uri: SecretUri,
+}
+
+/// The outbox's collections.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Outbox {
+    /// The database; without it `mongo.database`.
+    pub database: Option<String>,
+    /// Goes in front of the four collection names: letters, digits, `_`, `.`, `-`.
+    pub collection_prefix: String,
+    /// Whether `run` creates what is missing of the schema; false: it only verifies.
+    pub auto_init_schema: bool,
+    /// What happens to a wrong record at its insertion, where Postrider creates the collection.
+    pub validator: Validator,
+    /// How long a delivered record stays; `"0s"` deletes on delivery.
+    #[serde(with = "duration")]
+    pub retention: Duration,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            database: None,
+            collection_prefix: String::new(),
+            auto_init_schema: true,
+            validator: Validator::Error,
+            // Long enough to look into last week's incident.
+            retention: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// What the validator does with a wrong record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validator {
+    /// The insertion fails.
+    Error,
+    /// MongoDB logs it.
+    Warn,
+    /// There is no validator.
+    Off,
+}
+
+/// Taking, publishing and settling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Relay {
+    /// Whether this process relays.
+    pub enabled: bool,
+    /// Records that one take reads at most.
+    pub batch_size: usize,
+    /// Bytes of records in flight, beyond which nothing more is taken.
+    #[serde(with = "size")]
+    pub batch_bytes: u64,
+    /// The longest wait between two looks at an idle outbox.
+    #[serde(with = "duration")]
+    pub poll_interval: Duration,
+    /// Change stream in place of polling: not built yet, the relay polls.
+    pub follow: bool,
+    /// Length of a lease: what a key in flight waits after a crash.
+    #[serde(with = "duration")]
+    pub lease: Duration,
+    /// Deliveries in all; the last failure makes a record dead.
+    pub max_attempts: u32,
+    /// Whether records of a key go one after the other.
+    pub ordering: Ordering,
+    /// Whether a dead record lets its key go on.
+    pub on_dead: OnDead,
+    /// Waits after charged failures.
+    pub backoff: Backoff,
+    /// How long a stop may take.
+    #[serde(with = "duration")]
+    pub shutdown_timeout: Duration,
+    /// The longest pause between two probes of a sink that is down.
+    #[serde(with = "duration")]
+    pub probe_max: Duration,
+    /// The sink of what no route matches; without it the only sink.
+    pub default_sink: Option<String>,
+    /// Where dead records are also sent: not built yet, an error when set.
+    pub dead_letter: Option<DeadLetter>,
+}
+
+impl Default for Relay {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            // Where one command per batch costs little per record, and a crash leaves little leased.
+            batch_size: 500,
+            batch_bytes: 16 << 20,
+            poll_interval: Duration::from_secs(1),
+            follow: true,
+            // Three publish timeouts.
+            lease: Duration::from_secs(30),
+            // With the default backoff about 17 minutes of failures.
+            max_attempts: 10,
+            ordering: Ordering::Key,
+            on_dead: OnDead::Skip,
+            backoff: Backoff::default(),
+            // Below the 30 s that Kubernetes grants by default.
+            shutdown_timeout: Duration::from_secs(25),
+            probe_max: Duration::from_secs(5),
+            default_sink: None,
+            dead_letter: None,
+        }
+    }
+}
+
+/// Whether records of a key go one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ordering {
+    /// They do.
+    Key,
+    /// They don't.
+    None,
+}
+
+/// What a dead record does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDead {
+    /// Its key goes on.
+    Skip,
+    /// It holds its key until it is requeued or discarded.
+    Block,
+}
+
+/// Waits after charged failures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Backoff {
+    /// Course of the waits.
+    pub kind: BackoffKind,
+    /// The first wait.
+    #[serde(with = "duration")]
+    pub initial: Duration,
+    /// Growth of the exponential course.
+    pub factor: f64,
+    /// The longest wait, before jitter.
+    #[serde(with = "duration")]
+    pub max: Duration,
+    /// Share by which a wait is shortened or lengthened at random.
+    pub jitter: f64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            kind: BackoffKind::Exponential,
+            initial: Duration::from_secs(1),
+            factor: 2.0,
+            max: Duration::from_secs(300),
+            jitter: 0.2,
+        }
+    }
+}
+
+/// Course of the waits after the n-th charged attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackoffKind {
+    /// Always `initial`.
+    Fixed,
+    /// `initial · n`.
+    Linear,
+    /// `initial · factor^(n-1)`.
+    Exponential,
+}
+
+/// Where dead records are also sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetter {
+    /// The sink.
+    pub sink: String,
+    /// Exchange or topic.
+    pub destination: String,
+}
+
+/// Which partitions are this instance's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Partitions {
+    /// Interval of heartbeats: not built yet, without effect.
+    #[serde(with = "duration")]
+    pub heartbeat: Duration,
+    /// Age at which a heartbeat is stale: not built yet, without effect.
+    #[serde(with = "duration")]
+    pub stale_after: Duration,
+    /// Interval of rebalancing: not built yet, without effect.
+    #[serde(with = "duration")]
+    pub rebalance: Duration,
+    /// Fixed partitions such as `"0-127"` or `"3,7-9"`; without it all of them.
+    #[serde(rename = "static")]
+    pub fixed: Option<String>,
+}
+
+impl Default for Partitions {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_secs(3),
+            stale_after: Duration::from_secs(12),
+            rebalance: Duration::from_secs(3),
+            fixed: None,
+        }
+    }
+}
+
+/// One broker. Which keys apply depends on `kind`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sink {
+    /// What it is.
+    pub kind: SinkKind,
+    /// rabbitmq: `amqp://user:password@host:5672/vhost` or `amqps://…`.
+    #[serde(default)]
+    pub uri: Option<SecretUri>,
+    /// rabbitmq: template of the exchange; `""` is the default exchange.
+    #[serde(default)]
+    pub exchange: Option<String>,
+    /// rabbitmq: template of the routing key; `{type}` without it.
+    #[serde(default)]
+    pub routing_key: Option<String>,
+    /// rabbitmq: whether a message that no queue takes is a failure; true without it.
+    #[serde(default)]
+    pub mandatory: Option<bool>,
+    /// Exchanges, queues, bindings or topics to make: not built yet, an error when set.
+    #[serde(default)]
+    pub declare: Option<toml::Value>,
+    /// kafka: not built yet.
+    #[serde(default)]
+    pub brokers: Option<toml::Value>,
+    /// kafka: not built yet.
+    #[serde(default)]
+    pub topic: Option<String>,
+    /// kafka: not built yet.
+    #[serde(default)]
+    pub properties: Option<toml::Table>,
+    /// CloudEvents binary mode: not built yet, an error when true.
+    #[serde(default)]
+    pub cloudevents: bool,
+    /// CloudEvents source: not built yet.
+    #[serde(default)]
+    pub cloudevents_source: Option<String>,
+    /// CloudEvents prefix: not built yet.
+    #[serde(default)]
+    pub cloudevents_prefix: Option<String>,
+    /// How long a publish may take; below `relay.lease`.
+    #[serde(with = "duration", default = "Sink::default_timeout")]
+    pub timeout: Duration,
+    /// Unconfirmed messages per key; more than 1 is not built yet.
+    #[serde(default = "Sink::default_key_window")]
+    pub key_window: usize,
+    /// Globs of the destinations that a record may name itself.
+    #[serde(default = "Sink::default_allow")]
+    pub allow: Vec<String>,
+}
+
+impl Sink {
+    fn default_timeout() -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn default_key_window() -> usize {
+        1
+    }
+
+    fn default_allow() -> Vec<String> {
+        vec!["*".into()]
+    }
+}
+
+/// What a sink is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SinkKind {
+    /// RabbitMQ, by AMQP 0-9-1.
+    Rabbitmq,
+    /// Kafka: not built yet.
+    Kafka,
+    /// One JSON object per line on standard output.
+    Stdout,
+}
+
+/// Which record goes where.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Route {
+    /// Glob of the types it is for; without it all.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// The sink; without it `relay.default_sink`.
+    pub sink: Option<String>,
+    /// Template of exchange or topic.
+    pub destination: Option<String>,
+    /// Template of routing key or record key.
+    pub key: Option<String>,
+    /// Templates of headers to add; a record's own win.
+    pub headers: BTreeMap<String, String>,
+}
+
+/// Liveness, readiness and metrics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ops {
+    /// Address of `/livez`, `/readyz`, `/metrics`; port 0 takes a free one.
+    pub listen: String,
+}
+
+impl Default for Ops {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:9464".into() }
+    }
+}
+
+/// Logs on stderr.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Text, JSON, or text on a terminal and JSON elsewhere.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `postrider=debug,info`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, level: "info".into() }
+    }
+}
+
+/// Form of the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// The append path: not built yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Whether this process hosts it.
+    pub enabled: bool,
+    /// The bounded context.
+    pub context: String,
+    /// Its database.
+    pub database: Option<String>,
+    /// Within what a request id is unique.
+    pub request_id_unique: String,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            context: "default".into(),
+            database: None,
+            request_id_unique: "aggregate".into(),
+        }
+    }
+}
+
+/// A part with a database of its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// The database; without it `mongo.database`.
+    pub database: Option<String>,
+}
+
+/// The HTTP API: not built yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// Whether this process hosts it.
+    pub enabled: bool,
+    /// Its address.
+    pub listen: String,
+    /// Who may use it.
+    pub tokens: Vec<toml::Value>,
+    /// The largest request.
+    #[serde(with = "size")]
+    pub max_body: u64,
+    /// Whether it may listen beyond loopback without tokens.
+    pub insecure: bool,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: "127.0.0.1:8080".into(),
+            tokens: Vec::new(),
+            max_body: 1 << 20,
+            insecure: false,
+        }
+    }
+}
