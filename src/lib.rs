@@ -7,6 +7,7 @@ pub mod outbox;
 pub mod partition;
 pub mod relay;
 pub mod routing;
+pub mod schema;
 pub mod sink;
 pub mod store;
 pub mod telemetry;

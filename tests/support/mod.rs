@@ -5,4 +5,5 @@
 
 pub mod outbox;
 pub mod relay;
+pub mod schema;
 pub mod sink;
