@@ -1,15 +1,15 @@
 //! The shape of a record, so that a wrong one fails in its producer's hands.
 //!
 //! It refuses what the relay would call malformed (contract, section 1), a `status` that is
-//! never delivered, and dates and partitions of a wrong type. It leaves alone what the relay
-//! mends by itself (`seq`), the relay's own fields, and all unknown ones. An optional field
+//! never delivered, and dates of a wrong type. It leaves alone what the relay mends by itself
+//! (`seq`, `partition`), the relay's own fields, and all unknown ones. An optional field
 //! may be null: many drivers write null for what their users left out.
 
 use bson::{Bson, Document, doc};
 
 use crate::config::tree::Validator;
 use crate::outbox::fields::{
-    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY, PARTITION,
+    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY,
     PAYLOAD, PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
 };
 
@@ -34,7 +34,6 @@ const TYPES: [(&str, &[&str], &str); 11] = [
     (HEADERS, &["object", "null"], "a document of scalars and binaries"),
     (DESTINATION, &["string", "null"], "a string: an exchange or topic"),
     (TENANT_ID, &["string", "null"], "a string"),
-    (PARTITION, &["number", "null"], "a whole number from 0 to 255, or absent"),
     (CREATED_AT, &["date", "null"], "a date"),
     (VISIBLE_AT, &["date", "null"], "a date: not delivered before it"),
     (DEDUP_KEY, &["string", "null"], "a string: unique while the record exists"),
