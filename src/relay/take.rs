@@ -55,6 +55,17 @@ pub enum Target {
     Refill(Arc<Lane>),
 }
 
+impl Target {
+    /// Where it lies; `None` for a record whose partition is yet to be stamped.
+    fn partition(&self) -> Option<u8> {
+        match self {
+            Self::Key { partition, .. } => Some(*partition),
+            Self::Alone(record) => record.partition,
+            Self::Refill(lane) => Some(lane.partition),
+        }
+    }
+}
+
 impl Look {
     fn refills(&self) -> Vec<Arc<Lane>> {
         let Self::Targets(targets) = self else { return Vec::new() };
@@ -142,6 +153,10 @@ impl<S: Sink> Shared<S> {
             }
             Look::Targets(targets) => {
                 for target in targets {
+                    if !target.partition().is_none_or(|partition| owned.contains(&partition)) {
+                        self.turn_down(target, &mut seen);
+                        continue;
+                    }
                     let (records, lane, alone) =
                         self.read_target(target, &mut snapshot, room).await?;
                     let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
@@ -152,6 +167,19 @@ impl<S: Sink> Shared<S> {
             }
         }
         Ok(seen)
+    }
+
+    /// Its partition is not ours (any more): nothing is read.
+    fn turn_down(&self, target: Target, seen: &mut Seen) {
+        match target {
+            Target::Key { .. } => {}
+            Target::Alone(record) => {
+                self.hands.free(&record.lane);
+            }
+            Target::Refill(lane) => {
+                seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
+            }
+        }
     }
 
     /// Enters a plan's holds and runs in the book; the rest is for the second half.

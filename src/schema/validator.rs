@@ -9,8 +9,8 @@ use bson::{Bson, Document, doc};
 
 use crate::config::tree::Validator;
 use crate::outbox::fields::{
-    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY,
-    PAYLOAD, PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
+    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY, PAYLOAD,
+    PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
 };
 
 /// Records that were wrong before stay writable for the relay, which must be able to make
@@ -26,7 +26,7 @@ const HEADER_TYPES: &[&str] =
     &["string", "int", "long", "double", "decimal", "bool", "date", "objectId", "binData", "null"];
 
 /// Each field, the types that it may have, and what the refusal says of it.
-const TYPES: [(&str, &[&str], &str); 11] = [
+const TYPES: [(&str, &[&str], &str); 10] = [
     (ID, &["binData", "objectId", "string", "int", "long"], "a UUID, ObjectId, string or integer"),
     (KEY, &["string", "null"], "a string: what the record is ordered by"),
     (TYPE, &["string"], "a string, required: what routes match on"),
