@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bson::{Document, doc};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions, QueuePurgeOptions,
@@ -22,8 +22,10 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties, Consumer, ExchangeKind};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use mongodb::{Client, Database};
+use postrider::ids::RecordId;
 use postrider::outbox::{NewRecord, Outbox};
 use tokio::sync::Mutex;
+use uuid::Uuid;
 
 const DATABASE: &str = "postrider_demo";
 const EXCHANGE: &str = "demo.orders";
@@ -168,21 +170,33 @@ async fn live(
             let mut session = client.start_session().await?;
             session.start_transaction().await?;
             let ghost = NewRecord::new("Ghost", doc! { "order": order }).key(order);
-            outbox.enqueue(&mut session, ghost).await?;
+            // Whether the server aborts it (a conflict) or we do is the same to a ghost.
+            let _ = outbox.enqueue(&mut session, ghost).await;
             session.abort_transaction().await?;
             counts.aborted.fetch_add(1, Ordering::Relaxed);
         }
-        let mut session = client.start_session().await?;
-        let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
-        session.start_transaction().write_concern(majority).await?;
-        let change = doc! { "$set": { "state": kind } };
-        orders.update_one(doc! { "_id": order }, change).upsert(true).session(&mut session).await?;
-        let payload = doc! { "order": order, "step": step as i32 };
-        let event = NewRecord::new(*kind, payload).key(order);
-        let id = outbox.enqueue(&mut session, event).await?;
+        let id = Uuid::new_v4();
         // Before the commit: the consumer may be faster than the next line.
         ledger.lock().await.committed.insert(id.to_string());
-        session.commit_transaction().await?;
+        let payload = doc! { "order": order, "step": step as i32 };
+        let event = NewRecord::new(*kind, payload).id(RecordId::Uuid(id)).key(order);
+        let change = doc! { "$set": { "state": kind } };
+        let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
+        let mut session = client.start_session().await?;
+        // Runs it again where MongoDB says that it may succeed then.
+        let transaction = session.start_transaction().write_concern(majority);
+        let written = transaction.and_run((), |session, ()| {
+            let (orders, outbox) = (orders.clone(), outbox.clone());
+            let (change, event) = (change.clone(), event.clone());
+            let order = doc! { "_id": order };
+            async move {
+                orders.update_one(order, change).upsert(true).session(&mut *session).await?;
+                outbox.enqueue(session, event).await?;
+                Ok(())
+            }
+            .boxed()
+        });
+        written.await?;
         counts.committed.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

@@ -216,13 +216,13 @@ impl Layers {
         {
             let path = self.with_known_names(stem.to_lowercase());
             if keys::holds(&path).is_some() {
-                return self.from_file(path, text, &origin);
+                return self.put_file(path, text, &origin);
             }
         }
         self.put_text(path, text, &origin)
     }
 
-    fn from_file(
+    fn put_file(
         &mut self,
         path: Vec<String>,
         file: &str,

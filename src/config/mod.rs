@@ -10,9 +10,9 @@
 //! |---|---|
 //! | [`tree`] | every key, its type and its default |
 //! | [`keys`] | the same keys as patterns: for suggestions, and for reading text from the environment |
-//! | [`load`] | the layers, merged |
-//! | [`resolve`] | the rules, and the result |
-//! | [`print`] | `postrider config print` |
+//! | [mod@load] | the layers, merged |
+//! | [mod@resolve] | the rules, and the result |
+//! | [mod@print] | `postrider config print` |
 //! | [`secret`], [`units`] | kinds of values |
 
 pub mod keys;

@@ -47,8 +47,12 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
 /// A level that is no filter of `tracing` (`info`, `postrider=debug,info`, …).
 pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     let filter = filter(level)?;
-    let json = json.unwrap_or_else(|| !std::io::stderr().is_terminal());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let terminal = std::io::stderr().is_terminal();
+    let json = json.unwrap_or(!terminal);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal);
     let started = match json {
         true => builder.json().flatten_event(true).try_init(),
         false => builder.with_target(false).try_init(),

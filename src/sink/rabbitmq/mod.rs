@@ -2,12 +2,12 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`rendering`] | a message as AMQP properties; refuses what the protocol can't carry |
-//! | [`link`] | one connection: opened, watched, given up |
-//! | [`exchanges`] | passive look-up on a channel of its own |
-//! | [`publisher`] | the one task that publishes on a link, and collects its confirms |
-//! | [`returns`] | which message came back: `lapin`'s own pairing can't be relied on |
-//! | [`closure`] | what a channel or connection closed by the broker means |
+//! | `rendering` | a message as AMQP properties; refuses what the protocol can't carry |
+//! | `link` | one connection: opened, watched, given up |
+//! | `exchanges` | passive look-up on a channel of its own |
+//! | `publisher` | the one task that publishes on a link, and collects its confirms |
+//! | `returns` | which message came back: `lapin`'s own pairing can't be relied on |
+//! | `closure` | what a channel or connection closed by the broker means |
 //!
 //! `lapin` can recover connections by itself. That is off: it would publish on a channel
 //! whose confirms begin anew, and the relay must know that the old ones are lost.

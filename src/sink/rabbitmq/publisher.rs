@@ -58,7 +58,20 @@ struct Outstanding {
 enum Answered {
     NotSent(lapin::Error),
     Lost(lapin::Error),
-    Confirmed(Confirmation),
+    Acked(Option<Box<BasicReturnMessage>>),
+    Nacked(Option<Box<BasicReturnMessage>>),
+    /// Not asked for: impossible on a channel in confirm mode, and no proof of anything.
+    Unconfirmed,
+}
+
+impl From<Confirmation> for Answered {
+    fn from(confirmation: Confirmation) -> Self {
+        match confirmation {
+            Confirmation::Ack(returned) => Self::Acked(returned.map(Box::new)),
+            Confirmation::Nack(returned) => Self::Nacked(returned.map(Box::new)),
+            Confirmation::NotRequested => Self::Unconfirmed,
+        }
+    }
 }
 
 struct Publisher<O> {
@@ -133,7 +146,7 @@ impl<O: Owner> Publisher<O> {
                 Ok(confirm) => {
                     failpoint::hit("sink::after_handover");
                     match confirm.await {
-                        Ok(confirmation) => Answered::Confirmed(confirmation),
+                        Ok(confirmation) => Answered::from(confirmation),
                         Err(error) => Answered::Lost(error),
                     }
                 }
@@ -183,20 +196,19 @@ impl<O: Owner> Publisher<O> {
         let Published { outstanding: Outstanding { id, exchange, reply }, answer } = published;
         let only = self.outstanding.is_empty();
         let clear = match answer {
-            Answered::Confirmed(Confirmation::Ack(returned)) => {
+            Answered::Acked(returned) => {
                 let clear = self.note_return(returned);
                 self.returns.note_confirm(id.clone(), reply, clear);
                 clear
             }
-            Answered::Confirmed(Confirmation::Nack(returned)) => {
+            Answered::Nacked(returned) => {
                 let clear = self.note_return(returned);
                 self.returns.forget(&id);
                 let detail = "the broker refused it (basic.nack)";
                 let _ = reply.send(Err(PublishError::new(Verdict::Charge, detail)));
                 clear
             }
-            // Not asked for: impossible on a channel in confirm mode, and no proof of anything.
-            Answered::Confirmed(Confirmation::NotRequested) => {
+            Answered::Unconfirmed => {
                 let detail = "the channel gives no confirms";
                 let _ = reply.send(Err(PublishError::new(Verdict::Unknown, detail)));
                 false
@@ -230,7 +242,7 @@ impl<O: Owner> Publisher<O> {
         clear
     }
 
-    fn note_return(&mut self, returned: Option<BasicReturnMessage>) -> bool {
+    fn note_return(&mut self, returned: Option<Box<BasicReturnMessage>>) -> bool {
         let Some(returned) = returned else { return true };
         let id = returned.delivery.properties.message_id().as_ref();
         let id = id.map(|id| id.to_string()).unwrap_or_default();
