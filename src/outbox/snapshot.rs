@@ -9,7 +9,7 @@
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
-use mongodb::options::{FindOptions, Hint, SessionOptions};
+use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
 use crate::ids::RecordId;
@@ -208,6 +208,9 @@ impl Snapshot {
         // One more than the limit, or the server keeps the cursor open.
         options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
         options.selection_criteria = Some(primary());
+        // Named here too: the session gives it only to a read that has no concern of its own,
+        // and one that has inherited the collection's would be no snapshot.
+        options.read_concern = Some(ReadConcern::snapshot());
         let reading = async {
             let find = self.records.find(filter).with_options(options);
             let mut cursor = find.session(&mut self.session).await?;

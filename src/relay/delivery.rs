@@ -84,7 +84,11 @@ impl<S: Sink> Shared<S> {
                 outlet.gate.shut(SinkDown::new(detail));
                 return Delivery::Interrupted;
             }
-            _ => self.losses.forget(&held.record.id),
+            // It broke the connection by itself: it goes alone until its fate is known.
+            Verdict::Unknown => {}
+            Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => {
+                self.losses.forget(&held.record.id);
+            }
         }
         match error.verdict {
             Verdict::TooLarge => Delivery::Undeliverable(DeadReason::TooLarge(detail)),

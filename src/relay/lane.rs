@@ -183,6 +183,7 @@ impl Lane {
         let id = held.record.id.clone();
         let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();
         let words = reason.to_string();
+        shared.losses.forget(&id);
         let ours = shared.settle_and_wait(self, held, sink, Outcome::Dead { reason, blocks }).await;
         if !ours {
             return Some(LaneEnd::Interrupted);

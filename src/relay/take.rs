@@ -185,7 +185,12 @@ impl<S: Sink> Shared<S> {
     /// Enters a plan's holds and runs in the book; the rest is for the second half.
     fn note(&self, plan: Plan, refill: Option<Arc<Lane>>, seen: &mut Seen) {
         for (lane, reason, until) in plan.holds {
-            let until = until.map(|until| Instant::now() + self.clock.until(until));
+            let wait = until.map(|until| self.clock.until(until)).map(|wait| match reason {
+                // A peer settles long before its lease ends: the key is read again by then.
+                HoldReason::Leased => wait.min(self.settings.poll_interval),
+                _ => wait,
+            });
+            let until = wait.map(|wait| Instant::now() + wait);
             self.hands.hold(lane, reason, until);
         }
         for record in &plan.suspects {

@@ -71,21 +71,37 @@ impl Drop for Running {
     }
 }
 
-/// Starts a relay that owns every partition.
-pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
-    let stop = CancellationToken::new();
-    let wake = Wake::default();
-    let (owner, owned) = watch::channel((0..=255).collect());
-    let parts = RelayParts {
+/// A relay that owns every partition, in parts.
+pub fn parts<S: Sink>(
+    collections: &Collections,
+    sink: S,
+    settings: Settings,
+    owned: watch::Receiver<Vec<u8>>,
+    wake: Wake,
+) -> RelayParts<S> {
+    RelayParts {
         settings,
         collections: collections.clone(),
         instance: InstanceId::fresh(),
         router: router("test"),
         sinks: BTreeMap::from([("test".to_owned(), sink)]),
         owned,
-        wake: wake.clone(),
+        wake,
         delete_done: false,
-    };
+    }
+}
+
+/// Starts a relay that owns every partition.
+pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
+    let (owner, owned) = watch::channel((0..=255).collect());
+    let wake = Wake::default();
+    run(parts(collections, sink, settings, owned, wake), owner)
+}
+
+/// Starts a relay of these parts, whose partitions come from `owner`.
+pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Vec<u8>>) -> Running {
+    let stop = CancellationToken::new();
+    let wake = parts.wake.clone();
     let relay = Relay::new(parts, stop.clone());
     Running { stop, task: Some(tokio::spawn(relay.run())), wake, _owned: owner }
 }

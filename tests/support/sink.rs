@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub enum Fault {
     DeliverThenLose,
     /// Waits until `TestSink::release` is called, then delivers.
     Hold,
+    /// Waits until `TestSink::release` is called, then answers with this.
+    HoldThenAnswer(Verdict),
 }
 
 /// Keeps what was published, in order; shared by its clones, as one broker by several relays.
@@ -34,6 +37,7 @@ struct Inner {
     changed: Notify,
     release: watch::Sender<bool>,
     down: watch::Sender<bool>,
+    probes: AtomicUsize,
 }
 
 impl TestSink {
@@ -50,6 +54,11 @@ impl TestSink {
     /// Takes the sink down or up again.
     pub fn set_down(&self, down: bool) {
         self.inner.down.send_replace(down);
+    }
+
+    /// How often it was asked whether it is up.
+    pub fn probes(&self) -> usize {
+        self.inner.probes.load(Ordering::SeqCst)
     }
 
     /// What arrived so far.
@@ -88,6 +97,11 @@ impl TestSink {
         }
     }
 
+    async fn released(&self) {
+        let mut released = self.inner.release.subscribe();
+        released.wait_for(|released| *released).await.unwrap();
+    }
+
     fn deliver(&self, message: &Message) {
         self.inner.arrived.lock().unwrap().push(message.clone());
         self.inner.changed.notify_waiters();
@@ -112,9 +126,10 @@ impl Sink for TestSink {
                 self.deliver(&message);
                 return Err(PublishError::new(Verdict::Unknown, "the confirm was lost"));
             }
-            Some(Fault::Hold) => {
-                let mut released = self.inner.release.subscribe();
-                released.wait_for(|released| *released).await.unwrap();
+            Some(Fault::Hold) => self.released().await,
+            Some(Fault::HoldThenAnswer(verdict)) => {
+                self.released().await;
+                return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
             }
             // Let others run in between, as a broker would.
             None => tokio::task::yield_now().await,
@@ -124,6 +139,7 @@ impl Sink for TestSink {
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
+        self.inner.probes.fetch_add(1, Ordering::SeqCst);
         match *self.inner.down.borrow() {
             true => Err(SinkDown::new("the test has taken it down")),
             false => Ok(()),

@@ -1,1 +1,482 @@
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document, doc};
+use proptest::prelude::*;
 
+use super::*;
+
+const NOW: DateTime = DateTime::from_millis(1_000_000);
+const BEFORE: DateTime = DateTime::from_millis(999_000);
+const LATER: DateTime = DateTime::from_millis(1_001_000);
+const CAP: usize = 4;
+const CEILING: u32 = 10;
+
+fn id(number: i64) -> RecordId {
+    RecordId::Int(number)
+}
+
+fn ids(records: &[Record]) -> Vec<RecordId> {
+    records.iter().map(|record| record.id.clone()).collect()
+}
+
+/// A record of `key` that may go; `number` is its `_id` and its place in the key.
+fn sound(key: &str, number: i64) -> Document {
+    let increment = u32::try_from(number).unwrap() + 1;
+    doc! {
+        "_id": number,
+        "key": key,
+        "seq": Bson::Timestamp(Timestamp { time: 1, increment }),
+        "partition": 7,
+    }
+}
+
+fn with(mut document: Document, fields: Document) -> Document {
+    document.extend(fields);
+    document
+}
+
+fn leased(document: Document, until: DateTime) -> Document {
+    let lease = Bson::from(crate::ids::LeaseId::fresh());
+    with(document, doc! { "leaseId": lease, "leaseUntil": until })
+}
+
+fn read(document: Document) -> Record {
+    Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+}
+
+fn keyed(key: &str) -> LaneKey {
+    LaneKey::Keyed(key.into())
+}
+
+/// What a test knows beside the records; all sinks are up, nothing is in hand, at first.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    unstamped: HashMap<LaneKey, Option<Timestamp>>,
+    blocked: HashSet<LaneKey>,
+    alone: HashSet<RecordId>,
+    in_hand: HashSet<RecordId>,
+    paused: HashSet<RecordId>,
+    may_go_alone: bool,
+}
+
+impl Known {
+    fn plan(&self, records: Vec<Record>) -> Plan {
+        let sight = Sight {
+            now: NOW,
+            lane_cap: CAP,
+            max_attempts: CEILING,
+            unstamped: self.unstamped.clone(),
+            blocked: self.blocked.clone(),
+            alone: &self.alone,
+            in_hand: &|record| self.in_hand.contains(&record.id),
+            paused: &|record| self.paused.contains(&record.id),
+            may_go_alone: self.may_go_alone,
+        };
+        plan(records, &sight)
+    }
+
+    fn plan_of(&self, documents: impl IntoIterator<Item = Document>) -> Plan {
+        self.plan(documents.into_iter().map(read).collect())
+    }
+}
+
+/// The ids of the run of `key`; empty where there is none.
+fn run_of(plan: &Plan, key: &str) -> Vec<RecordId> {
+    let run = plan.runs.iter().find(|run| run.lane == keyed(key));
+    run.map(|run| ids(&run.records)).unwrap_or_default()
+}
+
+#[test]
+fn records_of_a_key_make_one_run_in_their_order() {
+    let plan = Known::default().plan_of([sound("a", 1), sound("a", 2), sound("b", 3)]);
+
+    assert_eq!(plan.runs.len(), 2);
+    assert_eq!(run_of(&plan, "a"), [id(1), id(2)]);
+    assert_eq!(run_of(&plan, "b"), [id(3)]);
+    assert!(plan.runs.iter().all(|run| !run.alone && !run.more));
+}
+
+#[test]
+fn records_without_a_key_go_each_in_a_lane_of_its_own() {
+    let mut keyless = [sound("", 1), sound("", 2)];
+    keyless.iter_mut().for_each(|record| drop(record.remove("key")));
+    keyless[0].insert("visibleAt", LATER);
+
+    let plan = Known::default().plan_of(keyless);
+
+    assert_eq!(plan.runs.len(), 1, "the second does not wait for the first");
+    assert_eq!(ids(&plan.runs[0].records), [id(2)]);
+}
+
+#[test]
+fn a_leased_record_ends_its_keys_run_and_no_other() {
+    for place in 0..3 {
+        let of_a = (0..3).map(|n| match n == place {
+            true => leased(sound("a", n), LATER),
+            false => sound("a", n),
+        });
+
+        let plan = Known::default().plan_of(of_a.chain([sound("b", 9)]));
+
+        assert_eq!(run_of(&plan, "a"), (0..place).map(id).collect::<Vec<_>>());
+        assert_eq!(run_of(&plan, "b"), [id(9)]);
+    }
+}
+
+#[test]
+fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
+    let not_due = with(sound("due", 3), doc! { "visibleAt": LATER });
+    let known = Known { paused: HashSet::from([id(5)]), ..Known::default() };
+
+    let plan = known.plan_of([
+        not_due,
+        sound("due", 4),
+        leased(sound("leased", 1), LATER),
+        sound("leased", 2),
+        sound("paused", 5),
+        sound("paused", 6),
+    ]);
+
+    assert!(plan.runs.is_empty(), "{:?}", plan.runs);
+    assert_eq!(
+        plan.holds,
+        [
+            (keyed("due"), HoldReason::NotDue, Some(LATER)),
+            (keyed("leased"), HoldReason::Leased, Some(LATER)),
+            (keyed("paused"), HoldReason::SinkPaused, None),
+        ]
+    );
+}
+
+#[test]
+fn a_record_that_waits_behind_others_ends_the_run_and_holds_no_key() {
+    let waiting = with(sound("a", 2), doc! { "visibleAt": LATER });
+
+    let plan = Known::default().plan_of([sound("a", 1), waiting, sound("a", 3)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+    assert!(plan.holds.is_empty(), "{:?}", plan.holds);
+}
+
+#[test]
+fn a_blocked_key_plans_nothing() {
+    let known = Known { blocked: HashSet::from([keyed("a")]), ..Known::default() };
+
+    let plan = known.plan_of([sound("a", 1), leased(sound("a", 2), BEFORE), sound("b", 3)]);
+
+    assert_eq!(plan.runs.len(), 1);
+    assert_eq!(run_of(&plan, "b"), [id(3)]);
+    assert!(plan.suspects.is_empty() && plan.holds.is_empty());
+}
+
+#[test]
+fn a_record_that_lacks_seq_or_partition_is_repaired_and_ends_its_run() {
+    for lack in ["seq", "partition"] {
+        let mut broken = sound("a", 2);
+        broken.remove(lack);
+
+        let plan = Known::default().plan_of([sound("a", 1), broken, sound("a", 3)]);
+
+        assert_eq!(run_of(&plan, "a"), [id(1)], "without {lack}");
+        assert_eq!(ids(&plan.repairs), [id(2)]);
+    }
+}
+
+#[test]
+fn what_is_behind_an_unstamped_record_of_its_key_waits_until_it_is_stamped() {
+    let between = Timestamp { time: 1, increment: 3 };
+    let known =
+        Known { unstamped: HashMap::from([(keyed("a"), Some(between))]), ..Known::default() };
+
+    // Their increments are 2, 3 and 4.
+    let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("b", 9)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1), id(2)]);
+    assert_eq!(run_of(&plan, "b"), [id(9)]);
+}
+
+#[test]
+fn an_unstamped_record_without_a_seq_has_no_place_to_hold_others_from() {
+    let known = Known { unstamped: HashMap::from([(keyed("a"), None)]), ..Known::default() };
+
+    let plan = known.plan_of([sound("a", 1)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+}
+
+#[test]
+fn after_a_failure_only_the_head_goes() {
+    let failed = with(sound("a", 1), doc! { "attempt": 1 });
+
+    let plan = Known::default().plan_of([failed, sound("a", 2)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+    assert!(plan.runs[0].more, "the rest is to follow");
+}
+
+#[test]
+fn a_failed_record_ends_the_run_before_it() {
+    let failed = with(sound("a", 2), doc! { "attempt": 1 });
+
+    let plan = Known::default().plan_of([sound("a", 1), failed, sound("a", 3)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+}
+
+#[test]
+fn a_suspect_at_the_head_goes_alone_when_its_turn_has_come() {
+    let suspect = || leased(with(sound("a", 1), doc! { "attempt": 1 }), BEFORE);
+    let its_turn = Known { may_go_alone: true, ..Known::default() };
+
+    let waiting = Known::default().plan_of([suspect(), sound("a", 2)]);
+    let going = its_turn.plan_of([suspect(), sound("a", 2)]);
+
+    assert!(waiting.runs.is_empty());
+    assert_eq!(ids(&waiting.suspects), [id(1)]);
+    assert!(going.runs[0].alone);
+    assert_eq!(run_of(&going, "a"), [id(1)]);
+}
+
+#[test]
+fn a_record_that_lost_its_connection_too_often_goes_alone() {
+    let known = Known { alone: HashSet::from([id(1)]), may_go_alone: true, ..Known::default() };
+
+    let plan = known.plan_of([sound("a", 1), sound("a", 2)]);
+
+    assert!(plan.runs[0].alone);
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+}
+
+#[test]
+fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
+    let known = Known { may_go_alone: true, ..Known::default() };
+    let suspect = leased(sound("a", 2), BEFORE);
+
+    let plan = known.plan_of([sound("a", 1), suspect, sound("a", 3)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1)]);
+    assert!(!plan.runs[0].alone && plan.suspects.is_empty());
+}
+
+#[test]
+fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
+    let spent = leased(with(sound("a", 1), doc! { "attempt": CEILING }), BEFORE);
+    let known = Known { may_go_alone: true, ..Known::default() };
+
+    let plan = known.plan_of([spent, sound("a", 2)]);
+
+    assert!(plan.runs.is_empty(), "a follower waits until the death is known");
+    assert_eq!(ids(&plan.spent), [id(1)]);
+}
+
+#[test]
+fn a_lane_takes_no_more_than_its_cap_and_says_that_there_is_more() {
+    let cap = i64::try_from(CAP).unwrap();
+
+    let full = Known::default().plan_of((0..cap).map(|n| sound("a", n)));
+    let over = Known::default().plan_of((0..=cap).map(|n| sound("a", n)));
+
+    assert_eq!(run_of(&full, "a").len(), CAP);
+    assert!(!full.runs[0].more);
+    assert_eq!(run_of(&over, "a").len(), CAP);
+    assert!(over.runs[0].more);
+}
+
+#[test]
+fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
+    let known = Known { in_hand: HashSet::from([id(1), id(2)]), ..Known::default() };
+
+    let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("a", 4)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(3), id(4)]);
+}
+
+/// What may be the matter with one record of a generated key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trait {
+    Sound,
+    Failed,
+    Leased,
+    NotDue,
+    Paused,
+    NoSeq,
+    NoPartition,
+    Suspect,
+    Spent,
+    LostTwice,
+    InHand,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    traits: Vec<Trait>,
+    blocked: bool,
+    /// The place in the key from which on everything is behind an unstamped record.
+    unstamped_before: Option<usize>,
+}
+
+fn keys() -> impl Strategy<Value = Vec<Key>> {
+    let one = prop_oneof![
+        12 => Just(Trait::Sound),
+        2 => Just(Trait::InHand),
+        1 => prop::sample::select(vec![
+            Trait::Failed,
+            Trait::Leased,
+            Trait::NotDue,
+            Trait::Paused,
+            Trait::NoSeq,
+            Trait::NoPartition,
+            Trait::Suspect,
+            Trait::Spent,
+            Trait::LostTwice,
+        ]),
+    ];
+    let traits = prop::collection::vec(one, 1..9);
+    let blocked = prop::bool::weighted(0.1);
+    let unstamped_before = prop::option::weighted(0.1, 0..8_usize);
+    let key = (traits, blocked, unstamped_before)
+        .prop_map(|(traits, blocked, unstamped_before)| Key { traits, blocked, unstamped_before });
+    prop::collection::vec(key, 1..5)
+}
+
+/// The generated keys as records, in lane order, and what is known beside them.
+fn scene(keys: &[Key], may_go_alone: bool) -> (Vec<Record>, Known) {
+    let mut known = Known { may_go_alone, ..Known::default() };
+    let mut records = Vec::new();
+    for (of_key, key) in (0_i64..).zip(keys) {
+        let name = format!("key {of_key}");
+        if key.blocked {
+            known.blocked.insert(keyed(&name));
+        }
+        for (place, kind) in (0_i64..).zip(&key.traits) {
+            let number = of_key * 100 + place;
+            let document = sound(&name, number);
+            records.push(read(match kind {
+                Trait::Sound => document,
+                Trait::Failed => with(document, doc! { "attempt": 1 }),
+                Trait::Leased => leased(document, LATER),
+                Trait::NotDue => with(document, doc! { "visibleAt": LATER }),
+                Trait::NoSeq => with(document, doc! { "seq": "none" }),
+                Trait::NoPartition => with(document, doc! { "partition": "none" }),
+                Trait::Suspect => leased(with(document, doc! { "attempt": 1 }), BEFORE),
+                Trait::Spent => leased(with(document, doc! { "attempt": CEILING }), BEFORE),
+                Trait::Paused => {
+                    known.paused.insert(id(number));
+                    document
+                }
+                Trait::LostTwice => {
+                    known.alone.insert(id(number));
+                    document
+                }
+                Trait::InHand => {
+                    known.in_hand.insert(id(number));
+                    document
+                }
+            }));
+        }
+        if let Some(place) = key.unstamped_before {
+            // Just before the record at this place: its increment is one more than its number.
+            let increment = u32::try_from(of_key * 100).unwrap() + u32::try_from(place).unwrap();
+            known.unstamped.insert(keyed(&name), Some(Timestamp { time: 1, increment }));
+        }
+    }
+    (records, known)
+}
+
+fn place_of(record: &Record) -> usize {
+    let RecordId::Int(number) = record.id else { panic!("a generated id") };
+    usize::try_from(number % 100).unwrap()
+}
+
+fn key_of<'a>(run: &Run, keys: &'a [Key]) -> &'a Key {
+    let number = run.lane.as_str().strip_prefix("key ").unwrap();
+    &keys[number.parse::<usize>().unwrap()]
+}
+
+proptest! {
+    #[test]
+    fn a_run_is_gapless_behind_what_is_in_hand(keys in keys(), may_go_alone: bool) {
+        let (records, known) = scene(&keys, may_go_alone);
+
+        for run in known.plan(records).runs {
+            let key = key_of(&run, &keys);
+            let places: Vec<usize> = run.records.iter().map(place_of).collect();
+            let mut expected = places.iter();
+            for place in 0..=*places.last().unwrap() {
+                let in_hand = key.traits[place] == Trait::InHand;
+                prop_assert!(in_hand || expected.next() == Some(&place), "{run:?} of {key:?}");
+            }
+            prop_assert_eq!(expected.next(), None);
+        }
+    }
+
+    #[test]
+    fn nothing_that_must_wait_is_in_a_run(keys in keys(), may_go_alone: bool) {
+        let (records, known) = scene(&keys, may_go_alone);
+
+        for run in known.plan(records).runs {
+            let key = key_of(&run, &keys);
+            prop_assert!(!key.blocked);
+            for place in run.records.iter().map(place_of) {
+                let kind = key.traits[place];
+                let goes = matches!(
+                    kind,
+                    Trait::Sound | Trait::Failed | Trait::Suspect | Trait::LostTwice
+                );
+                prop_assert!(goes, "{kind:?} in {run:?}");
+                let behind_unstamped = key.unstamped_before.is_some_and(|before| before <= place);
+                prop_assert!(!behind_unstamped, "{run:?} of {key:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_or_suspect_record_is_a_run_of_one(keys in keys(), may_go_alone: bool) {
+        let (records, known) = scene(&keys, may_go_alone);
+
+        for run in known.plan(records).runs {
+            let key = key_of(&run, &keys);
+            let first = place_of(&run.records[0]);
+            let kinds: Vec<Trait> =
+                run.records.iter().map(|record| key.traits[place_of(record)]).collect();
+            let suspicious = |kind: &Trait| matches!(kind, Trait::Suspect | Trait::LostTwice);
+            prop_assert!(kinds == [Trait::Failed] || !kinds.contains(&Trait::Failed), "{run:?}");
+            prop_assert_eq!(run.alone, kinds.iter().any(suspicious));
+            if run.alone {
+                prop_assert!(may_go_alone && run.records.len() == 1 && first == 0, "{run:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_run_exceeds_the_lane_cap_and_each_key_has_one_at_most(
+        keys in keys(),
+        may_go_alone: bool,
+    ) {
+        let (records, known) = scene(&keys, may_go_alone);
+
+        let plan = known.plan(records);
+
+        let lanes: HashSet<&LaneKey> = plan.runs.iter().map(|run| &run.lane).collect();
+        prop_assert_eq!(lanes.len(), plan.runs.len());
+        for run in &plan.runs {
+            prop_assert!((1..=CAP).contains(&run.records.len()));
+        }
+    }
+
+    /// Nothing is held back without a reason: a sound record goes with those before it.
+    #[test]
+    fn a_sound_record_goes_when_all_before_it_go(keys in keys(), may_go_alone: bool) {
+        let (records, known) = scene(&keys, may_go_alone);
+
+        let plan = known.plan(records);
+
+        for (number, key) in keys.iter().enumerate().filter(|(_, key)| !key.blocked) {
+            let unhindered = key.unstamped_before.unwrap_or(usize::MAX);
+            let leading = key.traits.iter().take(unhindered);
+            let leading = leading.take_while(|kind| matches!(kind, Trait::Sound | Trait::InHand));
+            let sound = leading.filter(|kind| **kind == Trait::Sound).count();
+            let run = run_of(&plan, &format!("key {number}"));
+            prop_assert!(run.len() >= sound.min(CAP), "{run:?} of {key:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Hazards 3 and 4, and the lease's budget: who holds a record, and who must not go on.
+
+use std::time::Duration;
+
+use bson::doc;
+use postrider::ids::{InstanceId, LeaseId, RecordId};
+use postrider::outbox::lease::Leaser;
+use postrider::outbox::reason::DeadReason;
+use postrider::outbox::settle::{Outcome, Settlement, Settlements};
+use postrider::relay::lane::LaneEnd;
+use postrider::relay::settings::Settings;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::peer::{Peer, ids};
+use crate::support::proxy::Proxy;
+use crate::support::relay::settings;
+use crate::support::sink::TestSink;
+use crate::support::stage::Stage;
+
+fn outcomes() -> [Outcome; 4] {
+    let reason = DeadReason::Refused("by the test".into());
+    let retry = Outcome::Retry { delay: Duration::from_secs(60), error: "nack".into() };
+    [Outcome::Done, Outcome::Released, Outcome::Dead { reason, blocks: false }, retry]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert([record("a1", "a"), record("b1", "b")]).await;
+    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = stage.look().await;
+    let lease = peer.take(&["a1"]).await;
+    peer.settle(lease, "a1", Outcome::Done).await;
+    let done = outbox.record("a1").await;
+
+    let lanes = stage.lease(seen).await;
+    stage.deliver(lanes).await;
+
+    assert_eq!(sink.ids(), ["b1"]);
+    assert_eq!(outbox.record("a1").await, done, "what is done is final");
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
+    let outbox = TestOutbox::new().await;
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert([record("a1", "a")]).await;
+    peer.take(&["a1"]).await;
+    let leaser =
+        Leaser::new(outbox.collections.clone(), InstanceId::fresh(), Duration::from_secs(60));
+
+    let grant = leaser.lease(LeaseId::fresh(), &ids(&["a1"])).await.unwrap();
+
+    assert!(grant.held.is_empty());
+    assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 1);
+    peer.take_over("a1").await;
+    assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 2);
+    outbox.drop().await;
+}
+
+/// The server has leased, and the answer is lost: the same id is sent once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
+    let outbox = TestOutbox::new().await;
+    let proxy = Proxy::before(&outbox).await;
+    let wanted = ids(&["a1", "a2", "a3"]);
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
+    outbox
+        .records()
+        .update_one(doc! { "_id": "a3" }, doc! { "$set": { "attempt": 4 } })
+        .await
+        .unwrap();
+    let leaser =
+        Leaser::new(proxy.collections.clone(), InstanceId::fresh(), Duration::from_secs(60));
+    proxy.lose_answer_to("leaseOwner");
+
+    let lease = LeaseId::fresh();
+    let grant = leaser.lease(lease, &wanted).await.unwrap();
+
+    assert_eq!(proxy.lost(), 1);
+    assert_eq!(grant.held.len(), 3);
+    assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 1 }).await, 2);
+    assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 5 }).await, 1);
+    outbox.drop().await;
+}
+
+/// A lane that waits for the death of its head must learn that it was written after all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
+    let outbox = TestOutbox::new().await;
+    let proxy = Proxy::before(&outbox).await;
+    let peer = Peer::new(&outbox.collections);
+    let settlements = Settlements::new(proxy.collections.clone(), false);
+    for (number, outcome) in (0..).zip(outcomes()) {
+        let id = format!("a{number}");
+        outbox.insert([record(&id, "a")]).await;
+        let lease = peer.take(&[&id]).await;
+        let batch = [Settlement { id: RecordId::String(id), lease, outcome }];
+        proxy.lose_answer_to("leaseOwner");
+
+        settlements.write(&batch).await.expect_err("the answer was lost");
+        let lost = settlements.write(&batch).await.unwrap();
+
+        assert_eq!(proxy.lost(), number + 1);
+        assert!(lost.is_empty(), "{batch:?}");
+    }
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
+    let outbox = TestOutbox::new().await;
+    let peer = Peer::new(&outbox.collections);
+    let settlements = Settlements::new(outbox.collections.clone(), false);
+    for (number, outcome) in (0..).zip(outcomes()) {
+        let id = format!("a{number}");
+        outbox.insert([record(&id, "a")]).await;
+        let ours = peer.take(&[&id]).await;
+        peer.take_over(&id).await;
+        let before = outbox.record(id.as_str()).await;
+        let batch = [Settlement { id: RecordId::String(id.clone()), lease: ours, outcome }];
+
+        let lost = settlements.write(&batch).await.unwrap();
+
+        assert_eq!(lost.len(), 1, "{batch:?}");
+        assert_eq!(outbox.record(id).await, before);
+    }
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_publish_starts_after_the_lease_has_ended() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([record("a1", "a"), record("a2", "a")]).await;
+    let short = Settings { lease: Duration::from_secs(1), ..settings() };
+    let stage = Stage::new(&outbox.collections, sink.clone(), short).await;
+    let lanes = stage.lease(stage.look().await).await;
+    assert_eq!(lanes.len(), 1);
+    let ended = doc! { "leaseId": { "$ne": null }, "$expr": { "$lt": ["$leaseUntil", "$$NOW"] } };
+    outbox.until_count(ended, 2).await;
+
+    let ends = stage.deliver(lanes).await;
+
+    assert_eq!(ends, [LaneEnd::Interrupted]);
+    assert!(sink.ids().is_empty(), "{:?}", sink.ids());
+    outbox.until_count(doc! { "leaseId": null, "attempt": 0, "status": "pending" }, 2).await;
+    outbox.drop().await;
+}
+
+/// What the command spent on its way is spent of the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_budget_counts_from_before_the_lease_command() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([record("a1", "a")]).await;
+    let short = Settings { lease: Duration::from_secs(1), ..settings() };
+    let stage = Stage::new(&outbox.collections, sink.clone(), short.clone()).await;
+    let seen = stage.look().await;
+    let mut session = outbox.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let touch = doc! { "$set": { "xTouched": true } };
+    outbox.records().update_one(doc! { "_id": "a1" }, touch).session(&mut session).await.unwrap();
+
+    let since = std::time::Instant::now();
+    let leasing = stage.lease(seen);
+    let holding_up = async {
+        eventually("a lease's length", || async { since.elapsed() > short.lease }).await;
+        session.abort_transaction().await.unwrap();
+    };
+    let (lanes, ()) = tokio::join!(leasing, holding_up);
+
+    assert_eq!(lanes.len(), 1, "the command succeeded in the end");
+    assert_eq!(stage.deliver(lanes).await, [LaneEnd::Interrupted]);
+    assert!(sink.ids().is_empty(), "{:?}", sink.ids());
+    outbox.drop().await;
+}

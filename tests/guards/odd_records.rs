@@ -1,0 +1,127 @@
+//! Hazard 7: what can't be decoded or was written wrongly fails no neighbour.
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document, Timestamp, doc};
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::relay::{settings, start};
+use crate::support::sink::TestSink;
+
+/// The record with the text `MARK`, wherever it stands, made no valid UTF-8. The server stores it.
+fn broken(record: &Document) -> RawDocumentBuf {
+    let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
+    let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
+    RawDocumentBuf::from_bytes(bytes).unwrap()
+}
+
+fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
+    record.insert(field, value);
+    record
+}
+
+/// Why each of these is dead; panics where one is not.
+async fn reason(outbox: &TestOutbox, id: &str) -> String {
+    let only = doc! { "_id": 0, "status": 1, "deadReason": 1, "attempt": 1 };
+    let records = outbox.records();
+    let record = records.find_one(doc! { "_id": id }).projection(only).await.unwrap().unwrap();
+    assert_eq!(record.get_str("status").unwrap(), "dead", "{id}: {record}");
+    assert_eq!(record.get_i32("attempt").unwrap(), 1, "{id}: {record}");
+    record.get_str("deadReason").unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let wrong = ["type", "payload", "contentType", "destination", "tenantId", "key"];
+    let raw = outbox.collections.records();
+    for (number, field) in wrong.iter().enumerate() {
+        let before = record(&format!("before {number}"), "k");
+        let after = record(&format!("behind {number}"), "k");
+        let wrong = with(record(field, "k"), field, "MARK");
+        outbox.insert([before]).await;
+        raw.insert_one(broken(&wrong)).await.unwrap();
+        outbox.insert([after]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "dead" }, 6).await;
+    outbox.until_count(doc! { "status": "done" }, 12).await;
+    assert_eq!(sink.ids().len(), 12);
+    for field in wrong {
+        let reason = reason(&outbox, field).await;
+        assert!(reason.starts_with(&format!("malformed: {field}: ")), "{field}: {reason}");
+    }
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut no_type = record("no type", "k");
+    no_type.remove("type");
+    let mut no_payload = record("no payload", "k");
+    no_payload.remove("payload");
+    let headers = doc! { "fine": 1, "list": [1] };
+    outbox
+        .insert([
+            no_type,
+            record("1", "k"),
+            no_payload,
+            with(record("headers", "k"), "headers", headers),
+            with(record("type", "k"), "type", 7),
+            record("2", "k"),
+            with(record("number as key", "k"), "key", 7),
+        ])
+        .await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "dead" }, 5).await;
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    assert_eq!(sink.ids(), ["1", "2"]);
+    assert_eq!(reason(&outbox, "no type").await, "malformed: type: is missing");
+    assert_eq!(reason(&outbox, "no payload").await, "malformed: payload: is missing");
+    assert!(reason(&outbox, "headers").await.starts_with("malformed: headers.list: is not "));
+    assert!(reason(&outbox, "type").await.starts_with("malformed: type: is not a string"));
+    assert!(reason(&outbox, "number as key").await.starts_with("malformed: key: is not a string"));
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// `$inc` of a text stops an `updateMany` half way, at whichever record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox
+        .insert([
+            record("sound before", "a"),
+            with(record("attempt", "b"), "attempt", "many"),
+            with(record("negative", "c"), "attempt", -3),
+            with(record("fraction", "d"), "attempt", 1.5),
+            with(record("nan", "e"), "attempt", f64::NAN),
+            with(record("seq", "f"), "seq", "first"),
+            with(record("leaseId", "g"), "leaseId", "mine"),
+            with(record("leaseUntil", "h"), "leaseUntil", "tomorrow"),
+            with(record("visibleAt", "i"), "visibleAt", "tomorrow"),
+            with(record("partition", "j"), "partition", 3.5),
+            record("sound behind", "z"),
+        ])
+        .await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    let count = 11;
+    outbox.until_count(doc! { "status": "done", "attempt": 1, "leaseId": null }, count).await;
+    assert_eq!(sink.ids().len() as u64, count);
+    let seq = outbox.record("seq").await.get_timestamp("seq").unwrap();
+    assert!(seq > Timestamp { time: 1, increment: 0 });
+    assert!(outbox.record("partition").await.get_i32("partition").is_ok());
+    relay.stop().await;
+    outbox.drop().await;
+}

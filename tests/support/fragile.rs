@@ -1,0 +1,90 @@
+//! A sink with one connection for all, which some records bring down.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use tokio::sync::watch;
+
+/// Whoever is under way when the connection breaks does not learn what became of it.
+#[derive(Clone, Default)]
+pub struct FragileSink {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    poison: Mutex<HashSet<String>>,
+    /// Which connection it is.
+    connection: watch::Sender<u64>,
+    under_way: Mutex<HashSet<String>>,
+    company: Mutex<HashMap<String, Vec<HashSet<String>>>>,
+    arrived: Mutex<Vec<String>>,
+}
+
+impl FragileSink {
+    /// Publishing one of these breaks the connection.
+    pub fn poisoned(ids: &[&str]) -> Self {
+        let sink = Self::default();
+        sink.inner.poison.lock().unwrap().extend(ids.iter().map(|id| (*id).to_owned()));
+        sink
+    }
+
+    /// Who else was under way during each publish of this record.
+    pub fn company(&self, id: &str) -> Vec<HashSet<String>> {
+        self.inner.company.lock().unwrap().get(id).cloned().unwrap_or_default()
+    }
+
+    /// What arrived, in order.
+    pub fn ids(&self) -> Vec<String> {
+        self.inner.arrived.lock().unwrap().clone()
+    }
+
+    fn begin(&self, id: &str) {
+        let mut under_way = self.inner.under_way.lock().unwrap();
+        let mut company = self.inner.company.lock().unwrap();
+        for other in under_way.iter() {
+            company.get_mut(other).unwrap().last_mut().unwrap().insert(id.to_owned());
+        }
+        company.entry(id.to_owned()).or_default().push(under_way.clone());
+        under_way.insert(id.to_owned());
+    }
+}
+
+impl Sink for FragileSink {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let mut connection = self.inner.connection.subscribe();
+        connection.mark_unchanged();
+        self.begin(&message.id);
+        // Long enough that neighbours are under way at the same time.
+        let confirm = Duration::from_millis(30);
+        let is_poison = self.inner.poison.lock().unwrap().contains(&message.id);
+        let broken = match is_poison {
+            true => {
+                tokio::time::sleep(confirm / 3).await;
+                true
+            }
+            false => tokio::time::timeout(confirm, connection.changed()).await.is_ok(),
+        };
+        self.inner.under_way.lock().unwrap().remove(&message.id);
+        if is_poison {
+            self.inner.connection.send_modify(|number| *number += 1);
+        }
+        if broken {
+            return Err(PublishError::new(Verdict::Unknown, "the connection broke"));
+        }
+        self.inner.arrived.lock().unwrap().push(message.id);
+        Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        Ok(())
+    }
+
+    async fn lost(&self) -> SinkDown {
+        std::future::pending().await
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,73 @@
+//! Another relay, by hand: what it leases and settles, and when, a test decides.
+
+use std::time::Duration;
+
+use bson::doc;
+use postrider::ids::{InstanceId, LeaseId, RecordId};
+use postrider::outbox::collections::Collections;
+use postrider::outbox::lease::Leaser;
+use postrider::outbox::settle::{Outcome, Settlement, Settlements};
+
+use super::outbox::eventually;
+
+/// A peer that has the same outbox.
+pub struct Peer {
+    collections: Collections,
+    leaser: Leaser,
+    settlements: Settlements,
+}
+
+/// The ids of the contract's string kind.
+pub fn ids(ids: &[&str]) -> Vec<RecordId> {
+    ids.iter().map(|id| RecordId::String((*id).to_owned())).collect()
+}
+
+impl Peer {
+    /// One whose leases outlast any test.
+    pub fn new(collections: &Collections) -> Self {
+        let leaser =
+            Leaser::new(collections.clone(), InstanceId::fresh(), Duration::from_secs(600));
+        let settlements = Settlements::new(collections.clone(), false);
+        Self { collections: collections.clone(), leaser, settlements }
+    }
+
+    /// Leases these, which must be free.
+    pub async fn take(&self, records: &[&str]) -> LeaseId {
+        let lease = LeaseId::fresh();
+        let grant = self.leaser.lease(lease, &ids(records)).await.unwrap();
+        assert_eq!(grant.held.len(), records.len(), "the peer holds what it asked for");
+        self.until_seen(lease, records.len()).await;
+        lease
+    }
+
+    /// Lets the lease on this one run out, and leases it.
+    pub async fn take_over(&self, record: &str) -> LeaseId {
+        let lease = LeaseId::fresh();
+        eventually("the peer takes an expired record", || async {
+            let past = doc! { "$set": { "leaseUntil": bson::DateTime::from_millis(1_000) } };
+            let records = self.collections.records();
+            records.update_one(doc! { "_id": record }, past).await.unwrap();
+            // A renewal may come in between.
+            !self.leaser.lease(lease, &ids(&[record])).await.unwrap().held.is_empty()
+        })
+        .await;
+        self.until_seen(lease, 1).await;
+        lease
+    }
+
+    /// A lease is not awaited to reach a majority, which is what tests read.
+    async fn until_seen(&self, lease: LeaseId, count: usize) {
+        let held = || async {
+            let records = self.collections.records();
+            records.count_documents(doc! { "leaseId": lease }).await.unwrap()
+        };
+        eventually("a majority has the lease", || async { held().await == count as u64 }).await;
+    }
+
+    /// Settles what it holds.
+    pub async fn settle(&self, lease: LeaseId, record: &str, outcome: Outcome) {
+        let id = RecordId::String(record.to_owned());
+        let lost = self.settlements.write(&[Settlement { id, lease, outcome }]).await.unwrap();
+        assert!(lost.is_empty(), "the peer holds {record}");
+    }
+}

@@ -1,0 +1,117 @@
+//! A client of the test's own, whose commands it sees, and can stop at.
+
+use std::sync::{Arc, Mutex};
+
+use bson::Document;
+use futures_util::future::BoxFuture;
+use mongodb::Client;
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
+use mongodb::options::ClientOptions;
+use postrider::outbox::collections::Collections;
+
+use super::outbox::{TestOutbox, mongodb_uri};
+
+/// One command that the server has answered.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub name: String,
+    pub sent: Document,
+    pub answer: Document,
+}
+
+/// Something to be done between the answer to a command and whatever the client does next.
+type Pause = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+type Stop = (Box<dyn Fn(&Command) -> bool + Send>, Pause);
+
+#[derive(Default)]
+struct Inner {
+    under_way: Mutex<Vec<(i32, String, Document)>>,
+    answered: Mutex<Vec<Command>>,
+    stop: Mutex<Option<Stop>>,
+}
+
+/// The outbox by another client.
+pub struct Spy {
+    pub collections: Collections,
+    inner: Arc<Inner>,
+}
+
+impl Spy {
+    pub async fn on(outbox: &TestOutbox) -> Self {
+        let inner = Arc::new(Inner::default());
+        let seeing = inner.clone();
+        let mut options = ClientOptions::parse(mongodb_uri()).await.unwrap();
+        options.command_event_handler =
+            Some(EventHandler::callback(move |event| seeing.note(event)));
+        let client = Client::with_options(options).unwrap();
+        let collections = Collections::new(client, &outbox.database, "");
+        Self { collections, inner }
+    }
+
+    /// Does `pause` as soon as the first command is answered that is `such`, before the
+    /// client sees the answer.
+    pub fn after<F>(
+        &self,
+        such: impl Fn(&Command) -> bool + Send + 'static,
+        pause: impl FnOnce() -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let pause: Pause = Box::new(|| Box::pin(pause()));
+        *self.inner.stop.lock().unwrap() = Some((Box::new(such), pause));
+    }
+
+    /// Whether the pause has been made.
+    pub fn has_paused(&self) -> bool {
+        self.inner.stop.lock().unwrap().is_none()
+    }
+
+    /// The commands of this name so far, in the order of their answers.
+    pub fn commands(&self, name: &str) -> Vec<Command> {
+        let answered = self.inner.answered.lock().unwrap();
+        answered.iter().filter(|command| command.name == name).cloned().collect()
+    }
+}
+
+impl Inner {
+    fn note(&self, event: CommandEvent) {
+        match event {
+            CommandEvent::Started(event) => {
+                let command = (event.request_id, event.command_name, event.command);
+                self.under_way.lock().unwrap().push(command);
+            }
+            CommandEvent::Succeeded(event) => {
+                let started = self.taken(event.request_id);
+                let Some((_, name, sent)) = started else { return };
+                self.answered(Command { name, sent, answer: event.reply });
+            }
+            CommandEvent::Failed(event) => drop(self.taken(event.request_id)),
+            _ => {}
+        }
+    }
+
+    fn taken(&self, request: i32) -> Option<(i32, String, Document)> {
+        let mut under_way = self.under_way.lock().unwrap();
+        let at = under_way.iter().position(|(id, ..)| *id == request)?;
+        Some(under_way.remove(at))
+    }
+
+    fn answered(&self, command: Command) {
+        let pause = {
+            let mut stop = self.stop.lock().unwrap();
+            match stop.take() {
+                Some((such, pause)) if such(&command) => Some(pause),
+                other => {
+                    *stop = other;
+                    None
+                }
+            }
+        };
+        self.answered.lock().unwrap().push(command);
+        if let Some(pause) = pause {
+            // The driver calls this in the task that awaits the answer.
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(pause()));
+        }
+    }
+}
