@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each binary uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
+pub mod history;
 pub mod outbox;
+pub mod producers;
 pub mod relay;
+pub mod replica_set;
 pub mod sink;
