@@ -14,10 +14,11 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, WriteConcern};
 use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
+use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use support::history::{arrivals, judge, read_back};
 use support::outbox::{TestOutbox, eventually, record};
 use support::producers::Producers;
-use support::relay::{settings, start};
+use support::relay::{Running, settings, start};
 use support::replica_set::ReplicaSet;
 use support::sink::TestSink;
 use tokio::sync::{Mutex, MutexGuard};
@@ -28,9 +29,84 @@ async fn one_at_a_time() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
+const PRODUCERS: usize = 3;
+
 /// A lease whose answer was lost waits out its time; shorter than in life, so that a test need not.
 fn impatient() -> Settings {
     Settings { lease: Duration::from_secs(10), ..settings() }
+}
+
+/// A sink that takes its time, so that much is under way when something happens.
+#[derive(Clone)]
+struct Unhurried(TestSink);
+
+impl Sink for Unhurried {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        self.0.publish(message).await
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        self.0.probe().await
+    }
+
+    async fn lost(&self) -> SinkDown {
+        self.0.lost().await
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+/// A relay and producers at work on a backlog.
+struct Load {
+    outbox: TestOutbox,
+    sink: TestSink,
+    relay: Running,
+    producers: Producers,
+}
+
+/// Of each key, before its producer begins.
+const BACKLOG: usize = 150;
+
+impl Load {
+    async fn start(uri: &str) -> Self {
+        let outbox = TestOutbox::at(uri).await;
+        for key in Producers::keys(PRODUCERS) {
+            // Sorts before whatever a producer inserts.
+            outbox.insert((0..BACKLOG).map(|n| record(&format!("{key}/+{n:03}"), &key))).await;
+        }
+        let sink = TestSink::default();
+        let relay = start(&outbox.collections, Unhurried(sink.clone()), impatient());
+        let producers = Producers::start(&outbox, PRODUCERS);
+        let load = Self { outbox, sink, relay, producers };
+        load.until_more().await;
+        load
+    }
+
+    /// Waits until producers and relay have moved on.
+    async fn until_more(&self) {
+        let arrived = self.sink.arrived().len();
+        self.producers.until_more(50).await;
+        self.sink.until("more deliveries", |now| now.len() > arrived + 100).await;
+    }
+
+    /// Waits until the relay looks at `member` again and again, and delivers nothing more.
+    async fn until_nothing_arrives(&self, set: &ReplicaSet, member: usize) {
+        let mut before = usize::MAX;
+        while before != self.sink.arrived().len() {
+            before = self.sink.arrived().len();
+            until_looked(set, member, 40).await;
+        }
+    }
+
+    async fn end(self) {
+        self.until_more().await;
+        let acknowledged = self.producers.stop().await;
+        assert_promise_kept(&self.outbox, &self.sink, &acknowledged).await;
+        self.relay.stop().await;
+    }
 }
 
 /// Everything that was inserted comes to its end without a person, and the promise was kept.
@@ -59,62 +135,49 @@ async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged:
 async fn a_step_down_under_load_loses_and_inverts_nothing_and_the_relay_goes_on() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
-    let outbox = TestOutbox::at(&set.uri()).await;
-    let sink = TestSink::default();
-    let relay = start(&outbox.collections, sink.clone(), impatient());
-    let producers = Producers::start(&outbox, 3);
+    let load = Load::start(&set.uri()).await;
 
     for _ in 0..2 {
-        producers.until_more(100).await;
-        let seen = sink.arrived().len();
-        sink.until("deliveries under load", |arrived| arrived.len() > seen + 20).await;
         set.step_down().await;
+        load.until_more().await;
     }
 
-    producers.until_more(100).await;
-    let acknowledged = producers.stop().await;
-    assert_promise_kept(&outbox, &sink, &acknowledged).await;
-    relay.stop().await;
+    load.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
-    let outbox = TestOutbox::at(&set.uri()).await;
-    let sink = TestSink::default();
-    let relay = start(&outbox.collections, sink.clone(), impatient());
-    let producers = Producers::start(&outbox, 3);
-    producers.until_more(100).await;
+    let load = Load::start(&set.uri()).await;
     let (old, others) = (set.primary().await, set.secondaries().await);
 
     // From here on the primary writes for itself alone, and does not know.
     for secondary in &others {
         set.stop_replication(*secondary).await;
     }
-    let doomed: Vec<String> =
-        Producers::keys(3).flat_map(|key| [format!("{key}/x1"), format!("{key}/x2")]).collect();
-    insert_on_primary_alone(&outbox, &doomed).await;
-    until_looked(&set, old, 40).await;
-    assert_none_arrived(&sink, &doomed);
+    let keys = Producers::keys(PRODUCERS).chain(["quiet".to_owned()]);
+    let doomed: Vec<String> = keys.flat_map(|key| [1, 2].map(|n| format!("{key}/x{n}"))).collect();
+    insert_on_primary_alone(&load.outbox, &doomed).await;
+    // What a majority has goes on for a while; after that there would be time for the rest.
+    load.until_nothing_arrives(&set, old).await;
+    assert_none_arrived(&load.sink, &doomed);
     let rollback_id = set.rollback_id(old).await;
     set.kill(old);
     for secondary in &others {
         set.restart_replication(*secondary).await;
     }
     set.primary_other_than(old).await;
-    producers.until_more(100).await;
+    load.until_more().await;
     set.restart(old).await;
     set.secondaries().await;
 
     assert!(set.rollback_id(old).await > rollback_id, "there was no rollback");
-    producers.until_more(100).await;
-    let acknowledged = producers.stop().await;
-    assert_promise_kept(&outbox, &sink, &acknowledged).await;
-    assert_none_arrived(&sink, &doomed);
-    let survived = outbox.count(doc! { "_id": { "$in": &doomed } }).await;
+    let survived = load.outbox.count(doc! { "_id": { "$in": &doomed } }).await;
     assert_eq!(survived, 0, "the writes were to be rolled back");
-    relay.stop().await;
+    let sink = load.sink.clone();
+    load.end().await;
+    assert_none_arrived(&sink, &doomed);
 }
 
 /// What a URI should not say to a relay. `available` means `local` here, and `journal` nothing
@@ -179,26 +242,23 @@ async fn whatever_the_uri_says_nothing_is_taken_before_a_majority_has_it() {
 async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
-    let outbox = TestOutbox::at(&set.uri()).await;
-    let sink = TestSink::default();
-    let relay = start(&outbox.collections, sink.clone(), impatient());
-    let producers = Producers::start(&outbox, 3);
-    producers.until_more(100).await;
-    sink.until("deliveries under load", |arrived| arrived.len() > 50).await;
+    // Less patience than an election asks for: the relay must meet failures, not only waits.
+    let load = Load::start(&format!("{}&serverSelectionTimeoutMS=500", set.uri())).await;
     let (old, others) = (set.primary().await, set.secondaries().await);
 
     for secondary in &others {
         set.freeze(*secondary);
     }
     eventually("the primary to give up", || async { !set.is_primary(old).await }).await;
+    for _ in 0..3 {
+        let find = load.outbox.records().find_one(doc! {}).await;
+        find.expect_err("there is no primary, and the relay has seen it as often");
+    }
     for secondary in &others {
         set.thaw(*secondary);
     }
 
-    producers.until_more(100).await;
-    let acknowledged = producers.stop().await;
-    assert_promise_kept(&outbox, &sink, &acknowledged).await;
-    relay.stop().await;
+    load.end().await;
 }
 
 /// Inserts records, with the key before the `/`, that only the primary has, in its journal.
