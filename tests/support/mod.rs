@@ -11,6 +11,7 @@ pub mod producers;
 pub mod proxy;
 pub mod relay;
 pub mod replica_set;
+pub mod schema;
 pub mod sink;
 pub mod spy;
 pub mod stage;
