@@ -58,7 +58,6 @@ const validator = {
       },
       destination: { bsonType: ["string", "null"], description: "a string: an exchange or topic" },
       tenantId: { bsonType: ["string", "null"], description: "a string" },
-      partition: { bsonType: ["number", "null"], description: "a whole number from 0 to 255, or absent" },
       createdAt: { bsonType: ["date", "null"], description: "a date" },
       visibleAt: { bsonType: ["date", "null"], description: "a date: not delivered before it" },
       dedupKey: { bsonType: ["string", "null"], description: "a string: unique while the record exists" },
