@@ -4,7 +4,8 @@
 //! `FAILPOINTS='relay::after_lease=2*off->return'` kills the process with SIGKILL at the
 //! third passage (the grammar is that of the `fail` crate). Places:
 //! `relay::after_lease`, `relay::before_publish`, `sink::after_handover`,
-//! `relay::after_confirm`, `relay::before_settle`, `relay::after_settle`.
+//! `relay::after_confirm`, `relay::before_settle`, `relay::after_settle`, and
+//! `relay::publish ID` for the record with this message id.
 
 /// Reads `FAILPOINTS`; keep what it returns until the process ends.
 #[cfg(feature = "failpoints")]
@@ -22,6 +23,19 @@ pub fn hit(name: &'static str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn hit(_name: &'static str) {}
+
+/// Passes a place with one record in hand: `relay::publish ID` is a place of its own for each.
+#[cfg(feature = "failpoints")]
+pub fn hit_with(name: &str, id: &str) {
+    if fail::eval(&format!("{name} {id}"), |_| ()).is_some() {
+        kill_this_process();
+    }
+}
+
+/// Passes a place with one record in hand: nothing happens.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn hit_with(_name: &str, _id: &str) {}
 
 /// As `kill -9` from outside: no destructor runs, no buffer is flushed.
 #[cfg(feature = "failpoints")]

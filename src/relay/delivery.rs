@@ -63,6 +63,7 @@ impl<S: Sink> Shared<S> {
             return Delivery::Interrupted;
         }
         failpoint::hit("relay::before_publish");
+        failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
         let started = Instant::now();
         let result = outlet.sink.publish(message).await;

@@ -18,6 +18,7 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
+use crate::relay::alone::Turns;
 use crate::relay::gate::Gate;
 use crate::relay::hands::{Hands, HoldReason, Losses};
 use crate::relay::lane::{Lane, LaneEnd};
@@ -96,8 +97,10 @@ pub struct Relay<S> {
 enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
-    /// Which lanes hold something now, and whether one of them was to go alone.
-    Leased(Result<Vec<Arc<Lane>>, StoreError>, bool),
+    /// Which lanes hold something now.
+    Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    /// One that went alone, if it came to that.
+    Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
     Ended(Arc<Lane>, LaneEnd),
 }
 
@@ -128,6 +131,7 @@ impl<S: Sink> Relay<S> {
             hands: Hands::default(),
             losses: Losses::default(),
             leases: Leases::default(),
+            turns: Turns::default(),
             in_hand: Load::default(),
             publishing: AtomicUsize::new(0),
             settler: items,
@@ -209,8 +213,6 @@ struct Driver<S> {
     looking: bool,
     leasing: usize,
     targets: VecDeque<Target>,
-    suspects: VecDeque<Record>,
-    alone: bool,
     pause: Duration,
     store_pause: Option<Duration>,
     next_rotation: Instant,
@@ -238,8 +240,6 @@ impl<S: Sink> Driver<S> {
             looking: false,
             leasing: 0,
             targets: VecDeque::new(),
-            suspects: VecDeque::new(),
-            alone: false,
             pause: SHORTEST_PAUSE,
             store_pause: None,
             next_rotation: Instant::now(),
@@ -282,7 +282,7 @@ impl<S: Sink> Driver<S> {
                     match event {
                         // Seen or leased while the stop came: the lanes give everything back.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
-                        Event::Leased(Ok(lanes), _) => {
+                        Event::Leased(Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         _ => {}
@@ -322,12 +322,6 @@ impl<S: Sink> Driver<S> {
         if self.store_pause.is_some() && self.next_rotation > now {
             return;
         }
-        if !self.alone
-            && let Some(record) = self.suspects.pop_front()
-        {
-            self.alone = true;
-            self.targets.push_back(Target::Alone(Box::new(record)));
-        }
         if !self.looking && !self.targets.is_empty() {
             let count = self.targets.len().min(TARGETS);
             let targets: Vec<Target> = self.targets.drain(..count).collect();
@@ -354,9 +348,14 @@ impl<S: Sink> Driver<S> {
 
     fn lease(&mut self, seen: Seen) {
         let shared = self.shared.clone();
-        let alone = seen.goes_alone();
         self.leasing += 1;
-        self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await, alone) });
+        self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await) });
+    }
+
+    fn send_alone(&mut self, record: Record) {
+        let shared = self.shared.clone();
+        let read_at = Instant::now();
+        self.tasks.spawn(async move { Event::Alone(shared.go_alone(record, read_at).await) });
     }
 
     fn has_room(&self) -> bool {
@@ -390,29 +389,21 @@ impl<S: Sink> Driver<S> {
                 self.looking = false;
                 match seen {
                     Ok(seen) => self.on_seen(seen),
-                    Err(error) => {
-                        self.alone_is_off();
-                        self.on_store_error(&error);
-                    }
+                    Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Leased(lanes, alone) => {
+            Event::Leased(lanes) => {
                 self.leasing -= 1;
                 match lanes {
-                    Ok(lanes) => {
-                        if alone && !lanes.iter().any(|lane| lane.alone) {
-                            self.alone = false;
-                        }
-                        lanes.into_iter().for_each(|lane| self.start_lane(lane));
-                    }
-                    Err(error) => {
-                        if alone {
-                            self.alone_is_off();
-                        }
-                        self.on_store_error(&error);
-                    }
+                    Ok(lanes) => lanes.into_iter().for_each(|lane| self.start_lane(lane)),
+                    Err(error) => self.on_store_error(&error),
                 }
             }
+            Event::Alone(went) => match went {
+                Ok(Some((lane, end))) => self.on_lane_end(&lane, &end),
+                Ok(None) => {}
+                Err(error) => self.on_store_error(&error),
+            },
             Event::Ended(lane, end) => self.on_lane_end(&lane, &end),
         }
         Ok(())
@@ -441,28 +432,12 @@ impl<S: Sink> Driver<S> {
             info!("MongoDB answers again: taking goes on");
         }
         self.shared.metrics.store_up(true);
-        self.suspects.extend(std::mem::take(&mut seen.suspects));
-        // Its turn came, but it was gone or taken: the next one's.
-        let went = seen.goes_alone() || self.alone_is_under_way();
-        if self.alone && !went {
-            self.alone = false;
+        for record in std::mem::take(&mut seen.suspects) {
+            self.send_alone(record);
         }
         if seen.wants_lease() {
             self.lease(seen);
         }
-    }
-
-    /// Whoever was to go alone is met again by the rotation.
-    fn alone_is_off(&mut self) {
-        self.alone = false;
-        self.suspects.clear();
-        self.shared.hands.free_held(HoldReason::Suspect);
-    }
-
-    fn alone_is_under_way(&self) -> bool {
-        self.looking
-            || self.targets.iter().any(|target| matches!(target, Target::Alone(_)))
-            || self.shared.hands.lanes().iter().any(|lane| lane.alone)
     }
 
     fn start_lane(&mut self, lane: Arc<Lane>) {
@@ -479,7 +454,6 @@ impl<S: Sink> Driver<S> {
             self.shared.hands.hold(lane.key.clone(), reason, Some(until));
         }
         if lane.alone {
-            self.alone = false;
             // What waited behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());

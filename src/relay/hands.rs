@@ -71,6 +71,31 @@ impl Hands {
         }
     }
 
+    /// Enters a key as waiting for its turn to go alone; false where it does so already.
+    #[must_use]
+    pub fn await_turn(&self, key: &LaneKey) -> bool {
+        let mut book = self.book();
+        let waits = Hand::Held { reason: HoldReason::Suspect, until: None };
+        match book.get(key) {
+            Some(Hand::Busy(_) | Hand::Held { reason: HoldReason::Suspect, .. }) => false,
+            Some(Hand::Held { .. }) | None => {
+                book.insert(key.clone(), waits);
+                true
+            }
+        }
+    }
+
+    /// Enters `lane` as busy where its key waits for a turn (or is not entered at all).
+    #[must_use]
+    pub fn take_turn(&self, lane: &Arc<Lane>) -> bool {
+        let mut book = self.book();
+        if let Some(Hand::Busy(_)) = book.get(&lane.key) {
+            return false;
+        }
+        book.insert(lane.key.clone(), Hand::Busy(lane.clone()));
+        true
+    }
+
     /// The lane in hand for this key.
     pub fn busy(&self, key: &LaneKey) -> Option<Arc<Lane>> {
         match self.book().get(key) {

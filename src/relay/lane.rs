@@ -11,6 +11,7 @@ use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
+use crate::relay::alone::Turn;
 use crate::relay::delivery::Delivery;
 use crate::relay::hands::HoldReason;
 use crate::relay::held::Held;
@@ -27,6 +28,7 @@ pub struct Lane {
     pub partition: u8,
     /// Whether its one record goes alone.
     pub alone: bool,
+    turn: Mutex<Option<Turn>>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -63,9 +65,19 @@ enum Next {
 
 impl Lane {
     /// A lane without records yet.
-    pub fn new(key: LaneKey, partition: u8, alone: bool) -> Arc<Self> {
-        let state = Mutex::new(State::default());
-        Arc::new(Self { key, partition, alone, state, changed: Notify::new() })
+    pub fn new(key: LaneKey, partition: u8) -> Arc<Self> {
+        Arc::new(Self::with(key, partition, None))
+    }
+
+    /// The same for one record that goes alone.
+    pub(crate) fn alone(key: LaneKey, partition: u8, turn: Turn) -> Arc<Self> {
+        Arc::new(Self::with(key, partition, Some(turn)))
+    }
+
+    fn with(key: LaneKey, partition: u8, turn: Option<Turn>) -> Self {
+        let alone = turn.is_some();
+        let turn = Mutex::new(turn);
+        Self { key, partition, alone, turn, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -132,6 +144,7 @@ impl Lane {
         };
         publishing.pause();
         self.give_back(shared).await;
+        self.pass_on_turn();
         end
     }
 
@@ -144,6 +157,12 @@ impl Lane {
         let delivery = shared.deliver(&held, self.alone).await;
         let sink = delivery.sink.clone();
         match delivery.outcome {
+            Delivery::Confirmed if self.alone => {
+                // Before the next one's turn, which may end this process: a record that was
+                // delivered must not be charged for its successor's crash time and again.
+                let ours = shared.settle_and_wait(self, held, &sink, Outcome::Done).await;
+                if ours { None } else { Some(LaneEnd::Interrupted) }
+            }
             Delivery::Confirmed => {
                 shared.settle(self, held, &sink, Outcome::Done).await;
                 None
@@ -226,6 +245,10 @@ impl Lane {
             }
             self.changed.notified().await;
         }
+    }
+
+    fn pass_on_turn(&self) {
+        *self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -11,6 +11,7 @@
 //! | [`wake`] | reasons to look before the timer says so |
 //! | [`take`] | snapshot read → [`plan`] → lease |
 //! | [`lane`] | one key's records, one unconfirmed at a time |
+//! | `alone` | suspects, one after the other |
 //! | [`delivery`] | one record: address, gate, publish, verdict |
 //! | [`gate`] | a sink's door: shut and probed while the broker is down |
 //! | `settler` | outcomes on their way back, in batches |
@@ -18,6 +19,7 @@
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
 //! | [`hands`], [`held`], [`shared`] | the books |
 
+mod alone;
 pub mod backoff;
 pub mod delivery;
 mod driver;

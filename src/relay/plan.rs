@@ -30,8 +30,6 @@ pub struct Sight<'a> {
     pub in_hand: &'a dyn Fn(&Record) -> bool,
     /// Whether the sink that the record goes to is paused.
     pub paused: &'a dyn Fn(&Record) -> bool,
-    /// Whether a record that goes alone may be taken now.
-    pub may_go_alone: bool,
 }
 
 /// The leading part of one key's records, to be leased and delivered in this order.
@@ -41,8 +39,6 @@ pub struct Run {
     pub lane: LaneKey,
     /// Its records in order; never empty.
     pub records: Vec<Record>,
-    /// Whether its one record goes alone.
-    pub alone: bool,
     /// Whether the key has more that could go behind these.
     pub more: bool,
 }
@@ -56,7 +52,7 @@ pub struct Plan {
     pub repairs: Vec<Record>,
     /// Suspects that have used up their attempts: to be made dead where they are.
     pub spent: Vec<Record>,
-    /// Suspects that must wait for their turn to go alone.
+    /// Heads of their keys that go alone, each when its turn comes.
     pub suspects: Vec<Record>,
     /// Keys that must wait, why, and until when by the server's clock.
     pub holds: Vec<(LaneKey, HoldReason, Option<DateTime>)>,
@@ -94,7 +90,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
     if sight.blocked.contains(&lane) {
         return;
     }
-    let mut run = Run { lane, records: Vec::new(), alone: false, more: false };
+    let mut run = Run { lane, records: Vec::new(), more: false };
     let mut nothing_before = true;
     for record in records {
         match standing(&record, sight) {
@@ -115,11 +111,6 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
             // Only ever at the head: what goes before it must have gone.
             Standing::Spent if nothing_before => {
                 plan.spent.push(record);
-                break;
-            }
-            Standing::GoesAlone if nothing_before && sight.may_go_alone => {
-                run.alone = true;
-                run.records.push(record);
                 break;
             }
             Standing::GoesAlone if nothing_before => {

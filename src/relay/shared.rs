@@ -12,6 +12,7 @@ use crate::outbox::lease::Leaser;
 use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::{Outcome, Settlement};
+use crate::relay::alone::Turns;
 use crate::relay::gate::Gate;
 use crate::relay::hands::{Hands, Losses};
 use crate::relay::held::Held;
@@ -57,6 +58,7 @@ pub struct Shared<S> {
     pub losses: Losses,
     /// Leases in use.
     pub leases: Leases,
+    pub(crate) turns: Turns,
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,
     pub(crate) in_hand: Load,

@@ -49,19 +49,16 @@ pub enum Target {
         /// The key.
         key: Arc<str>,
     },
-    /// A suspect, whose turn it is to go alone.
-    Alone(Box<Record>),
     /// A lane in hand that runs short.
     Refill(Arc<Lane>),
 }
 
 impl Target {
-    /// Where it lies; `None` for a record whose partition is yet to be stamped.
-    fn partition(&self) -> Option<u8> {
+    /// Where it lies.
+    fn partition(&self) -> u8 {
         match self {
-            Self::Key { partition, .. } => Some(*partition),
-            Self::Alone(record) => record.partition,
-            Self::Refill(lane) => Some(lane.partition),
+            Self::Key { partition, .. } => *partition,
+            Self::Refill(lane) => lane.partition,
         }
     }
 }
@@ -71,7 +68,7 @@ impl Look {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),
-            Target::Key { .. } | Target::Alone(_) => None,
+            Target::Key { .. } => None,
         });
         lanes.collect()
     }
@@ -99,11 +96,6 @@ impl Seen {
     /// Whether the lease stage has anything to do, be it to say that there is nothing.
     pub fn wants_lease(&self) -> bool {
         self.is_something() || !self.claims.is_empty()
-    }
-
-    /// Whether one of the lanes goes alone.
-    pub fn goes_alone(&self) -> bool {
-        self.claims.iter().any(|claim| claim.lane.alone)
     }
 }
 
@@ -148,20 +140,19 @@ impl<S: Sink> Shared<S> {
                 let page = snapshot.page(&from, owned, &pass_over, room).await?;
                 seen.next = page.next;
                 let before = self.narrowed(before, &page.records, &mut snapshot).await?;
-                let plan = self.plan(self.prepared(page.records), &before, None, false);
+                let plan = self.plan(self.prepared(page.records), &before, None);
                 self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
                 for target in targets {
-                    if !target.partition().is_none_or(|partition| owned.contains(&partition)) {
+                    if !owned.contains(&target.partition()) {
                         self.turn_down(target, &mut seen);
                         continue;
                     }
-                    let (records, lane, alone) =
-                        self.read_target(target, &mut snapshot, room).await?;
+                    let (records, lane) = self.read_target(target, &mut snapshot, room).await?;
                     let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
                     let records = self.prepared(records);
-                    let plan = self.plan(records, &before, lane.as_deref(), alone);
+                    let plan = self.plan(records, &before, lane.as_deref());
                     self.note(plan, lane, &mut seen);
                 }
             }
@@ -173,9 +164,6 @@ impl<S: Sink> Shared<S> {
     fn turn_down(&self, target: Target, seen: &mut Seen) {
         match target {
             Target::Key { .. } => {}
-            Target::Alone(record) => {
-                self.hands.free(&record.lane);
-            }
             Target::Refill(lane) => {
                 seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
             }
@@ -193,10 +181,12 @@ impl<S: Sink> Shared<S> {
             let until = wait.map(|wait| Instant::now() + wait);
             self.hands.hold(lane, reason, until);
         }
-        for record in &plan.suspects {
-            self.hands.hold(record.lane.clone(), HoldReason::Suspect, None);
+        for record in plan.suspects {
+            // One that waits for its turn already is read again where many keys are held.
+            if self.hands.await_turn(&record.lane) {
+                seen.suspects.push(record);
+            }
         }
-        seen.suspects.extend(plan.suspects);
         seen.repairs.extend(plan.repairs);
         seen.spent.extend(plan.spent);
         let mut runs = plan.runs.into_iter();
@@ -205,13 +195,9 @@ impl<S: Sink> Shared<S> {
                 runs.next().map(|run| (run.records, run.more)).unwrap_or_default();
             seen.claims.push(self.reserved(Claim { lane, records, more, new: false }));
         }
-        for Run { lane, records, alone, more } in runs {
+        for Run { lane, records, more } in runs {
             let partition = records[0].partition.unwrap_or(0);
-            let lane = Lane::new(lane, partition, alone);
-            if alone {
-                // Its key was held for the turn that has come.
-                self.hands.free(&lane.key);
-            }
+            let lane = Lane::new(lane, partition);
             if self.hands.claim(&lane) {
                 seen.claims.push(self.reserved(Claim { lane, records, more, new: true }));
             }
@@ -272,31 +258,21 @@ impl<S: Sink> Shared<S> {
         target: Target,
         snapshot: &mut Snapshot,
         room: Room,
-    ) -> Result<(Vec<Record>, Option<Arc<Lane>>, bool), StoreError> {
+    ) -> Result<(Vec<Record>, Option<Arc<Lane>>), StoreError> {
         match target {
             Target::Key { partition, key } => {
                 let records = Settings::LANE + 1;
                 let room = Room { records, bytes: room.bytes };
-                Ok((snapshot.lane(partition, &key, room).await?, None, false))
-            }
-            Target::Alone(record) => {
-                let records = match (&record.lane, record.partition) {
-                    (LaneKey::Keyed(key), Some(partition)) => {
-                        let room = Room { records: 1, bytes: room.bytes };
-                        snapshot.lane(partition, key, room).await?
-                    }
-                    _ => snapshot.by_id(std::slice::from_ref(&record.id)).await?,
-                };
-                Ok((records, None, true))
+                Ok((snapshot.lane(partition, &key, room).await?, None))
             }
             Target::Refill(lane) => {
                 let records = lane.in_hand() + Settings::LANE + 1;
                 let room = Room { records, bytes: room.bytes };
                 let LaneKey::Keyed(key) = &lane.key else {
-                    return Ok((Vec::new(), Some(lane), false));
+                    return Ok((Vec::new(), Some(lane)));
                 };
                 let records = snapshot.lane(lane.partition, key, room).await?;
-                Ok((records, Some(lane), false))
+                Ok((records, Some(lane)))
             }
         }
     }
@@ -309,26 +285,15 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    fn plan(
-        &self,
-        records: Vec<Record>,
-        before: &Before,
-        refill: Option<&Lane>,
-        may_go_alone: bool,
-    ) -> Plan {
+    fn plan(&self, records: Vec<Record>, before: &Before, refill: Option<&Lane>) -> Plan {
         let alone = self.losses.alone();
-        let all_open = self.all_open();
         let in_hand = |record: &Record| match refill {
             Some(lane) => lane.has(record),
             // Whatever is entered in the book is somebody's turn already.
             None => self.hands.busy(&record.lane).is_some(),
         };
-        let paused = |record: &Record| {
-            !all_open
-                && self.sink_of(record).is_some_and(|sink| {
-                    self.outlets.get(&sink).is_some_and(|outlet| !outlet.gate.is_open())
-                })
-        };
+        let all_open = self.all_open();
+        let paused = |record: &Record| !all_open && self.is_paused(record);
         let sight = Sight {
             now: self.clock.now(),
             lane_cap: Settings::LANE,
@@ -338,7 +303,6 @@ impl<S: Sink> Shared<S> {
             alone: &alone,
             in_hand: &in_hand,
             paused: &paused,
-            may_go_alone,
         };
         plan(records, &sight)
     }
@@ -441,6 +405,28 @@ impl<S: Sink> Shared<S> {
             warn!(error, "an oversized record is left for the next take");
         }
         Ok(lanes)
+    }
+
+    /// Leases one record by itself, for a lane that is entered in the book; `None` where it was
+    /// not to be had.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(crate) async fn lease_one(
+        &self,
+        lane: Arc<Lane>,
+        record: Record,
+    ) -> Result<Option<Arc<Lane>>, StoreError> {
+        let claim = Claim { lane, records: vec![record], more: false, new: true };
+        Ok(self.lease_claims(vec![self.reserved(claim)]).await?.pop())
+    }
+
+    /// Whether the sink that the record goes to is down.
+    pub(crate) fn is_paused(&self, record: &Record) -> bool {
+        let sink = self.sink_of(record);
+        let outlet = sink.and_then(|sink| self.outlets.get(&sink));
+        outlet.is_some_and(|outlet| !outlet.gate.is_open())
     }
 
     /// Nothing was leased: the key is free again.

@@ -3,12 +3,16 @@
 #![allow(dead_code, reason = "each binary uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
+pub mod arrivals;
+pub mod broker;
 pub mod fragile;
 pub mod history;
 pub mod outbox;
 pub mod peer;
+pub mod process;
 pub mod producers;
 pub mod proxy;
+pub mod queue;
 pub mod relay;
 pub mod replica_set;
 pub mod schema;

@@ -55,7 +55,6 @@ struct Known {
     alone: HashSet<RecordId>,
     in_hand: HashSet<RecordId>,
     paused: HashSet<RecordId>,
-    may_go_alone: bool,
 }
 
 impl Known {
@@ -69,7 +68,6 @@ impl Known {
             alone: &self.alone,
             in_hand: &|record| self.in_hand.contains(&record.id),
             paused: &|record| self.paused.contains(&record.id),
-            may_go_alone: self.may_go_alone,
         };
         plan(records, &sight)
     }
@@ -92,7 +90,7 @@ fn records_of_a_key_make_one_run_in_their_order() {
     assert_eq!(plan.runs.len(), 2);
     assert_eq!(run_of(&plan, "a"), [id(1), id(2)]);
     assert_eq!(run_of(&plan, "b"), [id(3)]);
-    assert!(plan.runs.iter().all(|run| !run.alone && !run.more));
+    assert!(plan.runs.iter().all(|run| !run.more));
 }
 
 #[test]
@@ -223,46 +221,40 @@ fn a_failed_record_ends_the_run_before_it() {
 }
 
 #[test]
-fn a_suspect_at_the_head_goes_alone_when_its_turn_has_come() {
-    let suspect = || leased(with(sound("a", 1), doc! { "attempt": 1 }), BEFORE);
-    let its_turn = Known { may_go_alone: true, ..Known::default() };
+fn a_suspect_at_the_head_goes_alone() {
+    let suspect = leased(with(sound("a", 1), doc! { "attempt": 1 }), BEFORE);
 
-    let waiting = Known::default().plan_of([suspect(), sound("a", 2)]);
-    let going = its_turn.plan_of([suspect(), sound("a", 2)]);
+    let plan = Known::default().plan_of([suspect, sound("a", 2)]);
 
-    assert!(waiting.runs.is_empty());
-    assert_eq!(ids(&waiting.suspects), [id(1)]);
-    assert!(going.runs[0].alone);
-    assert_eq!(run_of(&going, "a"), [id(1)]);
+    assert!(plan.runs.is_empty());
+    assert_eq!(ids(&plan.suspects), [id(1)]);
 }
 
 #[test]
 fn a_record_that_lost_its_connection_too_often_goes_alone() {
-    let known = Known { alone: HashSet::from([id(1)]), may_go_alone: true, ..Known::default() };
+    let known = Known { alone: HashSet::from([id(1)]), ..Known::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2)]);
 
-    assert!(plan.runs[0].alone);
-    assert_eq!(run_of(&plan, "a"), [id(1)]);
+    assert!(plan.runs.is_empty());
+    assert_eq!(ids(&plan.suspects), [id(1)]);
 }
 
 #[test]
 fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
-    let known = Known { may_go_alone: true, ..Known::default() };
     let suspect = leased(sound("a", 2), BEFORE);
 
-    let plan = known.plan_of([sound("a", 1), suspect, sound("a", 3)]);
+    let plan = Known::default().plan_of([sound("a", 1), suspect, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
-    assert!(!plan.runs[0].alone && plan.suspects.is_empty());
+    assert!(plan.suspects.is_empty());
 }
 
 #[test]
 fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
     let spent = leased(with(sound("a", 1), doc! { "attempt": CEILING }), BEFORE);
-    let known = Known { may_go_alone: true, ..Known::default() };
 
-    let plan = known.plan_of([spent, sound("a", 2)]);
+    let plan = Known::default().plan_of([spent, sound("a", 2)]);
 
     assert!(plan.runs.is_empty(), "a follower waits until the death is known");
     assert_eq!(ids(&plan.spent), [id(1)]);
@@ -339,8 +331,8 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
 }
 
 /// The generated keys as records, in lane order, and what is known beside them.
-fn scene(keys: &[Key], may_go_alone: bool) -> (Vec<Record>, Known) {
-    let mut known = Known { may_go_alone, ..Known::default() };
+fn scene(keys: &[Key]) -> (Vec<Record>, Known) {
+    let mut known = Known::default();
     let mut records = Vec::new();
     for (of_key, key) in (0_i64..).zip(keys) {
         let name = format!("key {of_key}");
@@ -394,8 +386,8 @@ fn key_of<'a>(run: &Run, keys: &'a [Key]) -> &'a Key {
 
 proptest! {
     #[test]
-    fn a_run_is_gapless_behind_what_is_in_hand(keys in keys(), may_go_alone: bool) {
-        let (records, known) = scene(&keys, may_go_alone);
+    fn a_run_is_gapless_behind_what_is_in_hand(keys in keys()) {
+        let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
             let key = key_of(&run, &keys);
@@ -410,18 +402,15 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_must_wait_is_in_a_run(keys in keys(), may_go_alone: bool) {
-        let (records, known) = scene(&keys, may_go_alone);
+    fn nothing_that_must_wait_is_in_a_run(keys in keys()) {
+        let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
             let key = key_of(&run, &keys);
             prop_assert!(!key.blocked);
             for place in run.records.iter().map(place_of) {
                 let kind = key.traits[place];
-                let goes = matches!(
-                    kind,
-                    Trait::Sound | Trait::Failed | Trait::Suspect | Trait::LostTwice
-                );
+                let goes = matches!(kind, Trait::Sound | Trait::Failed);
                 prop_assert!(goes, "{kind:?} in {run:?}");
                 let behind_unstamped = key.unstamped_before.is_some_and(|before| before <= place);
                 prop_assert!(!behind_unstamped, "{run:?} of {key:?}");
@@ -430,29 +419,34 @@ proptest! {
     }
 
     #[test]
-    fn a_failed_or_suspect_record_is_a_run_of_one(keys in keys(), may_go_alone: bool) {
-        let (records, known) = scene(&keys, may_go_alone);
+    fn a_failed_record_is_a_run_of_one(keys in keys()) {
+        let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
             let key = key_of(&run, &keys);
-            let first = place_of(&run.records[0]);
             let kinds: Vec<Trait> =
                 run.records.iter().map(|record| key.traits[place_of(record)]).collect();
-            let suspicious = |kind: &Trait| matches!(kind, Trait::Suspect | Trait::LostTwice);
             prop_assert!(kinds == [Trait::Failed] || !kinds.contains(&Trait::Failed), "{run:?}");
-            prop_assert_eq!(run.alone, kinds.iter().any(suspicious));
-            if run.alone {
-                prop_assert!(may_go_alone && run.records.len() == 1 && first == 0, "{run:?}");
-            }
+        }
+    }
+
+    #[test]
+    fn only_the_head_of_a_key_goes_alone_and_nothing_beside_it(keys in keys()) {
+        let (records, known) = scene(&keys);
+
+        let plan = known.plan(records);
+
+        for suspect in &plan.suspects {
+            prop_assert_eq!(place_of(suspect), 0);
+            prop_assert!(plan.runs.iter().all(|run| run.lane != suspect.lane));
         }
     }
 
     #[test]
     fn no_run_exceeds_the_lane_cap_and_each_key_has_one_at_most(
         keys in keys(),
-        may_go_alone: bool,
     ) {
-        let (records, known) = scene(&keys, may_go_alone);
+        let (records, known) = scene(&keys);
 
         let plan = known.plan(records);
 
@@ -465,8 +459,8 @@ proptest! {
 
     /// Nothing is held back without a reason: a sound record goes with those before it.
     #[test]
-    fn a_sound_record_goes_when_all_before_it_go(keys in keys(), may_go_alone: bool) {
-        let (records, known) = scene(&keys, may_go_alone);
+    fn a_sound_record_goes_when_all_before_it_go(keys in keys()) {
+        let (records, known) = scene(&keys);
 
         let plan = known.plan(records);
 
