@@ -142,11 +142,19 @@ impl<S: Sink> Shared<S> {
             }
             Look::Targets(targets) => {
                 for target in targets {
+                    let turn_of = match &target {
+                        Target::Alone(record) => Some(record.lane.clone()),
+                        Target::Key { .. } | Target::Refill(_) => None,
+                    };
                     let (records, lane, alone) =
                         self.read_target(target, &mut snapshot, room).await?;
                     let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
                     let records = self.prepared(records);
                     let plan = self.plan(records, &before, lane.as_deref(), alone);
+                    if let Some(turn_of) = turn_of {
+                        // The key was held for a turn that has come, whatever it has now.
+                        self.hands.free_waiting(&turn_of);
+                    }
                     self.note(plan, lane, &mut seen);
                 }
             }
@@ -165,10 +173,13 @@ impl<S: Sink> Shared<S> {
             let until = wait.map(|wait| Instant::now() + wait);
             self.hands.hold(lane, reason, until);
         }
-        for record in &plan.suspects {
-            self.hands.hold(record.lane.clone(), HoldReason::Suspect, None);
+        for record in plan.suspects {
+            // One without a key is met in every round, and has one turn all the same.
+            if !self.hands.is_taken(&record.lane) {
+                self.hands.hold(record.lane.clone(), HoldReason::Suspect, None);
+                seen.suspects.push(record);
+            }
         }
-        seen.suspects.extend(plan.suspects);
         seen.repairs.extend(plan.repairs);
         seen.spent.extend(plan.spent);
         let mut runs = plan.runs.into_iter();
@@ -180,10 +191,6 @@ impl<S: Sink> Shared<S> {
         for Run { lane, records, alone, more } in runs {
             let partition = records[0].partition.unwrap_or(0);
             let lane = Lane::new(lane, partition, alone);
-            if alone {
-                // Its key was held for the turn that has come.
-                self.hands.free(&lane.key);
-            }
             if self.hands.claim(&lane) {
                 seen.claims.push(self.reserved(Claim { lane, records, more, new: true }));
             }
