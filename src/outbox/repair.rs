@@ -155,8 +155,8 @@ impl Repairs {
         Ok(Promoted { count, more, next })
     }
 
-    /// Makes dead a suspect that has used up its attempts, unless somebody leased it meanwhile.
-    /// Answers whether it did.
+    /// Makes dead a suspect that has used up its attempts, unless somebody leased or freed
+    /// it meanwhile: the lease must be the one that was seen to end. Answers whether it did.
     ///
     /// # Errors
     ///
@@ -175,6 +175,7 @@ impl Repairs {
             "q": {
                 ID: Bson::from(&record.id),
                 STATUS: PENDING,
+                LEASE_UNTIL: record.lease_until,
                 "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] },
             },
             "u": {

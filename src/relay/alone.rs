@@ -62,7 +62,7 @@ impl<S: Sink> Shared<S> {
         let goes = !late && !self.is_stopping() && !self.is_paused(&record);
         let (Some(turn), true) = (turn, goes) else {
             // The rotation meets it again.
-            self.hands.free(&record.lane);
+            self.hands.free_waiting(&record.lane);
             return Ok(None);
         };
         let lane = Lane::alone(record.lane.clone(), record.partition.unwrap_or(0), turn);

@@ -128,6 +128,14 @@ impl Hands {
         self.book().remove(key);
     }
 
+    /// Strikes off a key that is held; one in hand stays.
+    pub fn free_waiting(&self, key: &LaneKey) {
+        let mut book = self.book();
+        if let Some(Hand::Held { .. }) = book.get(key) {
+            book.remove(key);
+        }
+    }
+
     /// Strikes off the keys whose wait is over by now; answers whether there were any.
     pub fn free_due(&self, now: Instant) -> bool {
         self.free_where(|_, until| until.is_some_and(|until| until <= now))

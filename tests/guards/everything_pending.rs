@@ -1,14 +1,15 @@
 //! Guard 2: whatever is pending is read, and what may not go ends its key's run.
 
-use std::time::Duration;
-
 use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
+use postrider::outbox::snapshot::Room;
+use postrider::relay::take::{Look, Target};
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::peer::Peer;
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
+use crate::support::stage::Stage;
 use crate::{arrived, rounds, until_arrived};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,28 +71,28 @@ async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
     outbox.drop().await;
 }
 
-/// A relay that is told of a key looks at all of it.
+/// A relay that is told of a key looks at all of it, whatever its book says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wake_up_for_a_key_delivers_nothing_past_a_peers_lease() {
+async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = Peer::new(&outbox.collections);
+    let mut waiting = record("b2", "b");
+    waiting.insert("visibleAt", DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000));
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
-    let lease = peer.take(&["a1"]).await;
-    let idle = postrider::relay::settings::Settings {
-        poll_interval: Duration::from_secs(2),
-        ..settings()
-    };
-    let relay = start(&outbox.collections, sink.clone(), idle);
-    let partition = postrider::partition::of_key("a");
-    for _ in 0..3 {
-        relay.wake.key(postrider::relay::wake::Hint { partition, key: "a".into() });
-        rounds(&outbox, &sink).await;
-    }
+    outbox.insert([record("b1", "b"), waiting, record("b3", "b")]).await;
+    peer.take(&["a1"]).await;
+    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
 
-    assert!(arrived(&sink).is_empty(), "{:?}", arrived(&sink));
-    peer.settle(lease, "a1", Outcome::Done).await;
-    until_arrived(&sink, "a2").await;
-    relay.stop().await;
+    let targets = ["a", "b"]
+        .map(|key| Target::Key { partition: postrider::partition::of_key(key), key: key.into() });
+    let room = Room { records: 500, bytes: 16 << 20 };
+    let look = Look::Targets(targets.to_vec());
+    let owned: Vec<u8> = (0..=255).collect();
+    let seen = stage.shared.look(look, &owned, room).await.unwrap();
+    let lanes = stage.lease(seen).await;
+    stage.deliver(lanes).await;
+
+    assert_eq!(sink.ids(), ["b1"]);
     outbox.drop().await;
 }

@@ -5,9 +5,12 @@ use postrider::ids::LeaseId;
 use postrider::relay::settings::Settings;
 
 use crate::support::fragile::FragileSink;
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{settings, start};
-use crate::support::sink::TestSink;
+use crate::support::sink::{Fault, TestSink};
+use crate::support::spy::Spy;
+use crate::support::stage::Stage;
+use crate::until_arrived;
 
 /// A record whose last deliverer never came back.
 fn suspect(id: &str, key: &str, attempt: i32) -> Document {
@@ -87,5 +90,93 @@ async fn a_record_that_breaks_the_connection_is_charged_alone_and_dies_alone() {
     assert_eq!(publishes.len(), 2 + 3, "twice in company, then alone until it was dead");
     assert!(publishes[2..].iter().all(|with| with.is_empty()), "{publishes:?}");
     relay.stop().await;
+    outbox.drop().await;
+}
+
+/// While one goes alone the other one's key waits in the book for its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("a1", [Fault::Hold]);
+    sink.script("b1", [Fault::Hold]);
+    outbox.insert([suspect("a1", "a", 1), suspect("b1", "b", 1)]).await;
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    eventually("one goes alone", || async { sink.is_under_way("a1") || sink.is_under_way("b1") })
+        .await;
+    let (waiting, key) = if sink.is_under_way("a1") { ("b1", "b") } else { ("a1", "a") };
+
+    outbox.records().delete_one(doc! { "_id": waiting }).await.unwrap();
+    outbox.insert([record("follower", key)]).await;
+    sink.release();
+
+    until_arrived(&sink, "follower").await;
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let sink = TestSink::default();
+    let keyless = |id: &str| {
+        let mut record = suspect(id, "", 1);
+        record.remove("key");
+        record
+    };
+    sink.script("a", [Fault::Hold]);
+    sink.script("b", [Fault::Hold]);
+    outbox.insert([keyless("a"), keyless("b")]).await;
+    let relay = start(&spy.collections, sink.clone(), settings());
+    let pages = || spy.commands("find").iter().filter(|find| reads_pages(&find.sent)).count();
+    eventually("the waiting one is met often", || async { pages() > 20 }).await;
+
+    sink.release();
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    relay.stop().await;
+    let turns = spy.commands("find").into_iter().filter(|find| {
+        let filter = find.sent.get_document("filter").unwrap();
+        filter.contains_key("_id") && filter.get_str("status").is_ok() && is_snapshot(&find.sent)
+    });
+    assert!(turns.count() <= 2);
+    let leases = spy.commands("update").into_iter().filter(|update| {
+        let statement = update.sent.get_array("updates").unwrap()[0].as_document().unwrap();
+        statement.get_array("u").is_ok_and(|stages| stages[0].to_string().contains("leaseOwner"))
+    });
+    assert_eq!(leases.count(), 2, "each is leased by itself");
+    outbox.drop().await;
+}
+
+/// Whether a find reads pages of the rotation.
+fn reads_pages(find: &Document) -> bool {
+    let partition = find.get_document("filter").unwrap().get_document("partition");
+    partition.is_ok_and(|partition| partition.contains_key("$in"))
+}
+
+fn is_snapshot(find: &Document) -> bool {
+    find.get_document("readConcern").unwrap().get_str("level").unwrap_or("") == "snapshot"
+}
+
+/// A relay that was paused between its look and the burial must bury nobody else's record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([suspect("a1", "a", 10)]).await;
+    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = stage.look().await;
+    assert!(seen.is_something());
+    let requeue = doc! {
+        "$set": { "attempt": 0 },
+        "$unset": { "leaseId": "", "leaseUntil": "", "leaseOwner": "" },
+    };
+    outbox.records().update_one(doc! { "_id": "a1" }, requeue).await.unwrap();
+    let requeued = outbox.record("a1").await;
+
+    stage.lease(seen).await;
+
+    assert_eq!(outbox.record("a1").await, requeued);
     outbox.drop().await;
 }
