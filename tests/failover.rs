@@ -263,6 +263,24 @@ async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
     load.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_hangs_is_left_behind_and_does_no_harm_when_it_wakes() {
+    let _turn = one_at_a_time().await;
+    let mut set = ReplicaSet::start().await;
+    // Otherwise the driver's monitor takes twenty seconds to find out; all waits are for it.
+    let uri = format!("{}&heartbeatFrequencyMS=1000&connectTimeoutMS=2000", set.uri());
+    let load = Load::start(&uri).await;
+    let old = set.primary().await;
+
+    set.freeze(old);
+    set.primary_other_than(old).await;
+    load.until_more().await;
+    set.thaw(old);
+    set.secondaries().await;
+
+    load.end().await;
+}
+
 /// Inserts records, with the key before the `/`, that only the primary has, in its journal.
 async fn insert_on_primary_alone(outbox: &TestOutbox, ids: &[String]) {
     let records = ids.iter().map(|id| record(id, id.split('/').next().unwrap()));
