@@ -22,6 +22,9 @@ const KEYS: usize = 3;
 /// Rest between two transactions of a producer: a load that two cores carry with ease.
 const REST: Duration = Duration::from_millis(5);
 
+/// The driver would wait for a hanging server as long as it hangs.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// Running producers.
 pub struct Producers {
     stop: CancellationToken,
@@ -95,10 +98,15 @@ impl Producer {
             }
             let key = key_of(self.number, usize::try_from(n).unwrap() % KEYS);
             let ids: Vec<String> = (0..n % 3 + 1).map(|i| format!("{key}/{n:06}.{i}")).collect();
-            while let Err(error) = self.insert(&mut session, &key, &ids).await {
-                assert!(is_passing(&error), "a producer met {error}");
-                // Nothing is under way after a failed commit; then it fails, and that is fine.
-                let _ = session.abort_transaction().await;
+            loop {
+                let inserting = self.insert(&mut session, &key, &ids);
+                match tokio::time::timeout(ANSWER, inserting).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(error)) => assert!(is_passing(&error), "a producer met {error}"),
+                    Err(_) => {}
+                }
+                // The old one aborts whatever it has under way.
+                session = self.client.start_session().await.unwrap();
                 tokio::time::sleep(REST).await;
             }
             self.committed.lock().unwrap().extend(ids);
@@ -123,6 +131,8 @@ impl Producer {
             // An earlier try has committed, and only its answer was lost; unless a rollback
             // is still to take it away.
             Err(error) if is_there(&error) => {
+                // The server has done so already; the session is to know.
+                let _ = session.abort_transaction().await;
                 return if self.majority_has(ids).await? { Ok(()) } else { Err(error) };
             }
             other => other?,
