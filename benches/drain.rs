@@ -17,8 +17,6 @@ use postrider::outbox::lease::Leaser;
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{Room, Snapshot};
-use postrider::relay::backoff::{Backoff, Kind};
-use postrider::relay::settings::Settings;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -90,7 +88,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     };
     let started = Instant::now();
     let parts = RelayParts {
-        settings: settings(),
+        settings: support::settings(),
         collections: collections.clone(),
         instance: InstanceId::fresh(),
         router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
@@ -110,25 +108,9 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     rate
 }
 
-fn settings() -> Settings {
-    Settings {
-        batch_size: 500,
-        batch_bytes: 16 << 20,
-        poll_interval: Duration::from_secs(1),
-        lease: Duration::from_secs(30),
-        max_attempts: 10,
-        ordered: true,
-        block_on_dead: false,
-        backoff: Backoff {
-            kind: Kind::Exponential,
-            initial: Duration::from_secs(1),
-            factor: 2.0,
-            max: Duration::from_secs(300),
-            jitter: 0.2,
-        },
-        shutdown_timeout: Duration::from_secs(25),
-        probe_max: Duration::from_secs(5),
-    }
+/// `cargo bench --bench drain -- relay`, for a profiler.
+fn only_the_relay() -> bool {
+    std::env::args().any(|argument| argument == "relay")
 }
 
 fn main() {
@@ -141,7 +123,8 @@ async fn run() {
     let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for round in 1..=rounds {
         let mut best: f64 = 0.0;
-        for workers in [1, 2, 4] {
+        let ceilings: &[usize] = if only_the_relay() { &[] } else { &[1, 2, 4] };
+        for &workers in ceilings {
             let collections = support::outbox().await;
             support::fill(&collections, 0, count, support::KEYS).await;
             let before = cost::mongo(&collections).await;

@@ -6,10 +6,14 @@
 
 pub mod cost;
 
+use std::time::Duration;
+
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Timestamp, doc};
 use futures_util::future::join_all;
 use postrider::outbox::collections::Collections;
+use postrider::relay::backoff::{Backoff, Kind};
+use postrider::relay::settings::Settings;
 use postrider::schema::{self, SchemaOptions};
 
 /// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
@@ -18,6 +22,28 @@ pub fn records() -> usize {
 }
 
 pub const KEYS: usize = 1_000;
+
+/// The defaults.
+pub fn settings() -> Settings {
+    Settings {
+        batch_size: 500,
+        batch_bytes: 16 << 20,
+        poll_interval: Duration::from_secs(1),
+        lease: Duration::from_secs(30),
+        max_attempts: 10,
+        ordered: true,
+        block_on_dead: false,
+        backoff: Backoff {
+            kind: Kind::Exponential,
+            initial: Duration::from_secs(1),
+            factor: 2.0,
+            max: Duration::from_secs(300),
+            jitter: 0.2,
+        },
+        shutdown_timeout: Duration::from_secs(25),
+        probe_max: Duration::from_secs(5),
+    }
+}
 
 pub fn mongodb_uri() -> String {
     let name = "POSTRIDER_TEST_MONGODB_URI";

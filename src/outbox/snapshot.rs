@@ -12,7 +12,6 @@ use bson::{Bson, Document, Timestamp, doc};
 use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
-use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS};
 use crate::outbox::position::{Position, Segment};
@@ -108,19 +107,6 @@ impl Snapshot {
     ) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { STATUS: PENDING, PARTITION: i32::from(partition), KEY: key };
         self.find("read a lane", filter, lane_order(), room).await
-    }
-
-    /// Records by id, where they are pending still.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn by_id(&mut self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
-        let ids: Vec<Bson> = ids.iter().map(Bson::from).collect();
-        let room = Room { records: ids.len().max(1), bytes: usize::MAX };
-        let filter = doc! { ID: { "$in": ids }, STATUS: PENDING };
-        let options = FindOptions::builder().build();
-        self.find_with("read records by id", filter, options, room).await
     }
 
     /// Pending records that nobody has given a partition yet; `keys` narrows it to those.

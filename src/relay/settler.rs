@@ -15,7 +15,7 @@ use crate::relay::shared::Shared;
 
 /// How long a confirmed record waits for company. It delays no message, only the
 /// record's last write; a crash in between costs duplicates, as at any moment before.
-const COMPANY: Duration = Duration::from_millis(10);
+const COMPANY: Duration = Duration::from_millis(20);
 
 /// Pause before a batch is tried again while MongoDB does not answer.
 const AGAIN: Duration = Duration::from_millis(200);

@@ -16,6 +16,10 @@ use crate::store::limits;
 /// [`limits`](crate::store::limits), so that the driver's own words reach the log.
 const SERVER_SELECTION: Duration = Duration::from_secs(5);
 
+/// The driver's monitor gives a server up that answers nothing for twice this long, unless the
+/// URI says otherwise: a primary that hangs holds the relay no longer than its lease.
+const HANG: Duration = Duration::from_secs(5);
+
 /// Opens a client. No server is contacted before the first operation.
 ///
 /// Read preference, read concern and write concern of the URI are set aside: a relay
@@ -35,6 +39,8 @@ pub async fn client(uri: &str) -> Result<Client, StoreError> {
     options.read_concern = Some(ReadConcern::majority());
     options.write_concern = Some(majority());
     options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
+    options.connect_timeout.get_or_insert(HANG);
+    options.heartbeat_freq.get_or_insert(HANG);
     options.app_name.get_or_insert_with(|| "postrider".to_owned());
     Client::with_options(options).map_err(|source| StoreError::Driver {
         action: "open a MongoDB client",

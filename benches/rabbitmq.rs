@@ -1,0 +1,273 @@
+//! From MongoDB to RabbitMQ, beside the broker's own ceiling by `lapin` with as many
+//! unconfirmed messages; one hot key beside confirms one by one; and the latency of a steady flow.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
+mod support;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bson::doc;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use postrider::config::secret::SecretUri;
+use postrider::ids::{InstanceId, SinkName};
+use postrider::outbox::collections::Collections;
+use postrider::relay::wake::Wake;
+use postrider::relay::{Relay, RelayParts};
+use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
+use postrider::sink::{Message, PublishError, Sink, SinkDown};
+use support::cost;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
+const WINDOW: usize = 1_000;
+
+fn amqp_uri() -> String {
+    let name = "POSTRIDER_TEST_AMQP_URI";
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
+}
+
+struct Queue {
+    name: String,
+    _connection: Connection,
+    channel: Channel,
+}
+
+impl Queue {
+    async fn declare(kind: &str) -> Self {
+        let connection =
+            Connection::connect(&amqp_uri(), ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(LongString::from(kind)));
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare(name.as_str().into(), durable, arguments).await.unwrap();
+        Self { name, _connection: connection, channel }
+    }
+
+    async fn delete(self) {
+        let options = QueueDeleteOptions::default();
+        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
+    }
+
+    async fn publish(&self, n: usize) {
+        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+        let mut headers = FieldTable::default();
+        let key = LongString::from(format!("customer-{}", n % support::KEYS));
+        headers.insert("message-key".into(), AMQPValue::LongString(key));
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_message_id(uuid::Uuid::new_v4().to_string().into())
+            .with_type("OrderCreated".into())
+            .with_content_type("text/plain; charset=utf-8".into())
+            .with_headers(headers);
+        let payload = format!("{n:0>400}");
+        let queue = self.name.as_str().into();
+        let sent =
+            self.channel.basic_publish("".into(), queue, options, payload.as_bytes(), properties);
+        assert!(sent.await.unwrap().await.unwrap().is_ack());
+    }
+
+    /// Messages per second of bare publishes with a window.
+    async fn ceiling(&self, count: usize, window: usize) -> f64 {
+        let started = Instant::now();
+        let mut under_way = FuturesUnordered::new();
+        for n in 0..count {
+            if under_way.len() >= window {
+                under_way.next().await;
+            }
+            under_way.push(self.publish(n));
+        }
+        while under_way.next().await.is_some() {}
+        count as f64 / started.elapsed().as_secs_f64()
+    }
+}
+
+/// A sink that notes when each message was confirmed.
+struct Timed {
+    inner: RabbitMq,
+    confirmed: Arc<Mutex<HashMap<String, Instant>>>,
+}
+
+impl Sink for Timed {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let id = message.id.clone();
+        self.inner.publish(message).await?;
+        self.confirmed.lock().unwrap().insert(id, Instant::now());
+        Ok(())
+    }
+    async fn probe(&self) -> Result<(), SinkDown> {
+        self.inner.probe().await
+    }
+    async fn lost(&self) -> SinkDown {
+        self.inner.lost().await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+fn sink() -> RabbitMq {
+    RabbitMq::new(RabbitMqSettings {
+        name: SinkName::from("rabbit"),
+        uri: SecretUri::from(amqp_uri().as_str()),
+        mandatory: true,
+        timeout: Duration::from_secs(10),
+    })
+    .unwrap()
+}
+
+struct Running {
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<(), postrider::relay::RelayError>>,
+    _owner: watch::Sender<Vec<u8>>,
+}
+
+fn start<S: Sink>(collections: &Collections, queue: &str, sink: S) -> Running {
+    let stop = CancellationToken::new();
+    let (owner, owned) = watch::channel((0..=255).collect());
+    let rules = SinkRules {
+        destination: Template::parse("").unwrap(),
+        key: Some(Template::parse(queue).unwrap()),
+        allow: vec![Glob::new("*")],
+    };
+    let parts = RelayParts {
+        settings: support::settings(),
+        collections: collections.clone(),
+        instance: InstanceId::fresh(),
+        router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
+        sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
+        owned,
+        wake: Wake::default(),
+        delete_done: false,
+    };
+    let task = tokio::spawn(Relay::new(parts, stop.clone()).run());
+    Running { stop, task, _owner: owner }
+}
+
+impl Running {
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// Records per second of a backlog's way to a queue.
+async fn relay(collections: &Collections, queue: &str, count: usize) -> f64 {
+    let started = Instant::now();
+    let running = start(collections, queue, sink());
+    let records = collections.records();
+    while records.find_one(doc! { "status": "pending" }).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let rate = count as f64 / started.elapsed().as_secs_f64();
+    running.stop().await;
+    rate
+}
+
+async fn drain(kind: &str, count: usize) -> f64 {
+    let queue = Queue::declare(kind).await;
+    let ceiling = queue.ceiling(count, WINDOW).await;
+    queue.delete().await;
+    let queue = Queue::declare(kind).await;
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count, support::KEYS).await;
+    let before = cost::mongo(&collections).await;
+    let cpu = (cost::cpu_micros("self"), cost::cpu_micros(&before.pid));
+    let rate = relay(&collections, &queue.name, count).await;
+    let own = (cost::cpu_micros("self") - cpu.0) as f64 / count as f64;
+    let mongod = (cost::cpu_micros(&before.pid) - cpu.1) as f64 / count as f64;
+    println!(
+        "{kind:<8} ceiling {ceiling:>7.0}/s  relay {rate:>7.0}/s  ratio {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0}  peak {} MB",
+        rate / ceiling,
+        cost::peak_mb()
+    );
+    support::drop(collections).await;
+    queue.delete().await;
+    rate / ceiling
+}
+
+async fn hot_key(count: usize) -> f64 {
+    let queue = Queue::declare("classic").await;
+    let ceiling = queue.ceiling(count, 1).await;
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count, 1).await;
+    let rate = relay(&collections, &queue.name, count).await;
+    println!(
+        "hot key  one by one {ceiling:>6.0}/s  relay {rate:>6.0}/s  ratio {:.2}",
+        rate / ceiling
+    );
+    support::drop(collections).await;
+    queue.delete().await;
+    rate / ceiling
+}
+
+/// A steady thousand a second, for some seconds: from before the insertion to the confirm.
+async fn steady() {
+    let queue = Queue::declare("classic").await;
+    let collections = support::outbox().await;
+    let confirmed: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
+    let sink = Timed { inner: sink(), confirmed: confirmed.clone() };
+    let running = start(&collections, &queue.name, sink);
+    let mut inserted = HashMap::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
+    for n in 0..10_000 {
+        ticks.tick().await;
+        let record = support::record(n, support::KEYS);
+        let id = record.get("_id").unwrap().unwrap();
+        let id = postrider::ids::RecordId::from(bson::Bson::try_from(id).unwrap()).to_string();
+        inserted.insert(id, Instant::now());
+        let records = collections.records();
+        tasks.spawn(async move { records.insert_one(record).await.unwrap() });
+    }
+    while tasks.join_next().await.is_some() {}
+    while confirmed.lock().unwrap().len() < inserted.len() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let confirmed = std::mem::take(&mut *confirmed.lock().unwrap());
+    let mut took: Vec<f64> = inserted
+        .iter()
+        // The first second warms up.
+        .map(|(id, at)| confirmed[id].duration_since(*at).as_secs_f64() * 1_000.0)
+        .collect();
+    took.sort_by(f64::total_cmp);
+    let at = |share: f64| took[(took.len() as f64 * share) as usize];
+    println!(
+        "steady 1k/s  insert to confirm: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms",
+        at(0.5),
+        at(0.9),
+        at(0.99)
+    );
+    running.stop().await;
+    support::drop(collections).await;
+    queue.delete().await;
+}
+
+fn main() {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        let count = support::records();
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for _ in 0..3 {
+            ratios.entry("classic").or_default().push(drain("classic", count).await);
+            ratios.entry("quorum").or_default().push(drain("quorum", count).await);
+            ratios.entry("hot key").or_default().push(hot_key(count / 20).await);
+            steady().await;
+        }
+        for (name, mut values) in ratios {
+            println!("median relay / ceiling, {name}: {:.2}", support::median(&mut values));
+        }
+    });
+}
