@@ -75,6 +75,28 @@ impl RecordId {
     pub fn is_well_formed(&self) -> bool {
         !matches!(self, Self::Other(_))
     }
+
+    /// The ids that a text can mean, likeliest first: UUID, ObjectId, integer, string. A prefix
+    /// `uuid:`, `oid:`, `int:` or `str:` forces one; what it forces and is not gives none.
+    pub fn readings(text: &str) -> Vec<Self> {
+        let uuid = |text: &str| Uuid::try_parse(text).ok().map(Self::Uuid);
+        let oid = |text: &str| ObjectId::parse_str(text).ok().map(Self::ObjectId);
+        let int = |text: &str| text.parse().ok().map(Self::Int);
+        let forced = match text.split_once(':') {
+            Some(("uuid", rest)) => Some(uuid(rest)),
+            Some(("oid", rest)) => Some(oid(rest)),
+            Some(("int", rest)) => Some(int(rest)),
+            Some(("str", rest)) => Some(Some(Self::String(rest.to_owned()))),
+            _ => None,
+        };
+        match forced {
+            Some(one) => one.into_iter().collect(),
+            None => {
+                let string = Some(Self::String(text.to_owned()));
+                [uuid(text), oid(text), int(text), string].into_iter().flatten().collect()
+            }
+        }
+    }
 }
 
 // A NaN is the one id that is not equal to itself; such a record is malformed and alone.

@@ -1,12 +1,61 @@
 //! Postrider: a transactional outbox relay for MongoDB.
+//!
+//! An application writes its change and an outbox record in one transaction. Postrider takes the
+//! record, publishes it, and marks it done: at least once, and in the order of its key.
+//!
+//! ```text
+//!  producer's transaction
+//!        │ insert                        outbox::enqueue, or any driver in any language
+//!        ▼
+//!   outbox_records                       schema: collections, indexes, validator
+//!        │  lane_idx (partition, key, seq) where status = pending
+//!        │      ▲ relay::wake, else a timer
+//!   take: snapshot read in index order → lease (one conditional update)    relay::take
+//!        │                               outbox::snapshot, relay::plan, outbox::lease
+//!   publish, a lane per key, one unconfirmed message each                  relay::lane
+//!        │                               routing, sink
+//!   settle, filtered by lease id: done | retry at | dead | released        relay::settler
+//!                                        outbox::settle
+//! ```
+//!
+//! **The rule that carries the order:** publish a record only when you know that every earlier
+//! record of its key is done, dead by skip, or confirmed to you. See [`relay`].
+//!
+//! | | module | what it holds |
+//! |---|---|---|
+//! | given | [`config`] | settings: where they come from, what is wrong with them |
+//! | | [`ids`] | identities that must not be mixed up |
+//! | | [`telemetry`] | logs and metrics |
+//! | | [`failpoint`] | places where tests make the process die |
+//! | at rest | [`store`] | MongoDB: connection, errors, its clock |
+//! | | [`schema`] | what must be there, created and verified |
+//! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
+//! | moving | [`relay`] | take → publish → settle |
+//! | | [`routing`] | which sink, and where within it |
+//! | | [`sink`] | what a broker must promise; RabbitMQ, stdout |
+//! | | [`partition`] | the hash of keys; this instance's heartbeat |
+//! | in and out | [`run`] | builds the parts, supervises them, ends them |
+//! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
+//! | | [`cli`] | one file per command |
 
+// Given.
 pub mod config;
 pub mod failpoint;
 pub mod ids;
+pub mod telemetry;
+
+// At rest: the only modules that speak to MongoDB.
 pub mod outbox;
+pub mod schema;
+pub mod store;
+
+// Moving.
 pub mod partition;
 pub mod relay;
 pub mod routing;
 pub mod sink;
-pub mod store;
-pub mod telemetry;
+
+// In and out.
+pub mod cli;
+pub mod ops;
+pub mod run;

@@ -1,3 +1,9 @@
-//! The `postrider` command.
+//! The `postrider` binary: see `postrider::cli`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    let _failpoints = postrider::failpoint::init();
+    postrider::cli::main()
+}

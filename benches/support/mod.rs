@@ -10,6 +10,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Timestamp, doc};
 use futures_util::future::join_all;
 use postrider::outbox::collections::Collections;
+use postrider::schema::{self, SchemaOptions};
 
 /// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
 pub fn records() -> usize {
@@ -28,32 +29,8 @@ pub async fn outbox() -> Collections {
     let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
     let database = format!("bench_{}", uuid::Uuid::new_v4().simple());
     let collections = Collections::new(client, &database, "");
-    schema(&collections).await;
+    schema::apply(&collections, &SchemaOptions::default()).await.unwrap();
     collections
-}
-
-async fn schema(collections: &Collections) {
-    use mongodb::IndexModel;
-    use mongodb::options::IndexOptions;
-    let index = |name: &str, keys, partial| {
-        let options = IndexOptions::builder()
-            .name(name.to_owned())
-            .partial_filter_expression(Some(partial))
-            .build();
-        IndexModel::builder().keys(keys).options(options).build()
-    };
-    let pending = doc! { "status": "pending" };
-    collections
-        .records()
-        .create_indexes([
-            index("lane_idx", doc! { "partition": 1, "key": 1, "seq": 1 }, pending),
-            index("blocks_idx", doc! { "key": 1 }, doc! { "blocks": true }),
-            index("scheduled_idx", doc! { "visibleAt": 1 }, doc! { "status": "scheduled" }),
-            index("done_ttl_idx", doc! { "doneAt": 1 }, doc! { "status": "done" }),
-            index("dead_idx", doc! { "deadAt": 1 }, doc! { "status": "dead" }),
-        ])
-        .await
-        .unwrap();
 }
 
 /// Fills the outbox with 400-byte payloads over `keys` keys, round robin.

@@ -250,7 +250,7 @@ pub struct DeadLetter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Partitions {
-    /// Interval of heartbeats: not built yet, without effect.
+    /// Interval of heartbeats; one that a majority does not acknowledge stops the taking.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
     /// Age at which a heartbeat is stale: not built yet, without effect.

@@ -1,21 +1,31 @@
 //! Durations and sizes as people write them: text with a unit.
 
 /// `"30s"`, `"1m30s"`, `"500ms"`.
-pub(crate) mod duration {
+pub mod duration {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
     const WANTED: &str = r#"a text with a unit, such as "30s" or "1m30s""#;
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    /// Reads a text with a unit.
+    ///
+    /// # Errors
+    ///
+    /// Anything else, with an example of what is wanted.
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
         let value = toml::Value::deserialize(input)?;
         let text = value.as_str().ok_or_else(|| serde::de::Error::custom(wrong(&value)))?;
         humantime::parse_duration(text)
             .map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
     }
 
-    pub(crate) fn serialize<S: Serializer>(value: &Duration, output: S) -> Result<S::Ok, S::Error> {
+    /// Writes what [`deserialize`] reads back.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &Duration, output: S) -> Result<S::Ok, S::Error> {
         output.serialize_str(&humantime::format_duration(*value).to_string().replace(' ', ""))
     }
 
@@ -25,13 +35,18 @@ pub(crate) mod duration {
 }
 
 /// `"16MiB"`, `"500KB"`, `"100B"`.
-pub(crate) mod size {
+pub mod size {
     use bytesize::ByteSize;
     use serde::{Deserialize, Deserializer, Serializer};
 
     const WANTED: &str = r#"a text with a unit, such as "16MiB""#;
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    /// Reads a text with a unit, into bytes.
+    ///
+    /// # Errors
+    ///
+    /// Anything else, with an example of what is wanted.
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
         let value = toml::Value::deserialize(input)?;
         let text = value.as_str().ok_or_else(|| serde::de::Error::custom(wrong(&value)))?;
         if !text.ends_with(|last: char| last.is_ascii_alphabetic()) {
@@ -42,7 +57,12 @@ pub(crate) mod size {
             .map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
     }
 
-    pub(crate) fn serialize<S: Serializer>(value: &u64, output: S) -> Result<S::Ok, S::Error> {
+    /// Writes what [`deserialize`] reads back.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &u64, output: S) -> Result<S::Ok, S::Error> {
         output.serialize_str(&in_units(*value))
     }
 

@@ -1,7 +1,24 @@
-//! map
+//! The outbox at rest: one collection of records, and everything that speaks to it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`fields`], [`collections`] | the names of the contract |
+//! | [`enqueue`] | inserts a record in the caller's transaction |
+//! | [`record`], [`content`], [`payload`] | reads a record: what the relay needs, what the producer wrote |
+//! | [`snapshot`], [`position`] | reads what is pending, as of one point in time |
+//! | [`lease`] | takes records, by the server's clock |
+//! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
+//! | [`repair`] | stamps, promotes, and buries what can't be leased |
+//! | [`inspect`] | figures and lists for people |
+//!
+//! Every write is one conditional update: it names the state that it expects, and whoever
+//! matched nothing learns that the record has passed to another.
+
 pub mod collections;
 pub mod content;
+pub mod enqueue;
 pub mod fields;
+pub mod inspect;
 pub mod lease;
 pub mod payload;
 pub mod position;
@@ -11,3 +28,5 @@ pub mod repair;
 pub mod settle;
 pub mod snapshot;
 mod write;
+
+pub use enqueue::{NewRecord, Outbox};

@@ -35,7 +35,7 @@ impl LaneKey {
 ///
 /// Decoding never fails: a field of the relay's that has the wrong type is absent,
 /// one of the producer's is judged when the message is made
-/// ([`into_message`](crate::outbox::message)), and a document whose bytes are broken
+/// ([`content`](Self::content)), and a document whose bytes are broken
 /// keeps what could be read before the breach.
 #[derive(Clone, Debug)]
 pub struct Record {

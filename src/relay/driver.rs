@@ -248,6 +248,7 @@ impl<S: Sink> Driver<S> {
     }
 
     async fn run(&mut self) -> Result<(), RelayError> {
+        self.on_owned();
         // Leases and due times are judged by it: nothing is taken before it is known.
         self.learn_time().await;
         while !self.shared.is_stopping() {
@@ -258,6 +259,7 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
                 Some(lane) = self.refills.recv() => self.targets.push_back(Target::Refill(lane)),
                 () = self.wake.woken() => self.on_wake(),
+                Ok(()) = self.owned.changed() => self.on_owned(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
@@ -345,7 +347,6 @@ impl<S: Sink> Driver<S> {
     ) {
         let shared = self.shared.clone();
         let owned = self.owned.borrow().clone();
-        shared.metrics.partitions_owned(owned.len());
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
         self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
@@ -496,6 +497,13 @@ impl<S: Sink> Driver<S> {
         for hint in hints {
             self.targets.push_back(Target::Key { partition: hint.partition, key: hint.key });
         }
+    }
+
+    /// Partitions came or went: a look from the beginning.
+    fn on_owned(&mut self) {
+        self.shared.metrics.partitions_owned(self.owned.borrow().len());
+        self.next_rotation = Instant::now();
+        self.pause = SHORTEST_PAUSE;
     }
 
     fn on_store_error(&mut self, error: &StoreError) {

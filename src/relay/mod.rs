@@ -13,9 +13,9 @@
 //! | [`lane`] | one key's records, one unconfirmed at a time |
 //! | [`delivery`] | one record: address, gate, publish, verdict |
 //! | [`gate`] | a sink's door: shut and probed while the broker is down |
-//! | [`settler`] | outcomes on their way back, in batches |
+//! | `settler` | outcomes on their way back, in batches |
 //! | [`renewal`] | leases kept alive under a slow publish |
-//! | [`housekeeping`] | scheduled records, odd partitions, the server's clock |
+//! | `housekeeping` | scheduled records, odd partitions, the server's clock |
 //! | [`hands`], [`held`], [`shared`] | the books |
 
 pub mod backoff;

@@ -55,6 +55,17 @@ pub enum Target {
     Refill(Arc<Lane>),
 }
 
+impl Target {
+    /// Where it lies; `None` for a record whose partition is yet to be stamped.
+    fn partition(&self) -> Option<u8> {
+        match self {
+            Self::Key { partition, .. } => Some(*partition),
+            Self::Alone(record) => record.partition,
+            Self::Refill(lane) => Some(lane.partition),
+        }
+    }
+}
+
 impl Look {
     fn refills(&self) -> Vec<Arc<Lane>> {
         let Self::Targets(targets) = self else { return Vec::new() };
@@ -142,6 +153,10 @@ impl<S: Sink> Shared<S> {
             }
             Look::Targets(targets) => {
                 for target in targets {
+                    if !target.partition().is_none_or(|partition| owned.contains(&partition)) {
+                        self.turn_down(target, &mut seen);
+                        continue;
+                    }
                     let turn_of = match &target {
                         Target::Alone(record) => Some(record.lane.clone()),
                         Target::Key { .. } | Target::Refill(_) => None,
@@ -160,6 +175,19 @@ impl<S: Sink> Shared<S> {
             }
         }
         Ok(seen)
+    }
+
+    /// Its partition is not ours (any more): nothing is read.
+    fn turn_down(&self, target: Target, seen: &mut Seen) {
+        match target {
+            Target::Key { .. } => {}
+            Target::Alone(record) => {
+                self.hands.free(&record.lane);
+            }
+            Target::Refill(lane) => {
+                seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
+            }
+        }
     }
 
     /// Enters a plan's holds and runs in the book; the rest is for the second half.

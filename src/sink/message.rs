@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// One outbox record as a sink sees it: independent of MongoDB and of any broker.
 ///
-/// Made once per delivery by `outbox::Record::into_message`; the same record
+/// Made once per delivery by the relay from the record's [`Content`](crate::outbox::content::Content); the same record
 /// gives the same message (and id) on every delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {

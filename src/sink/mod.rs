@@ -7,8 +7,11 @@
 //! | [`stdout`] | one JSON object per line |
 //! | [`any`] | the sink that the configuration chose |
 
+pub mod any;
 mod error;
 pub mod message;
+pub mod rabbitmq;
+pub mod stdout;
 
 use std::future::Future;
 

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bson::{Document, doc};
 use mongodb::options::{
     Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
 use mongodb::{Client, Database};
 
-use crate::store::error::StoreError;
+use crate::store::error::{StoreError, within};
+use crate::store::limits;
 
 /// How long the driver looks for a primary before an operation fails, unless the
 /// URI's `serverSelectionTimeoutMS` says otherwise. Below every limit in
@@ -40,9 +42,36 @@ pub async fn client(uri: &str) -> Result<Client, StoreError> {
     })
 }
 
-/// A database of the client's, on the primary.
-pub fn database(client: &Client, name: &str) -> Database {
-    client.database(name)
+/// What kind of deployment answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// A single server without replication: no snapshot reads, no transactions.
+    Standalone,
+    /// A replica set, of this name.
+    ReplicaSet(String),
+    /// A sharded cluster, through mongos.
+    Sharded,
+}
+
+/// Asks the deployment what it is; also the first proof that it answers and lets us in.
+///
+/// # Errors
+///
+/// No answer, or a refusal: wrong credentials, no privilege to read.
+pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
+    let ask = |command: Document, action: &'static str| async move {
+        let asking = database.run_command(command).selection_criteria(primary());
+        within(action, limits::BATCH, asking.into_future()).await
+    };
+    let hello = ask(doc! { "hello": 1 }, "reach MongoDB").await?;
+    // `hello` is answered to strangers too; this is not.
+    let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
+    ask(first, "look into the database").await?;
+    Ok(match (hello.get_str("setName"), hello.get_str("msg")) {
+        (Ok(name), _) => Topology::ReplicaSet(name.to_owned()),
+        (_, Ok("isdbgrid")) => Topology::Sharded,
+        _ => Topology::Standalone,
+    })
 }
 
 /// Reads go where the writes are.

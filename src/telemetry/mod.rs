@@ -3,4 +3,4 @@
 mod log;
 pub mod metrics;
 
-pub use log::{chain, init};
+pub use log::{chain, check_level, init};

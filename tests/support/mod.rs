@@ -4,10 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
 pub mod fragile;
+pub mod history;
 pub mod outbox;
 pub mod peer;
+pub mod producers;
 pub mod proxy;
 pub mod relay;
+pub mod replica_set;
+pub mod schema;
 pub mod sink;
 pub mod spy;
 pub mod stage;

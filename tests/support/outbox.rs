@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, Timestamp, doc};
-use mongodb::options::IndexOptions;
-use mongodb::{Client, Collection, IndexModel};
+use mongodb::{Client, Collection};
+use postrider::config::tree::Validator;
 use postrider::outbox::collections::Collections;
+use postrider::schema::{self, SchemaOptions};
 
 /// The variable with the URI of the test run's replica set.
 const URI: &str = "POSTRIDER_TEST_MONGODB_URI";
@@ -34,32 +35,10 @@ impl TestOutbox {
         let client = postrider::store::connect::client(uri).await.unwrap();
         let database = format!("test_{}", uuid::Uuid::new_v4().simple());
         let collections = Collections::new(client.clone(), &database, "");
-        let outbox = Self { client, database, collections };
-        outbox.make_indexes().await;
-        outbox
-    }
-
-    async fn make_indexes(&self) {
-        let records = self.collections.records();
-        let index = |name: &str, keys: Document, partial: Document| {
-            let options = IndexOptions::builder()
-                .name(name.to_owned())
-                .partial_filter_expression(partial)
-                .build();
-            IndexModel::builder().keys(keys).options(options).build()
-        };
-        records
-            .create_indexes([
-                index(
-                    "lane_idx",
-                    doc! { "partition": 1, "key": 1, "seq": 1 },
-                    doc! { "status": "pending" },
-                ),
-                index("blocks_idx", doc! { "key": 1 }, doc! { "blocks": true }),
-                index("scheduled_idx", doc! { "visibleAt": 1 }, doc! { "status": "scheduled" }),
-            ])
-            .await
-            .unwrap();
+        // No validator: many a test inserts what a producer must not.
+        let options = SchemaOptions { validator: Validator::Off, ..SchemaOptions::default() };
+        schema::apply(&collections, &options).await.unwrap();
+        Self { client, database, collections }
     }
 
     /// The records, decoded.

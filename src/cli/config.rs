@@ -1,0 +1,18 @@
+//! `postrider config`.
+
+use clap::Subcommand;
+
+use crate::cli::{Failure, Given, output};
+use crate::config::print::print;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Print the whole configuration, with where each value came from; secrets as ***
+    Print,
+}
+
+pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Print => output::text(&print(&given.load()?)),
+    }
+}

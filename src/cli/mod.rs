@@ -1,0 +1,129 @@
+//! The command line: arguments → configuration → a command → an exit code.
+//!
+//! 0 is success, 1 a failure, 2 wrong usage or configuration (contract, section 6).
+
+mod check;
+mod completions;
+mod config;
+mod outbox;
+mod output;
+mod run;
+mod schema;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::load::{Inputs, Loaded, load};
+use crate::config::{Problem, Resolved, resolve};
+use crate::telemetry::chain;
+
+/// Transactional outbox relay for MongoDB: delivers pending records to RabbitMQ or Kafka, in
+/// the order of their keys.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    given: Given,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where the configuration comes from, for every command.
+#[derive(Debug, Args)]
+struct Given {
+    /// Configuration file (TOML); without one: defaults and environment
+    #[arg(long, value_name = "FILE", env = "POSTRIDER_CONFIG", global = true)]
+    config: Option<PathBuf>,
+    /// Override one key, as in --set relay.batch_size=100 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    set: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Relay until SIGTERM
+    Run,
+    /// Probe everything that `run` needs, and say what to mend
+    Check(check::Options),
+    /// Collections and indexes
+    #[command(subcommand)]
+    Schema(schema::Command),
+    /// The outbox's records
+    #[command(subcommand)]
+    Outbox(outbox::Command),
+    /// The configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Completions for a shell, on standard output
+    Completions(completions::Options),
+}
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+enum Failure {
+    /// Usage or configuration: exit code 2. One line each.
+    Usage(Vec<String>),
+    /// Anything else: exit code 1.
+    Failed(anyhow::Error),
+    /// Told already, on standard output: exit code 1.
+    Told,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Given {
+    fn load(&self) -> Result<Loaded, Failure> {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
+        load(&inputs).map_err(|error| Failure::Usage(vec![chain(&error)]))
+    }
+
+    fn resolve(&self) -> Result<Resolved, Failure> {
+        let problems = |problems: Vec<Problem>| {
+            Failure::Usage(problems.iter().map(ToString::to_string).collect())
+        };
+        resolve(&self.load()?).map_err(problems)
+    }
+}
+
+/// Runs the command of this process's arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Command::Run => run::run(&cli.given),
+        Command::Check(options) => check::run(&cli.given, options),
+        Command::Schema(command) => schema::run(&cli.given, command),
+        Command::Outbox(command) => outbox::run(&cli.given, command),
+        Command::Config(command) => config::run(&cli.given, command),
+        Command::Completions(options) => completions::run(options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(problems)) => {
+            for problem in problems {
+                eprintln!("error: {problem}");
+            }
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Told) => ExitCode::FAILURE,
+    }
+}
+
+/// A runtime for the commands that ask a server something.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
+    runtime.block_on(work)
+}

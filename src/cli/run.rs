@@ -1,0 +1,59 @@
+//! `postrider run`.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::cli::{Failure, Given, block_on};
+use crate::config::resolve;
+use crate::config::resolve::log_as_json;
+use crate::telemetry;
+
+pub(super) fn run(given: &Given) -> Result<(), Failure> {
+    let loaded = given.load()?;
+    let plan = resolve(&loaded)
+        .map_err(|problems| Failure::Usage(problems.iter().map(ToString::to_string).collect()))?;
+    let log = &loaded.config.log;
+    telemetry::init(log_as_json(log.format), &log.level)
+        .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
+    let metrics = telemetry::metrics::install().context("failed to install the metrics")?;
+    block_on(async {
+        let stop = CancellationToken::new();
+        let signals = Signals::listen().context("failed to listen for signals")?;
+        tokio::spawn(signals.watch(stop.clone()));
+        let ended = crate::run::run(plan, metrics, stop).await;
+        ended.map_err(|error| Failure::Failed(error.into()))
+    })
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The first signal stops in good order, the second at once.
+    async fn watch(mut self, stop: CancellationToken) {
+        self.next().await;
+        info!("stopping; a second signal ends at once");
+        stop.cancel();
+        self.next().await;
+        warn!("a second signal: ending at once, what is in flight waits out its lease");
+        std::process::exit(1);
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `postrider schema`: collections and indexes.
+
+use anyhow::Context;
+use clap::Subcommand;
+
+use crate::cli::{Failure, Given, block_on, output};
+use crate::outbox::collections::Collections;
+use crate::schema::{self, SchemaOptions};
+use crate::store::connect;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Create what is missing; adjust the retention
+    Apply,
+    /// Print a mongosh script that does the same (needs no server)
+    Print,
+    /// Print a line per difference; exit code 1 if there is any
+    Verify,
+}
+
+pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
+    if let Command::Print = command {
+        let outbox = given.load()?.config.outbox;
+        return output::text(&schema::script(
+            &outbox.collection_prefix,
+            &SchemaOptions::from(&outbox),
+        ));
+    }
+    let plan = given.resolve()?;
+    let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
+    block_on(async {
+        let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
+        let collections = Collections::new(client, &plan.database, &plan.prefix);
+        match command {
+            Command::Print => Ok(()),
+            Command::Apply => {
+                let applied = schema::apply(&collections, &options).await;
+                let applied = applied.context("the schema cannot be applied")?;
+                let mut lines = String::new();
+                for collection in &applied.collections {
+                    lines.push_str(&format!("created collection {collection}\n"));
+                }
+                for index in &applied.indexes {
+                    lines.push_str(&format!("created index {index}\n"));
+                }
+                if let Some(seconds) = applied.expire_after_seconds {
+                    lines.push_str(&format!("adjusted the retention to {seconds} s\n"));
+                }
+                if lines.is_empty() {
+                    lines.push_str("nothing was missing\n");
+                }
+                output::text(&lines)
+            }
+            Command::Verify => {
+                let differences = schema::verify(&collections, &options).await;
+                let differences = differences.context("the schema cannot be verified")?;
+                let lines: String =
+                    differences.iter().map(|difference| format!("{difference}\n")).collect();
+                output::text(&lines)?;
+                match differences.is_empty() {
+                    true => Ok(()),
+                    false => Err(Failure::Told),
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,162 @@
+//! `postrider config print`: TOML that parses back, with where each value came from.
+
+use toml::{Table, Value};
+
+use crate::config::keys::{self, Holds};
+use crate::config::load::{Loaded, Origin};
+
+/// What stands in a secret's place.
+const HIDDEN: &str = "***";
+
+/// Words in the names of librdkafka properties that hold a secret.
+const SECRET_WORDS: [&str; 5] = ["password", "secret", "passphrase", "oauthbearer.config", ".pem"];
+
+/// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
+pub fn print(loaded: &Loaded) -> String {
+    // A tree of plain values: nothing in it can fail to serialise.
+    let tree = Table::try_from(&loaded.config).unwrap_or_default();
+    let mut printer = Printer { loaded, text: String::new() };
+    printer.section(&tree, &mut Vec::new());
+    printer.text.trim_start().to_owned()
+}
+
+struct Printer<'a> {
+    loaded: &'a Loaded,
+    text: String,
+}
+
+impl Printer<'_> {
+    fn section(&mut self, table: &Table, path: &mut Vec<String>) {
+        let is_leaf = |path: &[String], value: &Value| {
+            !value.is_table() || keys::holds(path) == Some(Holds::Tree)
+        };
+        let mut leaves = String::new();
+        for (name, value) in table {
+            path.push(name.clone());
+            if is_leaf(path, value) && path != &["routes"] {
+                let shown = hide(path, value);
+                let origin = self.loaded.origins.get(path.as_slice()).unwrap_or(&Origin::Default);
+                leaves.push_str(&format!("{} = {shown} # {origin}\n", quoted(name)));
+            }
+            path.pop();
+        }
+        if !leaves.is_empty() {
+            if !path.is_empty() {
+                self.text.push_str(&format!("\n[{}]\n", dotted(path)));
+            }
+            self.text.push_str(&leaves);
+        }
+        for (name, value) in table {
+            path.push(name.clone());
+            match value {
+                Value::Table(below) if !is_leaf(path, value) => self.section(below, path),
+                Value::Array(routes) if path == &["routes"] => self.routes(routes),
+                _ => {}
+            }
+            path.pop();
+        }
+    }
+
+    fn routes(&mut self, routes: &[Value]) {
+        let origin = self.loaded.origin(&["routes"]);
+        for route in routes.iter().filter_map(Value::as_table) {
+            self.text.push_str(&format!("\n[[routes]] # {origin}\n"));
+            for (name, value) in route {
+                if value.as_table().is_some_and(Table::is_empty) {
+                    continue;
+                }
+                self.text.push_str(&format!("{} = {value}\n", quoted(name)));
+            }
+        }
+    }
+}
+
+fn dotted(path: &[String]) -> String {
+    path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
+}
+
+/// A name as TOML wants it.
+fn quoted(name: &str) -> String {
+    let bare = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+    match !name.is_empty() && name.chars().all(bare) {
+        true => name.to_owned(),
+        false => Value::String(name.to_owned()).to_string(),
+    }
+}
+
+/// The value without secrets. (URIs hide their own.)
+fn hide(path: &[String], value: &Value) -> Value {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (names.as_slice(), value) {
+        (["api", "tokens"], Value::Array(tokens)) => {
+            Value::Array(vec![Value::String(HIDDEN.into()); tokens.len()])
+        }
+        (["sinks", _, "properties", ..], Value::Table(properties)) => {
+            let shown = properties.iter().map(|(name, value)| {
+                let mut below = path.to_vec();
+                below.push(name.clone());
+                (name.clone(), hide(&below, value))
+            });
+            Value::Table(shown.collect())
+        }
+        (["sinks", _, "properties", .., name], value) => {
+            let name = name.to_lowercase();
+            match SECRET_WORDS.iter().any(|word| name.contains(word)) {
+                true => Value::String(HIDDEN.into()),
+                false => value.clone(),
+            }
+        }
+        (_, value) => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::{Inputs, load};
+    use crate::config::tree::Config;
+
+    fn loaded(settings: &[&str]) -> Loaded {
+        let set = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        load(&Inputs { set, ..Inputs::default() }).unwrap()
+    }
+
+    #[test]
+    fn what_is_printed_parses_back_to_the_same() {
+        let loaded = loaded(&[
+            "mongo.database=app",
+            "sinks.\"a b\".kind=stdout",
+            "routes=[{type = \"Order*\", headers = {a = \"{type}\"}}]",
+            "relay.batch_bytes=3KiB",
+        ]);
+
+        let printed = print(&loaded);
+
+        let parsed: Config = toml::from_str(&printed).unwrap();
+        assert_eq!(parsed, loaded.config, "{printed}");
+    }
+
+    #[test]
+    fn each_value_says_where_it_came_from() {
+        let printed = print(&loaded(&["relay.batch_size=7"]));
+
+        assert!(printed.contains("batch_size = 7 # --set"), "{printed}");
+        assert!(printed.contains("max_attempts = 10 # default"), "{printed}");
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let printed = print(&loaded(&[
+            "mongo.uri=mongodb://u:hidden@h/db",
+            "sinks.r.kind=rabbitmq",
+            "sinks.r.uri=amqp://u:hidden@h",
+            "sinks.k.kind=kafka",
+            "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
+            "api.tokens=[\"hidden\"]",
+        ]));
+
+        assert!(!printed.contains("hidden"), "{printed}");
+        assert!(printed.contains("shown"), "{printed}");
+        assert!(toml::from_str::<Config>(&printed).is_ok(), "{printed}");
+    }
+}

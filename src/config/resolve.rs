@@ -1,0 +1,648 @@
+//! From settings to what the parts are built from, by the rules that span several keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::config::load::Loaded;
+use crate::config::secret::SecretUri;
+use crate::config::tree::{
+    BackoffKind, Config, LogFormat, OnDead, Ordering, Sink, SinkKind, Validator,
+};
+use crate::ids::SinkName;
+use crate::outbox::fields::ATTEMPT_LIMIT;
+use crate::relay::backoff::{Backoff, Kind};
+use crate::relay::settings::Settings;
+use crate::routing::{Glob, Route, Router, SinkRules, Template};
+use crate::sink::rabbitmq::RabbitMqSettings;
+
+/// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
+const LONGEST_RETENTION: Duration = Duration::from_secs(i32::MAX as u64);
+
+/// One rule that is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The key to change.
+    pub key: String,
+    /// What is wrong, and what would be right.
+    pub detail: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.detail)
+    }
+}
+
+/// Everything the parts need, checked.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The URI of MongoDB.
+    pub mongo: SecretUri,
+    /// The outbox's database.
+    pub database: String,
+    /// In front of the collections' names.
+    pub prefix: String,
+    /// Whether `run` creates the schema.
+    pub auto_init_schema: bool,
+    /// What the validator does.
+    pub validator: Validator,
+    /// How long a done record stays.
+    pub retention: Duration,
+    /// Whether this process relays.
+    pub relay_enabled: bool,
+    /// The relay's own settings.
+    pub relay: Settings,
+    /// Which sink and where.
+    pub router: Router,
+    /// The sinks by name.
+    pub sinks: BTreeMap<SinkName, SinkPlan>,
+    /// The partitions of this instance.
+    pub partitions: Vec<u8>,
+    /// How often this instance tells that it lives.
+    pub heartbeat: Duration,
+    /// Where liveness, readiness and metrics are served.
+    pub ops_listen: String,
+    /// What an operator should know, though it stops nothing.
+    pub warnings: Vec<String>,
+}
+
+/// How to make one sink.
+#[derive(Clone, Debug)]
+pub enum SinkPlan {
+    /// RabbitMQ.
+    RabbitMq(RabbitMqSettings),
+    /// Standard output, with this limit for a line.
+    Stdout(Duration),
+}
+
+/// `true` for JSON, `false` for text, `None` for whichever fits the output.
+pub fn log_as_json(format: LogFormat) -> Option<bool> {
+    match format {
+        LogFormat::Auto => None,
+        LogFormat::Json => Some(true),
+        LogFormat::Text => Some(false),
+    }
+}
+
+/// Applies every rule; problems are told all at once.
+///
+/// # Errors
+///
+/// The rules that are broken, each with its key and remedy.
+pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
+    let config = &loaded.config;
+    let mut rules = Rules::default();
+    let mongo = rules.mongo(config);
+    let database = rules.database(config, mongo.as_ref());
+    rules.outbox(config);
+    rules.relay(config);
+    let sinks = rules.sinks(config);
+    let routes = rules.routes(config);
+    let partitions = rules.partitions(config);
+    rules.log(config);
+    rules.unbuilt(config);
+    let warnings = warnings(loaded);
+    let (Some(mongo), Some(database)) = (mongo, database) else { return Err(rules.problems) };
+    if !rules.problems.is_empty() {
+        return Err(rules.problems);
+    }
+    let default_sink = config.relay.default_sink.as_deref().map(SinkName::from);
+    let addresses = sinks.iter().map(|(name, (_, rules))| (name.clone(), rules.clone())).collect();
+    Ok(Resolved {
+        mongo,
+        database,
+        prefix: config.outbox.collection_prefix.clone(),
+        auto_init_schema: config.outbox.auto_init_schema,
+        validator: config.outbox.validator,
+        retention: config.outbox.retention,
+        relay_enabled: config.relay.enabled,
+        relay: settings(config),
+        router: Router::new(routes, addresses, default_sink),
+        sinks: sinks.into_iter().map(|(name, (plan, _))| (name, plan)).collect(),
+        partitions,
+        heartbeat: config.partitions.heartbeat,
+        ops_listen: config.ops.listen.clone(),
+        warnings,
+    })
+}
+
+fn settings(config: &Config) -> Settings {
+    let relay = &config.relay;
+    Settings {
+        batch_size: relay.batch_size,
+        batch_bytes: usize::try_from(relay.batch_bytes).unwrap_or(usize::MAX),
+        poll_interval: relay.poll_interval,
+        lease: relay.lease,
+        max_attempts: relay.max_attempts,
+        ordered: relay.ordering == Ordering::Key,
+        block_on_dead: relay.on_dead == OnDead::Block,
+        backoff: Backoff {
+            kind: match relay.backoff.kind {
+                BackoffKind::Fixed => Kind::Fixed,
+                BackoffKind::Linear => Kind::Linear,
+                BackoffKind::Exponential => Kind::Exponential,
+            },
+            initial: relay.backoff.initial,
+            factor: relay.backoff.factor,
+            max: relay.backoff.max,
+            jitter: relay.backoff.jitter,
+        },
+        shutdown_timeout: relay.shutdown_timeout,
+        probe_max: relay.probe_max,
+    }
+}
+
+/// Keys that are known and have no effect in this build.
+const INERT: [(&[&str], &str); 7] = [
+    (&["relay", "follow"], "the change stream is not built yet: the relay polls"),
+    (&["partitions", "stale_after"], "the assignment of partitions is not built yet"),
+    (&["partitions", "rebalance"], "the assignment of partitions is not built yet"),
+    (&["events"], "the append path is not built yet"),
+    (&["snapshots"], "snapshots are not built yet"),
+    (&["prepare"], "prepare keys are not built yet"),
+    (&["api"], "the HTTP API is not built yet"),
+];
+
+fn warnings(loaded: &Loaded) -> Vec<String> {
+    let relay = &loaded.config.relay;
+    let mut warnings: Vec<String> = INERT
+        .iter()
+        .filter(|(path, _)| loaded.is_set(path))
+        .map(|(path, why)| format!("{} has no effect: {why}", path.join(".")))
+        .collect();
+    if relay.ordering == Ordering::None && relay.on_dead == OnDead::Block {
+        warnings.push(
+            "relay.on_dead = \"block\" has no effect with relay.ordering = \"none\"".to_owned(),
+        );
+    }
+    warnings
+}
+
+#[derive(Default)]
+struct Rules {
+    problems: Vec<Problem>,
+}
+
+type Sinks = BTreeMap<SinkName, (SinkPlan, SinkRules)>;
+
+impl Rules {
+    fn wrong(&mut self, key: impl Into<String>, detail: impl Into<String>) {
+        self.problems.push(Problem { key: key.into(), detail: detail.into() });
+    }
+
+    fn unless(&mut self, right: bool, key: impl Into<String>, detail: impl Into<String>) {
+        if !right {
+            self.wrong(key, detail);
+        }
+    }
+
+    fn mongo(&mut self, config: &Config) -> Option<SecretUri> {
+        let mongo = &config.mongo;
+        let of_source = || mongo.sources.get(&mongo.source).map(|source| &source.uri);
+        let of_string = || config.connection_strings.get(&mongo.source);
+        let uri = mongo.uri.as_ref().or_else(of_source).or_else(of_string);
+        if uri.is_none() {
+            let source = &mongo.source;
+            let detail = format!(
+                "is not set; set it, or mongo.sources.{source}.uri, or connection_strings.{source}"
+            );
+            self.wrong("mongo.uri", detail);
+        }
+        if let Some(uri) = uri
+            && let Err(error) = mongodb::options::ConnectionString::parse(uri.expose())
+        {
+            // The driver's words name the part that is wrong, and may quote it.
+            let shown = error.to_string().replace(uri.expose(), &uri.redacted());
+            self.wrong("mongo.uri", format!("is no MongoDB URI: {shown}"));
+        }
+        uri.cloned()
+    }
+
+    fn database(&mut self, config: &Config, uri: Option<&SecretUri>) -> Option<String> {
+        let own = config.outbox.database.as_ref().map(|name| ("outbox.database", name.clone()));
+        let all = config.mongo.database.as_ref().map(|name| ("mongo.database", name.clone()));
+        let of_uri = || {
+            let name = uri.and_then(|uri| database_in(uri.expose()))?;
+            Some(("mongo.uri", name))
+        };
+        let Some((key, name)) = own.or(all).or_else(of_uri) else {
+            if uri.is_some() {
+                let detail = "is not set, and the URI names no database; set it, or write the URI as \
+                              mongodb://host/database";
+                self.wrong("mongo.database", detail);
+            }
+            return None;
+        };
+        let legal = !name.is_empty()
+            && name.len() < 64
+            && !name.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
+        self.unless(legal, key, format!("{name:?} is no name for a MongoDB database"));
+        Some(name)
+    }
+
+    fn outbox(&mut self, config: &Config) {
+        let prefix = &config.outbox.collection_prefix;
+        let legal =
+            |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
+        self.unless(
+            prefix.chars().all(legal),
+            "outbox.collection_prefix",
+            format!("{prefix:?} has other characters than letters, digits, _ . -"),
+        );
+        self.unless(
+            config.outbox.retention <= LONGEST_RETENTION,
+            "outbox.retention",
+            "is above 68 years, MongoDB's limit",
+        );
+    }
+
+    fn relay(&mut self, config: &Config) {
+        let relay = &config.relay;
+        self.unless(
+            (1..=10_000).contains(&relay.batch_size),
+            "relay.batch_size",
+            "is to be from 1 to 10000",
+        );
+        self.unless(relay.batch_bytes > 0, "relay.batch_bytes", "is to be above 0");
+        self.unless(
+            relay.poll_interval >= Duration::from_millis(10),
+            "relay.poll_interval",
+            "is to be at least 10ms",
+        );
+        self.unless(
+            relay.lease >= Duration::from_secs(1),
+            "relay.lease",
+            "is to be at least 1s: shorter than MongoDB's answer under load it would expire unused",
+        );
+        let limit = ATTEMPT_LIMIT.unsigned_abs();
+        self.unless(
+            (1..=limit).contains(&relay.max_attempts),
+            "relay.max_attempts",
+            format!("is to be from 1 to {limit}"),
+        );
+        self.unless(
+            relay.probe_max >= Duration::from_millis(100),
+            "relay.probe_max",
+            "is to be at least 100ms",
+        );
+        let backoff = &relay.backoff;
+        self.unless(
+            backoff.factor.is_finite() && backoff.factor >= 1.0,
+            "relay.backoff.factor",
+            "is to be at least 1.0",
+        );
+        self.unless(
+            (0.0..=1.0).contains(&backoff.jitter),
+            "relay.backoff.jitter",
+            "is to be from 0.0 to 1.0",
+        );
+        self.unless(
+            backoff.max >= backoff.initial,
+            "relay.backoff.max",
+            "is below relay.backoff.initial",
+        );
+        if let Some(sink) = &relay.default_sink {
+            self.is_sink(config, "relay.default_sink", sink);
+        }
+    }
+
+    fn is_sink(&mut self, config: &Config, key: &str, sink: &str) {
+        let names: Vec<&str> = config.sinks.keys().map(String::as_str).collect();
+        self.unless(
+            config.sinks.contains_key(sink),
+            key,
+            format!("there is no sink {sink:?}; there is {}", list(&names)),
+        );
+    }
+
+    fn sinks(&mut self, config: &Config) -> Sinks {
+        if config.relay.enabled {
+            let detail = "there is no sink; add one, such as [sinks.orders] with kind = \
+                          \"rabbitmq\" and uri, or set relay.enabled = false";
+            self.unless(!config.sinks.is_empty(), "sinks", detail);
+        }
+        let mut sinks = Sinks::new();
+        for (name, sink) in &config.sinks {
+            if let Some(made) = self.sink(config, name, sink) {
+                sinks.insert(SinkName::from(name.as_str()), made);
+            }
+        }
+        sinks
+    }
+
+    fn sink(&mut self, config: &Config, name: &str, sink: &Sink) -> Option<(SinkPlan, SinkRules)> {
+        let key = |key: &str| format!("sinks.{name}.{key}");
+        self.unless(
+            sink.timeout > Duration::ZERO && sink.timeout < config.relay.lease,
+            key("timeout"),
+            "is to be above 0 and below relay.lease: a publish that outlives its lease is repeated",
+        );
+        self.unless(
+            sink.key_window == 1,
+            key("key_window"),
+            "more than one unconfirmed message per key is not built yet; leave it at 1",
+        );
+        self.unless(!sink.cloudevents, key("cloudevents"), "is not built yet; leave it false");
+        self.unless(sink.declare.is_none(), key("declare"), "is not built yet; leave it out");
+        let kafka = [
+            ("brokers", sink.brokers.is_some()),
+            ("topic", sink.topic.is_some()),
+            ("properties", sink.properties.is_some()),
+        ];
+        let rabbitmq = [
+            ("uri", sink.uri.is_some()),
+            ("exchange", sink.exchange.is_some()),
+            ("routing_key", sink.routing_key.is_some()),
+            ("mandatory", sink.mandatory.is_some()),
+        ];
+        let foreign = |of: &[(&'static str, bool)]| -> Vec<&'static str> {
+            of.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
+        };
+        let (foreign, kind) = match sink.kind {
+            SinkKind::Rabbitmq => (foreign(&kafka), "rabbitmq"),
+            SinkKind::Kafka => (foreign(&rabbitmq), "kafka"),
+            SinkKind::Stdout => ([foreign(&kafka), foreign(&rabbitmq)].concat(), "stdout"),
+        };
+        for other in foreign {
+            self.wrong(key(other), format!("is not for a sink of kind {kind:?}; leave it out"));
+        }
+        let template = |text: &Option<String>, default: &str| {
+            Template::parse(text.as_deref().unwrap_or(default))
+        };
+        let destination = template(&sink.exchange, "");
+        let routing_key = template(&sink.routing_key, "{type}");
+        for (name, parsed) in [("exchange", &destination), ("routing_key", &routing_key)] {
+            if let Err(error) = parsed {
+                self.wrong(key(name), error.to_string());
+            }
+        }
+        let rules = SinkRules {
+            destination: destination.ok()?,
+            key: Some(routing_key.ok()?),
+            allow: sink.allow.iter().map(|glob| Glob::new(glob)).collect(),
+        };
+        let plan = match sink.kind {
+            SinkKind::Kafka => {
+                self.wrong(
+                    key("kind"),
+                    "\"kafka\" is not built yet; use \"rabbitmq\" or \"stdout\"",
+                );
+                return None;
+            }
+            SinkKind::Stdout => SinkPlan::Stdout(sink.timeout),
+            SinkKind::Rabbitmq => {
+                let Some(uri) = sink.uri.clone() else {
+                    let detail = "is not set; write it as amqp://user:password@host:5672/vhost";
+                    self.wrong(key("uri"), detail);
+                    return None;
+                };
+                let settings = RabbitMqSettings {
+                    name: SinkName::from(name),
+                    uri,
+                    mandatory: sink.mandatory.unwrap_or(true),
+                    timeout: sink.timeout,
+                };
+                if let Err(error) = crate::sink::rabbitmq::RabbitMq::new(settings.clone()) {
+                    self.wrong(key("uri"), format!("is no AMQP URI: {error}"));
+                }
+                SinkPlan::RabbitMq(settings)
+            }
+        };
+        Some((plan, rules))
+    }
+
+    fn routes(&mut self, config: &Config) -> Vec<Route> {
+        let mut routes = Vec::new();
+        for (at, route) in config.routes.iter().enumerate() {
+            let key = |key: &str| format!("routes.{at}.{key}");
+            if let Some(sink) = &route.sink {
+                self.is_sink(config, &key("sink"), sink);
+            }
+            let mut parse = |name: &str, text: &str| match Template::parse(text) {
+                Ok(template) => Some(template),
+                Err(error) => {
+                    self.wrong(key(name), error.to_string());
+                    None
+                }
+            };
+            let headers = route.headers.iter().filter_map(|(name, text)| {
+                Some((name.clone(), parse(&format!("headers.{name}"), text)?))
+            });
+            let headers = headers.collect();
+            routes.push(Route {
+                kind: route.kind.as_deref().map(Glob::new),
+                sink: route.sink.as_deref().map(SinkName::from),
+                destination: route
+                    .destination
+                    .as_deref()
+                    .and_then(|text| parse("destination", text)),
+                key: route.key.as_deref().and_then(|text| parse("key", text)),
+                headers,
+            });
+        }
+        routes
+    }
+
+    fn partitions(&mut self, config: &Config) -> Vec<u8> {
+        self.unless(
+            config.partitions.heartbeat >= Duration::from_millis(100),
+            "partitions.heartbeat",
+            "is to be at least 100ms",
+        );
+        let Some(text) = &config.partitions.fixed else { return (0..=u8::MAX).collect() };
+        match partition_set(text) {
+            Ok(partitions) => partitions,
+            Err(detail) => {
+                self.wrong("partitions.static", detail);
+                Vec::new()
+            }
+        }
+    }
+
+    fn log(&mut self, config: &Config) {
+        if let Err(error) = crate::telemetry::check_level(&config.log.level) {
+            let detail = format!(
+                "{error}; write error, warn, info, debug, trace or a filter such as \
+                 postrider=debug,info"
+            );
+            self.wrong("log.level", detail);
+        }
+        let (host, port) = config.ops.listen.rsplit_once(':').unwrap_or_default();
+        self.unless(
+            !host.is_empty() && port.parse::<u16>().is_ok(),
+            "ops.listen",
+            "is no address; write host:port, such as 127.0.0.1:9464",
+        );
+    }
+
+    fn unbuilt(&mut self, config: &Config) {
+        self.unless(
+            config.relay.dead_letter.is_none(),
+            "relay.dead_letter",
+            "is not built yet; leave it out",
+        );
+    }
+}
+
+/// The database in a MongoDB URI: what stands between the hosts and the options.
+fn database_in(uri: &str) -> Option<String> {
+    let rest = uri.split_once("://")?.1;
+    let rest = rest.split('?').next()?;
+    // Behind the last @: a password may hold a slash that should have been escaped.
+    let hosts = rest.rsplit('@').next()?;
+    let (_, name) = hosts.split_once('/')?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// `"0-127"`, `"3,7-9"`.
+fn partition_set(text: &str) -> Result<Vec<u8>, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no set of partitions; write \"0-127\" or \"3,7-9\", each from 0 to 255"
+        )
+    };
+    let mut partitions = std::collections::BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        let first: u8 = first.trim().parse().map_err(|_| wrong())?;
+        let last: u8 = last.trim().parse().map_err(|_| wrong())?;
+        if first > last {
+            return Err(wrong());
+        }
+        partitions.extend(first..=last);
+    }
+    Ok(partitions.into_iter().collect())
+}
+
+fn list(names: &[&str]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::{Inputs, load};
+
+    fn loaded(settings: &[&str]) -> Loaded {
+        let set = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        load(&Inputs { set, ..Inputs::default() }).unwrap()
+    }
+
+    fn with(more: &[&str]) -> Result<Resolved, Vec<Problem>> {
+        let least = ["mongo.uri=mongodb://h/db", "sinks.out.kind=stdout"];
+        resolve(&loaded(&[&least[..], more].concat()))
+    }
+
+    #[test]
+    fn the_uri_comes_from_its_own_key_then_the_source_then_the_connection_string() {
+        let string = "connection_strings.mongo=mongodb://third/db";
+        let source = "mongo.sources.mongo.uri=mongodb://second/db";
+        let uri = "mongo.uri=mongodb://first/db";
+        for (settings, expected) in [
+            (vec![string], "mongodb://third/db"),
+            (vec![string, source], "mongodb://second/db"),
+            (vec![string, source, uri], "mongodb://first/db"),
+        ] {
+            let settings = [&settings[..], &["sinks.out.kind=stdout"]].concat();
+
+            let resolved = resolve(&loaded(&settings)).unwrap();
+
+            assert_eq!(resolved.mongo.expose(), expected);
+            assert_eq!(resolved.database, "db");
+        }
+    }
+
+    #[test]
+    fn without_a_uri_or_a_database_the_error_says_where_to_put_it() {
+        let nothing =
+            resolve(&loaded(&["sinks.out.kind=stdout", "mongo.source=other"])).unwrap_err();
+        let no_database =
+            resolve(&loaded(&["sinks.out.kind=stdout", "mongo.uri=mongodb://h:1/?w=1"]))
+                .unwrap_err();
+
+        assert_eq!(nothing[0].key, "mongo.uri");
+        assert!(nothing[0].detail.contains("connection_strings.other"), "{}", nothing[0]);
+        assert_eq!(no_database[0].key, "mongo.database");
+    }
+
+    #[test]
+    fn the_outboxs_own_database_beats_the_common_one_and_that_the_uris() {
+        let common = with(&["mongo.database=common"]).unwrap();
+        let own = with(&["mongo.database=common", "outbox.database=own"]).unwrap();
+
+        assert_eq!(common.database, "common");
+        assert_eq!(own.database, "own");
+    }
+
+    #[test]
+    fn each_broken_rule_names_its_key() {
+        for (setting, key) in [
+            ("relay.batch_size=0", "relay.batch_size"),
+            ("relay.max_attempts=0", "relay.max_attempts"),
+            ("relay.lease=10ms", "relay.lease"),
+            ("relay.poll_interval=1ms", "relay.poll_interval"),
+            ("relay.backoff.jitter=1.5", "relay.backoff.jitter"),
+            ("relay.backoff.factor=0.5", "relay.backoff.factor"),
+            ("relay.backoff.max=1ms", "relay.backoff.max"),
+            ("relay.default_sink=nope", "relay.default_sink"),
+            ("outbox.collection_prefix=a/b", "outbox.collection_prefix"),
+            ("outbox.retention=100years", "outbox.retention"),
+            ("partitions.static=5-300", "partitions.static"),
+            ("sinks.out.timeout=30s", "sinks.out.timeout"),
+            ("sinks.out.uri=amqp://h", "sinks.out.uri"),
+            ("sinks.out.key_window=2", "sinks.out.key_window"),
+            ("sinks.out.cloudevents=true", "sinks.out.cloudevents"),
+            ("routes=[{sink = \"nope\"}]", "routes.0.sink"),
+            ("routes=[{destination = \"{nope}\"}]", "routes.0.destination"),
+            ("ops.listen=9464", "ops.listen"),
+            ("log.level=loud=very", "log.level"),
+            ("mongo.database=a.b", "mongo.database"),
+        ] {
+            let problems = with(&[setting]).unwrap_err();
+
+            let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
+            assert!(keys.contains(&key), "{setting}: {keys:?}");
+        }
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let problems = resolve(&loaded(&["relay.batch_size=0", "relay.lease=1ms"])).unwrap_err();
+
+        assert!(problems.len() >= 4, "{problems:?}");
+    }
+
+    #[test]
+    fn a_rabbitmq_sink_needs_a_uri_that_is_one() {
+        let kind = "sinks.r.kind=rabbitmq";
+
+        let without = with(&[kind]).unwrap_err();
+        let wrong = with(&[kind, "sinks.r.uri=http://u:secret@h"]).unwrap_err();
+
+        assert_eq!(without[0].key, "sinks.r.uri");
+        assert_eq!(wrong[0].key, "sinks.r.uri");
+        assert!(!format!("{wrong:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_set_of_partitions_has_ranges_and_single_ones() {
+        assert_eq!(partition_set("3,7-9, 0").unwrap(), [0, 3, 7, 8, 9]);
+        assert_eq!(partition_set("0-255").unwrap().len(), 256);
+        for wrong in ["", "9-3", "256", "a"] {
+            assert!(partition_set(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let warnings = with(&["relay.follow=true", "relay.ordering=none", "relay.on_dead=block"]);
+        let warnings = warnings.unwrap().warnings;
+
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(with(&[]).unwrap().warnings.is_empty());
+    }
+}

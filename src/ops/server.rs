@@ -1,0 +1,91 @@
+//! The HTTP server behind `ops.listen`.
+
+use std::net::SocketAddr;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+
+use crate::ops::health::{Health, Status};
+
+/// An address that can't be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "ops.listen: cannot listen on {address}; free the port or choose another (port 0 takes any)"
+)]
+pub struct BindError {
+    address: String,
+    #[source]
+    source: std::io::Error,
+}
+
+/// A server that is bound and not yet serving.
+#[derive(Debug)]
+pub struct OpsServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+#[derive(Clone)]
+struct Context {
+    health: Health,
+    metrics: PrometheusHandle,
+}
+
+impl OpsServer {
+    /// Binds `host:port`.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], which names the key.
+    pub async fn bind(address: &str) -> Result<Self, BindError> {
+        let wrong = |source| BindError { address: address.to_owned(), source };
+        let listener = TcpListener::bind(address).await.map_err(wrong)?;
+        let bound = listener.local_addr().map_err(wrong)?;
+        Ok(Self { listener, address: bound })
+    }
+
+    /// The address that it is bound to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// The listener failed: the process should end with it.
+    pub async fn serve(self, health: Health, metrics: PrometheusHandle) -> std::io::Result<()> {
+        let context = Context { health, metrics };
+        let routes = Router::new()
+            .route("/livez", get(livez))
+            .route("/readyz", get(readyz))
+            .route("/metrics", get(page))
+            .with_state(context);
+        axum::serve(self.listener, routes).await
+    }
+}
+
+/// Answering at all is what is asked: a restart would mend nothing else.
+async fn livez() -> impl IntoResponse {
+    Json(serde_json::json!({ "status": "ok" }))
+}
+
+async fn readyz(State(context): State<Context>) -> impl IntoResponse {
+    let report = context.health.report();
+    let code = match report.status {
+        Status::Ok | Status::Degraded => StatusCode::OK,
+        Status::Down => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (code, Json(report))
+}
+
+async fn page(State(context): State<Context>) -> impl IntoResponse {
+    // Histograms are drained as they are rendered, or by `upkeep` where nobody scrapes.
+    let page = context.metrics.render();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
+}

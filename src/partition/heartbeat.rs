@@ -1,0 +1,131 @@
+//! This instance's own document in `outbox_instances`, and what its heartbeats tell.
+//!
+//! A heartbeat that a majority acknowledges proves that what is leased and settled here will
+//! stand. One that fails (MongoDB unreachable, or its majority frozen) stops the taking: a
+//! snapshot would still be read, of a past that may be another's by now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Bson, doc};
+use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::ids::InstanceId;
+use crate::outbox::collections::{Collections, names};
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+use crate::telemetry::chain;
+
+/// What the last heartbeat came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// None was sent yet.
+    Starting,
+    /// A majority has it.
+    Alive,
+    /// It failed, in these words.
+    Lost(String),
+}
+
+/// Tells peers and operators that this instance lives.
+#[derive(Debug)]
+pub struct Heartbeat {
+    collections: Collections,
+    instance: InstanceId,
+    interval: Duration,
+    pulse: watch::Sender<Pulse>,
+}
+
+impl Heartbeat {
+    /// A heartbeat in every `interval`.
+    pub fn new(collections: Collections, instance: InstanceId, interval: Duration) -> Arc<Self> {
+        let (pulse, _) = watch::channel(Pulse::Starting);
+        Arc::new(Self { collections, instance, interval, pulse })
+    }
+
+    /// What the last heartbeat came to, as it changes.
+    pub fn pulse(&self) -> watch::Receiver<Pulse> {
+        self.pulse.subscribe()
+    }
+
+    /// Beats for ever.
+    pub async fn run(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(self.interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let pulse = match self.beat("active").await {
+                Ok(()) => Pulse::Alive,
+                Err(error) => Pulse::Lost(chain(&error)),
+            };
+            self.note(pulse);
+        }
+    }
+
+    fn note(&self, now: Pulse) {
+        self.pulse.send_if_modified(|pulse| {
+            // One line per change of state, not per try.
+            match (&*pulse, &now) {
+                (Pulse::Lost(_), Pulse::Lost(_)) | (Pulse::Alive, Pulse::Alive) => {
+                    *pulse = now;
+                    return false;
+                }
+                (Pulse::Lost(_), Pulse::Alive) => info!("heartbeat is back: taking goes on"),
+                (_, Pulse::Lost(why)) => warn!(cause = why, "heartbeat failed: taking stops"),
+                _ => {}
+            }
+            *pulse = now;
+            true
+        });
+    }
+
+    /// Says that this instance takes nothing more; for a stop in good order.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn drain(&self) -> Result<(), StoreError> {
+        self.beat("draining").await
+    }
+
+    /// Removes this instance's document, at the end of a stop in good order.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; peers remove it then, once it is stale.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        let instances = self.instances();
+        let removal = instances.delete_one(doc! { "_id": Bson::from(self.instance) });
+        within("sign off this instance", limits::BATCH, removal.into_future()).await.map(|_| ())
+    }
+
+    async fn beat(&self, status: &str) -> Result<(), StoreError> {
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let update = vec![doc! { "$set": {
+            "hostname": { "$literal": hostname },
+            "status": status,
+            "startedAt": { "$ifNull": ["$startedAt", "$$NOW"] },
+            "lastHeartbeat": "$$NOW",
+            "version": env!("CARGO_PKG_VERSION"),
+        } }];
+        let instances = self.instances();
+        let beat =
+            instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(true);
+        // The server gives up after an interval; the rest is for a server that answers nothing.
+        let limit = self.interval * 2 + Duration::from_secs(1);
+        within("send a heartbeat", limit, beat.into_future()).await.map(|_| ())
+    }
+
+    fn instances(&self) -> mongodb::Collection<bson::Document> {
+        let concern =
+            WriteConcern::builder().w(Acknowledgment::Majority).w_timeout(self.interval).build();
+        let options = CollectionOptions::builder()
+            .selection_criteria(primary())
+            .write_concern(concern)
+            .build();
+        let name = self.collections.name(names::INSTANCES);
+        self.collections.database().collection_with_options(&name, options)
+    }
+}

@@ -1,0 +1,320 @@
+//! `postrider run`: builds every part, supervises them, and ends them in good order.
+//!
+//! ```text
+//! ops server → MongoDB (waits) → schema → heartbeat → sinks → relay      start
+//!                                          └ owned partitions ┘
+//! signal → stop taking → settle or release what is in flight → sign off  stop
+//! ```
+//!
+//! A part that ends uninvited ends the process with failure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::config::resolve::{Resolved, SinkPlan};
+use crate::ids::InstanceId;
+use crate::ops::{BindError, Health, OpsServer, Part, survey};
+use crate::outbox::collections::Collections;
+use crate::outbox::inspect::Inspector;
+use crate::partition::heartbeat::{Heartbeat, Pulse};
+use crate::relay::wake::Wake;
+use crate::relay::{Relay, RelayError, RelayParts};
+use crate::schema::{self, SchemaError, SchemaOptions};
+use crate::sink::any::AnySink;
+use crate::sink::rabbitmq::RabbitMq;
+use crate::sink::stdout::Stdout;
+use crate::store::connect::{self, Topology};
+use crate::store::{Meaning, StoreError};
+use crate::telemetry::chain;
+
+/// Pauses between two tries to reach MongoDB at start, from and to.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// How often histograms are tidied where nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why a run ended in failure.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address that can't be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// MongoDB refuses us, and will go on refusing: credentials, privileges.
+    #[error("MongoDB refuses this instance; mend the credentials or privileges of mongo.uri")]
+    Refused(#[source] StoreError),
+    /// The schema is in conflict with what Postrider needs.
+    #[error("the outbox's schema can't be used")]
+    Schema(#[source] SchemaError),
+    /// A server on which nothing can be read consistently.
+    #[error(
+        "MongoDB is a standalone server; Postrider needs a replica set (one member will do): start \
+         mongod with --replSet and run rs.initiate()"
+    )]
+    Standalone,
+    /// A sink that can't be made.
+    #[error("sinks.{name}: {detail}")]
+    Sink {
+        /// Its name.
+        name: String,
+        /// Why not.
+        detail: String,
+    },
+    /// The relay ended in failure.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// A part that should run as long as the process ended.
+    #[error("{0} ended by itself")]
+    Uninvited(&'static str),
+}
+
+/// Runs until `stop`, then ends in good order.
+///
+/// # Errors
+///
+/// [`RunError`]: a start that can't succeed, a stop that took too long, a part that ended.
+pub async fn run(
+    plan: Resolved,
+    metrics: PrometheusHandle,
+    stop: CancellationToken,
+) -> Result<(), RunError> {
+    for warning in &plan.warnings {
+        warn!("{warning}");
+    }
+    let health = Health::default();
+    health.set("store", Part::down("MongoDB was not reached yet"));
+    let ops = OpsServer::bind(&plan.ops_listen).await?;
+    info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
+    let serving = ops.serve(health.clone(), metrics.clone());
+    let working = work(&plan, &health, &stop);
+    let upkeep = async {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            metrics.run_upkeep();
+        }
+    };
+    tokio::select! {
+        ended = working => ended,
+        ended = serving => {
+            if let Err(error) = ended {
+                error!(error = chain(&error), "the ops server failed");
+            }
+            Err(RunError::Uninvited("the ops server"))
+        }
+        () = upkeep => Err(RunError::Uninvited("the upkeep of metrics")),
+    }
+}
+
+async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Result<(), RunError> {
+    let instance = InstanceId::fresh();
+    info!(
+        %instance,
+        version = env!("CARGO_PKG_VERSION"),
+        mongo = %plan.mongo,
+        database = plan.database,
+        prefix = plan.prefix,
+        sinks = ?plan.sinks.keys().map(|name| name.as_str()).collect::<Vec<_>>(),
+        partitions = plan.partitions.len(),
+        "starting"
+    );
+    let starting = async {
+        let client = until_reached(plan, health).await?;
+        let collections = Collections::new(client, &plan.database, &plan.prefix);
+        until_schema(plan, &collections, health).await?;
+        Ok::<_, RunError>(collections)
+    };
+    let collections = tokio::select! {
+        started = starting => started?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let heartbeat = Heartbeat::new(collections.clone(), instance, plan.heartbeat);
+    watch_store(health, heartbeat.pulse());
+    if !plan.relay_enabled {
+        info!("relay.enabled = false: nothing is relayed");
+        stop.cancelled().await;
+        return Ok(());
+    }
+    let relay = relay(plan, collections.clone(), instance, heartbeat.pulse(), stop)?;
+    for name in plan.sinks.keys() {
+        let (shared, name) = (relay.shared(), name.as_str().to_owned());
+        let part = format!("sink {name}");
+        health.watch(&part, move || match shared.outlets.get(&name) {
+            Some(outlet) => match outlet.gate.trouble() {
+                Some(down) => Part::degraded(down.detail),
+                None => Part::ok(),
+            },
+            None => Part::ok(),
+        });
+    }
+    let draining = stop.clone();
+    health.watch("relay", move || match draining.is_cancelled() {
+        true => Part::down("stopping"),
+        false => Part::ok(),
+    });
+    let counts_here = plan.partitions.first() == Some(&0);
+    let inspector = Inspector::new(collections);
+    let counting = async {
+        match counts_here {
+            true => survey(inspector).await,
+            false => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        ended = relay.run() => ended.map_err(RunError::from),
+        () = heartbeat.clone().run() => Err(RunError::Uninvited("the heartbeat")),
+        () = counting => Err(RunError::Uninvited("the survey of the outbox")),
+    };
+    if stop.is_cancelled()
+        && let Err(error) = heartbeat.leave().await
+    {
+        warn!(error = chain(&error), "this instance was not signed off: it will go stale");
+    }
+    if ended.is_ok() {
+        info!("stopped: everything in flight was settled or released");
+    }
+    ended
+}
+
+/// Waits for MongoDB, however long it takes, unless it refuses for good.
+async fn until_reached(plan: &Resolved, health: &Health) -> Result<mongodb::Client, RunError> {
+    let mut pause = AGAIN.0;
+    loop {
+        let reached = async {
+            let client = connect::client(plan.mongo.expose()).await?;
+            let topology = connect::topology(&client.database(&plan.database)).await?;
+            Ok::<_, StoreError>((client, topology))
+        };
+        match reached.await {
+            Ok((_, Topology::Standalone)) => return Err(RunError::Standalone),
+            Ok((client, _)) => return Ok(client),
+            Err(error) if error.meaning() == Meaning::Permanent => {
+                return Err(RunError::Refused(error));
+            }
+            Err(error) => {
+                let detail = chain(&error);
+                warn!(error = detail, retry_in = ?pause, "MongoDB is not reached");
+                health.set("store", Part::down(detail));
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+/// Creates or verifies the schema, until it is there.
+async fn until_schema(
+    plan: &Resolved,
+    collections: &Collections,
+    health: &Health,
+) -> Result<(), RunError> {
+    let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
+    let mut pause = AGAIN.0;
+    loop {
+        let detail = match once(plan, collections, &options).await {
+            Ok(None) => {
+                health.set("schema", Part::ok());
+                return Ok(());
+            }
+            Ok(Some(differences)) => format!(
+                "the schema differs ({differences}); run `postrider schema apply`, or set \
+                 outbox.auto_init_schema = true"
+            ),
+            Err(error) if error.meaning() == Meaning::Permanent => {
+                return Err(RunError::Schema(error));
+            }
+            Err(error) => chain(&error),
+        };
+        warn!(detail, retry_in = ?pause, "the schema is not verified");
+        health.set("schema", Part::down(detail));
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+async fn once(
+    plan: &Resolved,
+    collections: &Collections,
+    options: &SchemaOptions,
+) -> Result<Option<String>, SchemaError> {
+    if plan.auto_init_schema {
+        let applied = schema::apply(collections, options).await?;
+        if applied != schema::Applied::default() {
+            info!(collections = ?applied.collections, indexes = ?applied.indexes, "schema applied");
+        }
+        return Ok(None);
+    }
+    let differences = schema::verify(collections, options).await?;
+    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    Ok((!lines.is_empty()).then(|| lines.join("; ")))
+}
+
+fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
+    health.watch("store", move || match &*pulse.borrow() {
+        Pulse::Alive => Part::ok(),
+        Pulse::Starting => Part::down("no heartbeat was acknowledged yet"),
+        Pulse::Lost(why) => Part::down(format!("no majority acknowledges heartbeats: {why}")),
+    });
+}
+
+/// The sinks by name, each made from its plan.
+///
+/// # Errors
+///
+/// [`RunError::Sink`].
+pub fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
+    let made = plan.sinks.iter().map(|(name, sink)| {
+        let sink = match sink {
+            SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
+            SinkPlan::RabbitMq(settings) => {
+                let made = RabbitMq::new(settings.clone());
+                let wrong = |detail| RunError::Sink { name: name.to_string(), detail };
+                AnySink::RabbitMq(made.map_err(wrong)?)
+            }
+        };
+        Ok((name.to_string(), sink))
+    });
+    made.collect()
+}
+
+fn relay(
+    plan: &Resolved,
+    collections: Collections,
+    instance: InstanceId,
+    pulse: watch::Receiver<Pulse>,
+    stop: &CancellationToken,
+) -> Result<Relay<AnySink>, RunError> {
+    let parts = RelayParts {
+        settings: plan.relay.clone(),
+        collections,
+        instance,
+        router: plan.router.clone(),
+        sinks: sinks(plan)?,
+        owned: owned_while_alive(plan.partitions.clone(), pulse),
+        wake: Wake::default(),
+        delete_done: plan.retention.is_zero(),
+    };
+    Ok(Relay::new(parts, stop.clone()))
+}
+
+/// The partitions of this instance: its own while its heartbeat is acknowledged, else none.
+fn owned_while_alive(
+    partitions: Vec<u8>,
+    mut pulse: watch::Receiver<Pulse>,
+) -> watch::Receiver<Vec<u8>> {
+    let (owner, owned) = watch::channel(Vec::new());
+    tokio::spawn(async move {
+        loop {
+            let alive = *pulse.borrow_and_update() == Pulse::Alive;
+            owner.send_replace(if alive { partitions.clone() } else { Vec::new() });
+            if pulse.changed().await.is_err() {
+                // The heartbeat is gone, and the process with it.
+                return;
+            }
+        }
+    });
+    owned
+}

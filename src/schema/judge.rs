@@ -1,0 +1,175 @@
+//! One index beside what is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bson::{Bson, Document};
+
+use crate::schema::index::Index;
+
+const EXPIRE: &str = "expireAfterSeconds";
+const PARTIAL: &str = "partialFilterExpression";
+
+/// What MongoDB tells two indexes apart by, beside their names: of those that are equal in
+/// these, it permits one.
+const SIGNATURE: [&str; 5] = ["key", PARTIAL, "unique", "sparse", "collation"];
+
+/// What the listing shows without its being part of the definition.
+const IGNORED: [&str; 4] = ["v", "ns", "name", "background"];
+
+/// What is to be thought of the indexes found, for one that should be there.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// It is there.
+    Same,
+    /// It is not, and nothing is in its way.
+    Missing,
+    /// It is there, but deletes after another time.
+    Expiry {
+        /// Seconds, or what else was found in their place.
+        found: Bson,
+        /// Seconds.
+        wanted: i32,
+    },
+    /// Its name or its definition is taken.
+    Taken(Taken),
+}
+
+/// An index that stands in another's way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Taken {
+    /// The name of the one in the way.
+    pub by: String,
+    /// What of it differs, in words.
+    pub found: String,
+    /// What that should be, in words.
+    pub wanted: String,
+}
+
+/// Judges `index` by the `listIndexes` entries of its collection.
+pub(super) fn judge(index: &Index, found: &[Document], expire_after_seconds: i32) -> Verdict {
+    let wanted = definition(&index.definition(expire_after_seconds));
+    let Some(namesake) = found.iter().find(|entry| name_of(entry) == index.name) else {
+        return judge_twins(index, found, &wanted);
+    };
+    let present = definition(namesake);
+    let names: BTreeSet<&str> = present.keys().chain(wanted.keys()).map(String::as_str).collect();
+    let differing: Vec<&str> =
+        names.into_iter().filter(|name| present.get(*name) != wanted.get(*name)).collect();
+    match differing.as_slice() {
+        [] => Verdict::Same,
+        [EXPIRE] if index.expires && present.contains_key(EXPIRE) => Verdict::Expiry {
+            found: namesake.get(EXPIRE).cloned().unwrap_or(Bson::Null),
+            wanted: expire_after_seconds,
+        },
+        differing => Verdict::Taken(Taken {
+            by: index.name.into(),
+            found: in_words(differing, &present),
+            wanted: in_words(differing, &wanted),
+        }),
+    }
+}
+
+/// An index of another name may be what MongoDB considers the same.
+fn judge_twins(index: &Index, found: &[Document], wanted: &BTreeMap<String, Bson>) -> Verdict {
+    for entry in found {
+        let present = definition(entry);
+        if SIGNATURE.iter().all(|part| present.get(*part) == wanted.get(*part)) {
+            let by = name_of(entry).to_owned();
+            let found = format!("there under the name {by}");
+            return Verdict::Taken(Taken { by, found, wanted: format!("named {}", index.name) });
+        }
+    }
+    Verdict::Missing
+}
+
+fn name_of(entry: &Document) -> &str {
+    entry.get_str("name").unwrap_or_default()
+}
+
+/// An entry without what does not define it, numbers alike whatever shell wrote them.
+fn definition(entry: &Document) -> BTreeMap<String, Bson> {
+    let defining = entry.iter().filter(|(name, value)| {
+        // What is false is as if it was absent.
+        !IGNORED.contains(&name.as_str()) && **value != Bson::Boolean(false)
+    });
+    defining.map(|(name, value)| (name.clone(), plain(value))).collect()
+}
+
+fn plain(value: &Bson) -> Bson {
+    match value {
+        Bson::Int32(number) => Bson::Int64(i64::from(*number)),
+        // A fraction, too, differs from what is wanted after this: that is never negative.
+        Bson::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+            Bson::Int64(*number as i64)
+        }
+        Bson::Document(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), plain(value)));
+            Bson::Document(fields.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn in_words(names: &[&str], definition: &BTreeMap<String, Bson>) -> String {
+    let words = names.iter().map(|name| match definition.get(*name) {
+        Some(value) => format!("{name} {}", value.clone().into_relaxed_extjson()),
+        None => format!("without {name}"),
+    });
+    words.collect::<Vec<_>>().join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::schema::index::{ALL, DONE_TTL_INDEX};
+
+    fn ttl() -> &'static Index {
+        ALL.iter().find(|index| index.name == DONE_TTL_INDEX).unwrap()
+    }
+
+    #[test]
+    fn an_index_is_the_same_whatever_numbers_it_was_written_with() {
+        let found = doc! {
+            "v": 2,
+            "key": { "doneAt": 1.0 },
+            "name": "done_ttl_idx",
+            "background": true,
+            "unique": false,
+            "partialFilterExpression": { "status": "done" },
+            "expireAfterSeconds": 60_i64,
+        };
+
+        assert_eq!(judge(ttl(), &[found], 60), Verdict::Same);
+    }
+
+    #[test]
+    fn another_expiry_is_told_from_another_definition() {
+        let mut found = ttl().definition(60);
+        let expiry = judge(ttl(), std::slice::from_ref(&found), 61);
+        found.insert("hidden", true);
+        let hidden = judge(ttl(), std::slice::from_ref(&found), 60);
+        found.remove("hidden");
+        found.remove("expireAfterSeconds");
+        let none = judge(ttl(), &[found], 60);
+
+        assert_eq!(expiry, Verdict::Expiry { found: Bson::Int32(60), wanted: 61 });
+        assert!(matches!(hidden, Verdict::Taken(taken) if taken.found == "hidden true"));
+        assert!(
+            matches!(none, Verdict::Taken(taken) if taken.found == "without expireAfterSeconds")
+        );
+    }
+
+    #[test]
+    fn the_same_keys_under_another_name_are_taken_unless_another_filter_tells_them_apart() {
+        let mut found = ttl().definition(60);
+        found.insert("name", "mine");
+        let twin = judge(ttl(), std::slice::from_ref(&found), 60);
+        found.insert("partialFilterExpression", doc! { "status": "dead" });
+        let other = judge(ttl(), &[found], 60);
+
+        assert!(matches!(twin, Verdict::Taken(taken) if taken.by == "mine"));
+        assert_eq!(other, Verdict::Missing);
+    }
+}

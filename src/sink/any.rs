@@ -1,0 +1,44 @@
+//! The sink that the configuration chose: several kinds side by side in one relay.
+
+use crate::sink::rabbitmq::RabbitMq;
+use crate::sink::stdout::Stdout;
+use crate::sink::{Message, PublishError, Sink, SinkDown};
+
+/// One sink of any kind that this build has.
+#[derive(Debug)]
+pub enum AnySink {
+    /// RabbitMQ.
+    RabbitMq(RabbitMq),
+    /// Standard output.
+    Stdout(Stdout),
+}
+
+impl Sink for AnySink {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        match self {
+            Self::RabbitMq(sink) => sink.publish(message).await,
+            Self::Stdout(sink) => sink.publish(message).await,
+        }
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        match self {
+            Self::RabbitMq(sink) => sink.probe().await,
+            Self::Stdout(sink) => sink.probe().await,
+        }
+    }
+
+    async fn lost(&self) -> SinkDown {
+        match self {
+            Self::RabbitMq(sink) => sink.lost().await,
+            Self::Stdout(sink) => sink.lost().await,
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::RabbitMq(sink) => sink.close().await,
+            Self::Stdout(sink) => sink.close().await,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One connection to the broker: opened, watched, given up. A lost one is never revived;
+//! the next probe opens another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::ConfirmSelectOptions;
+use lapin::types::ShortString;
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionBuilder, ConnectionProperties, Event};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::secret::SecretUri;
+use crate::sink::SinkDown;
+use crate::sink::rabbitmq::RabbitMqSettings;
+use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp};
+use crate::sink::rabbitmq::publisher::{self, Owner, Request};
+use crate::telemetry::chain;
+
+/// How often an idle connection is looked at: `lapin` tells no one of its end but those
+/// who wait for an answer.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether a link can be published on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It can.
+    Up,
+    /// The broker has asked for a pause (`connection.blocked`): memory or disk are short.
+    Blocked(SinkDown),
+    /// It is gone, or must not be used again.
+    Down(SinkDown),
+}
+
+/// One connection with its publishing channel.
+#[derive(Debug)]
+pub(super) struct Link {
+    connection: Connection,
+    exchanges: Arc<Exchanges>,
+    requests: mpsc::UnboundedSender<Request>,
+    state: watch::Sender<State>,
+}
+
+/// Whether a URI can be used, without connecting.
+///
+/// # Errors
+///
+/// What is wrong with it, in words that don't repeat it.
+pub(super) fn check_uri(uri: &SecretUri) -> Result<(), String> {
+    uri.expose().parse::<AMQPUri>().map(|_| ())
+}
+
+impl Link {
+    /// Connects, within the sink's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkDown`]: no broker, wrong credentials, no such vhost; without the password.
+    pub(super) async fn open(settings: &RabbitMqSettings) -> Result<Self, SinkDown> {
+        let opening = Self::connect(settings);
+        match tokio::time::timeout(settings.timeout, opening).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => {
+                let at = settings.uri.redacted();
+                Err(SinkDown::new(format!("cannot connect to {at}: {}", chain(&error))))
+            }
+            Err(_) => {
+                let (at, limit) = (settings.uri.redacted(), settings.timeout);
+                Err(SinkDown::new(format!("cannot connect to {at}: no answer within {limit:?}")))
+            }
+        }
+    }
+
+    async fn connect(settings: &RabbitMqSettings) -> lapin::Result<Self> {
+        let name = format!("postrider {}", settings.name);
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let connection = ConnectionBuilder::new()?
+            .with_uri_str(settings.uri.expose().to_owned())
+            .with_properties(properties)
+            .connect()
+            .await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let (state, _) = watch::channel(State::Up);
+        let (requests, queue) = mpsc::unbounded_channel();
+        let exchanges = Arc::new(Exchanges::default());
+        let watched = Watched { state: state.clone(), exchanges: exchanges.clone() };
+        // Ends when the link is dropped and the last confirm is in; so does the watch, with
+        // the connection's last handle.
+        tokio::spawn(publisher::run(channel, queue, watched));
+        tokio::spawn(watch_events(connection.events_listener(), state.clone()));
+        Ok(Self { connection, exchanges, requests, state })
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// The largest frame of this connection, in bytes; 0 for no limit.
+    pub(super) fn frame_max(&self) -> u32 {
+        self.connection.configuration().frame_max()
+    }
+
+    pub(super) fn exchanges(&self) -> LookUp<'_> {
+        LookUp { exchanges: &self.exchanges, connection: &self.connection }
+    }
+
+    /// Gives a message to the publisher.
+    pub(super) fn hand_over(&self, request: Request) -> Result<(), ()> {
+        self.requests.send(request).map_err(|_| ())
+    }
+
+    /// No further publish; those under way end in their time.
+    pub(super) fn retire(&self, why: SinkDown) {
+        go_down(&self.state, why);
+    }
+
+    /// Whether the broker answers on this connection.
+    pub(super) async fn answers(&self, limit: Duration) -> bool {
+        let asking = async {
+            let channel = self.connection.create_channel().await?;
+            channel.close(200, "probed".into()).await
+        };
+        matches!(tokio::time::timeout(limit, asking).await, Ok(Ok(())))
+    }
+
+    /// Resolves when it can no longer be published on.
+    pub(super) async fn lost(&self) -> SinkDown {
+        let mut state = self.state.subscribe();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Up => {}
+                State::Blocked(down) | State::Down(down) => return down.clone(),
+            }
+            tokio::select! {
+                // The sender lives in this link.
+                _ = state.changed() => {}
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.connection.status().connected() {
+                        go_down(&self.state, SinkDown::new("connection lost"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Resolves while the broker has blocked the connection.
+    pub(super) async fn blocked(&self) -> SinkDown {
+        let mut state = self.state.subscribe();
+        let blocked = state.wait_for(|state| matches!(state, State::Blocked(_))).await;
+        match blocked.as_deref() {
+            Ok(State::Blocked(down)) => down.clone(),
+            // The sender lives in this link.
+            _ => SinkDown::new("connection lost"),
+        }
+    }
+
+    /// Says goodbye to the broker.
+    pub(super) async fn close(&self, limit: Duration) {
+        go_down(&self.state, SinkDown::new("closed"));
+        // A broker that does not answer sees the connection end all the same.
+        let _ = tokio::time::timeout(limit, self.connection.close(200, "OK".into())).await;
+    }
+}
+
+fn go_down(state: &watch::Sender<State>, why: SinkDown) {
+    state.send_if_modified(|state| {
+        let was_down = matches!(state, State::Down(_));
+        if !was_down {
+            *state = State::Down(why);
+        }
+        !was_down
+    });
+}
+
+async fn watch_events(
+    events: impl futures_util::Stream<Item = Event> + Send + 'static,
+    state: watch::Sender<State>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Event::ConnectionBlocked(reason) => {
+                let why = format!("the broker has blocked the connection: {reason}");
+                state.send_if_modified(|state| {
+                    let was_up = *state == State::Up;
+                    if was_up {
+                        *state = State::Blocked(SinkDown::new(why));
+                    }
+                    was_up
+                });
+            }
+            Event::ConnectionUnblocked => {
+                state.send_if_modified(|state| {
+                    let was_blocked = matches!(state, State::Blocked(_));
+                    if was_blocked {
+                        *state = State::Up;
+                    }
+                    was_blocked
+                });
+            }
+            // Errors are of single channels too, and reach whoever waits on these.
+            _ => {}
+        }
+    }
+    go_down(&state, SinkDown::new("connection lost"));
+}
+
+/// The publisher's view of its link.
+struct Watched {
+    state: watch::Sender<State>,
+    exchanges: Arc<Exchanges>,
+}
+
+impl Owner for Watched {
+    fn channel_lost(&self, why: SinkDown) {
+        go_down(&self.state, why);
+    }
+
+    fn exchange_closed(&self, name: &ShortString, words: &str) {
+        self.exchanges.close(name, words);
+    }
+}

@@ -1,0 +1,181 @@
+//! RabbitMQ, by AMQP 0-9-1 through `lapin`.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `rendering` | a message as AMQP properties; refuses what the protocol can't carry |
+//! | `link` | one connection: opened, watched, given up |
+//! | `exchanges` | passive look-up on a channel of its own |
+//! | `publisher` | the one task that publishes on a link, and collects its confirms |
+//! | `returns` | which message came back: `lapin`'s own pairing can't be relied on |
+//! | `closure` | what a channel or connection closed by the broker means |
+//!
+//! `lapin` can recover connections by itself. That is off: it would publish on a channel
+//! whose confirms begin anew, and the relay must know that the old ones are lost.
+
+mod closure;
+mod exchanges;
+mod link;
+mod publisher;
+mod rendering;
+mod returns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::secret::SecretUri;
+use crate::ids::SinkName;
+use crate::sink::rabbitmq::link::{Link, State};
+use crate::sink::rabbitmq::publisher::Request;
+use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+
+/// What an operator decides about a RabbitMQ sink.
+#[derive(Clone, Debug)]
+pub struct RabbitMqSettings {
+    /// The sink's name; brokers show it among their connections.
+    pub name: SinkName,
+    /// `amqp://user:password@host:5672/vhost`, or `amqps`, verified against the system's
+    /// certificates or those in `SSL_CERT_FILE`.
+    pub uri: SecretUri,
+    /// Whether a message that no queue takes is a failure.
+    pub mandatory: bool,
+    /// Limit of one publish, and of one connection attempt.
+    pub timeout: Duration,
+}
+
+/// A RabbitMQ broker, or cluster, behind one URI.
+#[derive(Debug)]
+pub struct RabbitMq {
+    settings: RabbitMqSettings,
+    /// The link in use; `None` before the first probe and after [`close`](Sink::close).
+    link: watch::Sender<Option<Arc<Link>>>,
+    /// Held while a link is being opened.
+    opening: Mutex<()>,
+}
+
+impl RabbitMq {
+    /// A sink that connects at its first probe.
+    ///
+    /// # Errors
+    ///
+    /// A URI that is none of AMQP's, in words that don't repeat it.
+    pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
+        link::check_uri(&settings.uri)?;
+        let (link, _) = watch::channel(None);
+        Ok(Self { settings, link, opening: Mutex::new(()) })
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        self.link.borrow().clone()
+    }
+
+    async fn deliver(
+        &self,
+        message: Message,
+        link: &Link,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        let rendered = rendering::render(message, link.frame_max())?;
+        let exchanges = link.exchanges();
+        let looking_up = exchanges.look_up(&rendered.exchange);
+        match tokio::time::timeout_at(until, looking_up).await {
+            Ok(found) => found?,
+            Err(_) => {
+                let limit = self.settings.timeout;
+                let why = format!("the exchange's look-up was not answered within {limit:?}");
+                link.retire(SinkDown::new(&why));
+                return Err(PublishError::new(Verdict::Down, why));
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        let request = Request { rendered, mandatory: self.settings.mandatory, reply };
+        if link.hand_over(request).is_err() {
+            return Err(self.down(Some(link)));
+        }
+        let answer = async {
+            tokio::select! {
+                biased;
+                answer = answer => answer,
+                // The broker reads nothing for now, or has read it and will answer. Neither
+                // is the record's fault, nor a lost connection.
+                down = link.blocked() => Ok(Err(PublishError::new(Verdict::Down, down))),
+            }
+        };
+        match tokio::time::timeout_at(until, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => {
+                let why = "the connection ended before the confirm";
+                Err(PublishError::new(Verdict::Unknown, why))
+            }
+            Err(_) => {
+                let why = format!("no confirm within {:?}", self.settings.timeout);
+                // A channel that owes a confirm is not used again: what it may still
+                // answer belongs to a publish that nobody waits for.
+                link.retire(SinkDown::new(&why));
+                Err(PublishError::new(Verdict::Unknown, why))
+            }
+        }
+    }
+
+    fn down(&self, link: Option<&Link>) -> PublishError {
+        let why = match link.map(Link::state) {
+            Some(State::Down(down) | State::Blocked(down)) => down.detail,
+            Some(State::Up) | None => "not connected".to_owned(),
+        };
+        PublishError::new(Verdict::Down, why)
+    }
+}
+
+impl Sink for RabbitMq {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let until = Instant::now() + self.settings.timeout;
+        let Some(link) = self.link() else { return Err(self.down(None)) };
+        if link.state() != State::Up {
+            return Err(self.down(Some(&link)));
+        }
+        self.deliver(message, &link, until).await
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        let _opening = self.opening.lock().await;
+        if let Some(link) = self.link() {
+            match link.state() {
+                State::Up if link.answers(self.settings.timeout).await => return Ok(()),
+                // The same connection goes on once the broker lets it.
+                State::Blocked(down) => return Err(down),
+                State::Up | State::Down(_) => {
+                    self.link.send_replace(None);
+                }
+            }
+        }
+        let link = Link::open(&self.settings).await?;
+        self.link.send_replace(Some(Arc::new(link)));
+        Ok(())
+    }
+
+    async fn lost(&self) -> SinkDown {
+        let mut links = self.link.subscribe();
+        loop {
+            let link = links.borrow_and_update().clone();
+            match link {
+                None => {
+                    // The sender lives as long as this sink.
+                    let _ = links.changed().await;
+                }
+                Some(link) => tokio::select! {
+                    down = link.lost() => return down,
+                    _ = links.changed() => {}
+                },
+            }
+        }
+    }
+
+    async fn close(&self) {
+        let link = self.link.send_replace(None);
+        if let Some(link) = link {
+            link.close(self.settings.timeout).await;
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A message as AMQP carries it (contract, section 3), or why it can't.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+
+use crate::sink::{HeaderValue, Message, PublishError, Verdict};
+
+/// `delivery_mode` of a message that survives a restart of the broker.
+const PERSISTENT: u8 = 2;
+
+/// What AMQP's short strings hold at most, in bytes.
+const SHORT: usize = 255;
+
+/// What a header frame holds beside the table of headers: its own framing and the other
+/// properties, seven short strings at their longest.
+const BESIDE_HEADERS: usize = 8 + 14 + 7 * (SHORT + 1) + 16;
+
+/// A message ready for the wire.
+#[derive(Debug)]
+pub(super) struct Rendered {
+    pub(super) id: String,
+    pub(super) exchange: ShortString,
+    pub(super) routing_key: ShortString,
+    pub(super) properties: BasicProperties,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Renders a message, or refuses it before anything is sent.
+///
+/// # Errors
+///
+/// [`Verdict::Refuse`] where a limit of AMQP is exceeded: 255 bytes in a short string,
+/// `frame_max` (of this connection; 0 means none) in the headers.
+pub(super) fn render(message: Message, frame_max: u32) -> Result<Rendered, PublishError> {
+    let Message { id, key, kind, content_type, payload, headers, tenant_id, timestamp, address } =
+        message;
+    let exchange = short("exchange name", address.destination)?;
+    let routing_key = short("routing key", address.key.unwrap_or_default())?;
+    let mut table = FieldTable::default();
+    let mut size = 4;
+    for (name, value) in headers {
+        let value = amqp_value(value);
+        size += entry_size(&name, &value);
+        table.insert(header_name(name)?, value);
+    }
+    // Behind the record's own: ours win over headers of the same name.
+    for (name, value) in [("message-key", key), ("tenant-id", tenant_id)] {
+        let Some(value) = value else { continue };
+        let value = AMQPValue::LongString(LongString::from(value));
+        size += entry_size(name, &value);
+        table.insert(name.into(), value);
+    }
+    if frame_max > 0 && size + BESIDE_HEADERS > frame_max as usize {
+        let detail = format!(
+            "its headers take {size} bytes, more than fits into a frame of {frame_max} bytes"
+        );
+        return Err(PublishError::new(Verdict::Refuse, detail));
+    }
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(short("message id", id.clone())?)
+        .with_type(short("type", kind)?)
+        .with_content_type(short("content type", content_type)?)
+        .with_headers(table);
+    if let Some(seconds) = timestamp.and_then(seconds) {
+        properties = properties.with_timestamp(seconds);
+    }
+    let payload = payload.unwrap_or_default();
+    Ok(Rendered { id, exchange, routing_key, properties, payload })
+}
+
+fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
+    let length = text.len();
+    ShortString::try_new(text).map_err(|_| {
+        let detail = format!("its {what} has {length} bytes, AMQP allows {SHORT}");
+        PublishError::new(Verdict::Refuse, detail)
+    })
+}
+
+fn header_name(name: String) -> Result<ShortString, PublishError> {
+    short("header name", name)
+}
+
+/// AMQP counts seconds from the epoch and knows nothing before it.
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+fn amqp_value(value: HeaderValue) -> AMQPValue {
+    let text = |text: String| AMQPValue::LongString(LongString::from(text));
+    match value {
+        HeaderValue::String(value) => text(value),
+        HeaderValue::Int32(value) => AMQPValue::LongInt(value),
+        HeaderValue::Int64(value) => AMQPValue::LongLongInt(value),
+        HeaderValue::Double(value) => AMQPValue::Double(value),
+        HeaderValue::Bool(value) => AMQPValue::Boolean(value),
+        HeaderValue::Date(millis) => match u64::try_from(millis) {
+            Ok(millis) => AMQPValue::Timestamp(millis / 1_000),
+            // Before 1970 there is no AMQP timestamp; the text says the same.
+            Err(_) => text(
+                bson::DateTime::from_millis(millis)
+                    .try_to_rfc3339_string()
+                    .unwrap_or_else(|_| millis.to_string()),
+            ),
+        },
+        HeaderValue::Binary(bytes) => AMQPValue::ByteArray(bytes.into()),
+        HeaderValue::ObjectId(id) => text(id.to_hex()),
+        HeaderValue::Uuid(id) => text(id.to_string()),
+        HeaderValue::Decimal128(number) => text(number.to_string()),
+        HeaderValue::Null => AMQPValue::Void,
+    }
+}
+
+/// Bytes of one entry of a table: name, type, value.
+fn entry_size(name: &str, value: &AMQPValue) -> usize {
+    let value = match value {
+        AMQPValue::LongString(text) => 4 + text.as_bytes().len(),
+        AMQPValue::ByteArray(bytes) => 4 + bytes.len(),
+        AMQPValue::Boolean(_) => 1,
+        AMQPValue::LongInt(_) => 4,
+        AMQPValue::Void => 0,
+        _ => 8,
+    };
+    1 + name.len() + 1 + value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Address;
+
+    fn message() -> Message {
+        Message {
+            id: "m-1".into(),
+            key: Some("k".into()),
+            kind: "OrderCreated".into(),
+            content_type: "application/json".into(),
+            payload: Some(b"{}".to_vec()),
+            headers: Vec::new(),
+            tenant_id: Some("t".into()),
+            timestamp: Some(UNIX_EPOCH + std::time::Duration::from_millis(12_345)),
+            address: Address { destination: "x".into(), key: Some("rk".into()) },
+        }
+    }
+
+    fn headers(rendered: &Rendered) -> &FieldTable {
+        rendered.properties.headers().as_ref().unwrap()
+    }
+
+    #[test]
+    fn a_message_carries_the_properties_of_the_contract() {
+        let rendered = render(message(), 131_072).unwrap();
+
+        let properties = &rendered.properties;
+        assert_eq!(properties.delivery_mode(), &Some(2));
+        assert_eq!(properties.message_id().as_ref().unwrap().as_str(), "m-1");
+        assert_eq!(properties.kind().as_ref().unwrap().as_str(), "OrderCreated");
+        assert_eq!(properties.timestamp(), &Some(12));
+        let key = &headers(&rendered).inner()["message-key"];
+        assert_eq!(key, &AMQPValue::LongString("k".into()));
+        assert_eq!(rendered.exchange.as_str(), "x");
+        assert_eq!(rendered.routing_key.as_str(), "rk");
+    }
+
+    #[test]
+    fn our_own_headers_win_over_the_records() {
+        let own = ("tenant-id".to_owned(), HeaderValue::String("forged".into()));
+
+        let rendered = render(Message { headers: vec![own], ..message() }, 131_072).unwrap();
+
+        let tenant = &headers(&rendered).inner()["tenant-id"];
+        assert_eq!(tenant, &AMQPValue::LongString("t".into()));
+    }
+
+    #[test]
+    fn headers_keep_their_types() {
+        for (value, expected) in [
+            (HeaderValue::Int32(-1), AMQPValue::LongInt(-1)),
+            (HeaderValue::Int64(1 << 40), AMQPValue::LongLongInt(1 << 40)),
+            (HeaderValue::Double(0.5), AMQPValue::Double(0.5)),
+            (HeaderValue::Bool(true), AMQPValue::Boolean(true)),
+            (HeaderValue::Date(2_500), AMQPValue::Timestamp(2)),
+            (HeaderValue::Date(-1_000), AMQPValue::LongString("1969-12-31T23:59:59Z".into())),
+            (HeaderValue::Binary(vec![0, 255]), AMQPValue::ByteArray(vec![0, 255].into())),
+            (HeaderValue::Null, AMQPValue::Void),
+        ] {
+            assert_eq!(amqp_value(value), expected);
+        }
+    }
+
+    #[test]
+    fn what_amqp_cannot_carry_is_refused_by_name() {
+        let long = "x".repeat(256);
+        let address = Address { destination: String::new(), key: Some(long.clone()) };
+        let header = (long.clone(), HeaderValue::Null);
+        for (message, word) in [
+            (Message { address, ..message() }, "routing key"),
+            (Message { kind: long.clone(), ..message() }, "type"),
+            (Message { id: long.clone(), ..message() }, "message id"),
+            (Message { content_type: long, ..message() }, "content type"),
+            (Message { headers: vec![header], ..message() }, "header name"),
+        ] {
+            let error = render(message, 131_072).unwrap_err();
+
+            assert_eq!(error.verdict, Verdict::Refuse);
+            assert!(error.detail.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn headers_beyond_the_frame_are_refused() {
+        let header = ("h".to_owned(), HeaderValue::String("x".repeat(4_096)));
+        let message = Message { headers: vec![header], ..message() };
+
+        assert!(render(message.clone(), 8_192).is_ok());
+        assert_eq!(render(message, 4_096).unwrap_err().verdict, Verdict::Refuse);
+    }
+}

@@ -1,0 +1,357 @@
+//! A replica set of the test's own, whose members it may kill, freeze and cut off.
+//!
+//! Every method that changes something waits until the change is there to be seen.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use mongodb::Client;
+use mongodb::error::Result as DriverResult;
+use tempfile::TempDir;
+
+/// The variable with the path of the mongod to start.
+const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
+
+/// The name of every set here; they share no port.
+const NAME: &str = "failover";
+
+/// Below the range that Linux gives to outgoing connections (32768 and up): a stopped
+/// member's port must be free when it starts again.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// How long one command to one member may take.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Servers that end with this value, and their data with them.
+pub struct ReplicaSet {
+    members: Vec<Member>,
+}
+
+struct Member {
+    port: u16,
+    dir: TempDir,
+    /// `None` while it is killed.
+    process: Option<Child>,
+    frozen: bool,
+    direct: Client,
+}
+
+impl ReplicaSet {
+    /// Three members, one of them the primary and two caught up.
+    pub async fn start() -> Self {
+        Self::of(3).await
+    }
+
+    /// A set of `count` members; the first is the primary in the beginning.
+    pub async fn of(count: usize) -> Self {
+        let mongod = mongod();
+        let mut members: Vec<Member> = Vec::new();
+        while members.len() < count {
+            members.push(Member::start(&mongod).await);
+        }
+        let hosts: Vec<Document> = members
+            .iter()
+            .enumerate()
+            .map(|(id, member)| doc! { "_id": i32::try_from(id).unwrap(), "host": member.host() })
+            .collect();
+        let config = doc! {
+            "_id": NAME,
+            "members": hosts,
+            // Seconds instead of the usual ten until a lost primary is replaced.
+            "settings": { "electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500 },
+        };
+        members[0].run(doc! { "replSetInitiate": config }).await.unwrap();
+        let set = Self { members };
+        set.secondaries().await;
+        set
+    }
+
+    /// The URI of the whole set.
+    pub fn uri(&self) -> String {
+        let hosts: Vec<String> = self.members.iter().map(Member::host).collect();
+        format!("mongodb://{}/?replicaSet={NAME}", hosts.join(","))
+    }
+
+    /// How a driver names a member.
+    pub fn host(&self, member: usize) -> String {
+        self.members[member].host()
+    }
+
+    /// A client of this member alone, whatever its state.
+    pub fn direct(&self, member: usize) -> &Client {
+        &self.members[member].direct
+    }
+
+    /// Waits for a primary; of two that believe they are, the one that was elected last.
+    pub async fn primary(&self) -> usize {
+        until("a primary", async || self.current_primary().await).await
+    }
+
+    /// Waits until all living members but the primary are secondaries, and names them.
+    pub async fn secondaries(&self) -> Vec<usize> {
+        let what = "every member but the primary to be a secondary";
+        until(what, async || {
+            let primary = self.current_primary().await?;
+            let mut found = Vec::new();
+            for (index, member) in self.answering().filter(|(index, _)| *index != primary) {
+                let hello = member.hello().await.ok()?;
+                found.push(is(&hello, "secondary").then_some(index)?);
+            }
+            Some(found)
+        })
+        .await
+    }
+
+    async fn current_primary(&self) -> Option<usize> {
+        let mut primaries = Vec::new();
+        for (index, member) in self.answering() {
+            let Ok(hello) = member.hello().await else { continue };
+            if is(&hello, "isWritablePrimary") {
+                primaries.push((hello.get_object_id("electionId").ok()?, index));
+            }
+        }
+        primaries.into_iter().max().map(|(_, index)| index)
+    }
+
+    /// Whether this member believes that it is the primary.
+    pub async fn is_primary(&self, member: usize) -> bool {
+        let hello = self.members[member].hello().await;
+        hello.is_ok_and(|hello| is(&hello, "isWritablePrimary"))
+    }
+
+    /// Makes the primary step down, and waits for another, which it names.
+    pub async fn step_down(&self) -> usize {
+        let old = self.primary().await;
+        until("the primary to step down", async || {
+            // Refused while no secondary has caught up.
+            let step_down = doc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5 };
+            let answer = self.members[old].run(step_down).await;
+            (answer.is_ok() || !self.is_primary(old).await).then_some(())
+        })
+        .await;
+        self.primary_other_than(old).await
+    }
+
+    /// Waits for a primary that is not this member, and names it.
+    pub async fn primary_other_than(&self, old: usize) -> usize {
+        let other = async || self.current_primary().await.filter(|primary| *primary != old);
+        until("another primary", other).await
+    }
+
+    /// Makes a secondary fetch nothing more; it goes on voting and sending heartbeats, so
+    /// that the primary remains one.
+    pub async fn stop_replication(&self, member: usize) {
+        let point = doc! { "configureFailPoint": "stopReplProducer", "mode": "alwaysOn" };
+        let set = self.members[member].run(point).await.unwrap();
+        let entered = set.get_i32("count").unwrap();
+        // Until then a batch that is under way could still be applied.
+        let reached = doc! {
+            "waitForFailPoint": "stopReplProducer",
+            "timesEntered": i64::from(entered) + 1,
+            "maxTimeMS": i64::try_from(ANSWER.as_millis()).unwrap(),
+        };
+        self.members[member].run(reached).await.unwrap();
+    }
+
+    /// Ends what [`stop_replication`](Self::stop_replication) began.
+    pub async fn restart_replication(&self, member: usize) {
+        let point = doc! { "configureFailPoint": "stopReplProducer", "mode": "off" };
+        self.members[member].run(point).await.unwrap();
+    }
+
+    /// Ends a member at once (SIGKILL); its data stays.
+    pub fn kill(&mut self, member: usize) {
+        self.members[member].kill();
+    }
+
+    /// Starts a killed member again, and waits until it answers.
+    pub async fn restart(&mut self, member: usize) {
+        let member = &mut self.members[member];
+        assert!(member.process.is_none(), "it runs");
+        let dir = member.dir.path().to_owned();
+        member.process = Some(launch(&mongod(), member.port, &dir));
+        member.until_it_answers().await.unwrap();
+    }
+
+    /// Stops a member where it is (SIGSTOP): its connections hang, and do not close.
+    pub fn freeze(&mut self, member: usize) {
+        self.members[member].signal("STOP");
+        self.members[member].frozen = true;
+    }
+
+    /// Lets a frozen member run on (SIGCONT).
+    pub fn thaw(&mut self, member: usize) {
+        self.members[member].signal("CONT");
+        self.members[member].frozen = false;
+    }
+
+    /// How often a member has rolled back, plus a constant of its own.
+    pub async fn rollback_id(&self, member: usize) -> i32 {
+        let answer = self.members[member].run(doc! { "replSetGetRBID": 1 }).await.unwrap();
+        answer.get_i32("rbid").unwrap()
+    }
+
+    /// How many `find` commands a member has got since it started.
+    pub async fn finds(&self, member: usize) -> i64 {
+        let status = doc! { "serverStatus": 1, "repl": 0, "wiredTiger": 0, "locks": 0 };
+        let status = self.members[member].run(status).await.unwrap();
+        let commands = status.get_document("metrics").and_then(|all| all.get_document("commands"));
+        let find = commands.and_then(|commands| commands.get_document("find")).unwrap();
+        find.get_i64("total").unwrap()
+    }
+
+    fn answering(&self) -> impl Iterator<Item = (usize, &Member)> {
+        let all = self.members.iter().enumerate();
+        all.filter(|(_, member)| member.process.is_some() && !member.frozen)
+    }
+}
+
+impl Member {
+    async fn start(mongod: &Path) -> Self {
+        // Somebody may take the port between the look and the start.
+        for _ in 0..5 {
+            let port = free_port();
+            let dir = tempfile::Builder::new().prefix("postrider-mongod-").tempdir().unwrap();
+            let process = Some(launch(mongod, port, dir.path()));
+            let uri = format!(
+                "mongodb://127.0.0.1:{port}/?directConnection=true&serverSelectionTimeoutMS=1000"
+            );
+            let direct = Client::with_uri_str(uri).await.unwrap();
+            let mut member = Self { port, dir, process, frozen: false, direct };
+            match member.until_it_answers().await {
+                Ok(()) => return member,
+                Err(log) if log.contains("Address already in use") => {}
+                Err(log) => panic!("{} ended by itself; its log:\n{log}", mongod.display()),
+            }
+        }
+        panic!("five ports in a row were taken by somebody else");
+    }
+
+    fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command on this very member; one that is frozen counts as an error.
+    async fn run(&self, command: Document) -> DriverResult<Document> {
+        let name = command.keys().next().cloned().unwrap_or_default();
+        let admin = self.direct.database("admin");
+        let running = admin.run_command(command).into_future();
+        tokio::time::timeout(ANSWER * 2, running)
+            .await
+            .unwrap_or_else(|_| Err(mongodb::error::Error::custom(format!("{name}: no answer"))))
+    }
+
+    async fn hello(&self) -> DriverResult<Document> {
+        self.run(doc! { "hello": 1 }).await
+    }
+
+    /// Fails with the end of the log if the process ends instead.
+    async fn until_it_answers(&mut self) -> Result<(), String> {
+        until("a mongod to answer", async || {
+            if self.process.as_mut()?.try_wait().unwrap().is_some() {
+                return Some(Err(self.log()));
+            }
+            self.run(doc! { "ping": 1 }).await.ok().map(|_| Ok(()))
+        })
+        .await
+    }
+
+    fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    fn signal(&self, signal: &str) {
+        let process = self.process.as_ref().expect("it runs");
+        let mut kill = Command::new("kill");
+        let status = kill.arg(format!("-{signal}")).arg(process.id().to_string()).status();
+        assert!(status.unwrap().success(), "kill -{signal}");
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It ended by itself, at the worst.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        self.frozen = false;
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn mongod() -> PathBuf {
+    let path = std::env::var_os(MONGOD).map(PathBuf::from).unwrap_or_else(|| {
+        panic!(
+            "{MONGOD} is not set: run the tests by `make test`, or before this one: \
+             eval \"$(scripts/services.sh env)\""
+        )
+    });
+    assert!(
+        path.is_file(),
+        "{MONGOD}={} is no file: `scripts/services.sh install mongodb` fetches one",
+        path.display()
+    );
+    path
+}
+
+fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    let mut command = Command::new(mongod);
+    command
+        .args(["--replSet", NAME, "--bind_ip", "127.0.0.1", "--nounixsocket"])
+        .args(["--port", &port.to_string()])
+        .arg("--dbpath")
+        .arg(dir)
+        .args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "128"]);
+    for parameter in [
+        "enableTestCommands=1",
+        "ttlMonitorSleepSecs=1",
+        "diagnosticDataCollectionEnabled=false",
+        // It would throttle the writes that a test makes while the majority stands still.
+        "enableFlowControl=false",
+    ] {
+        command.args(["--setParameter", parameter]);
+    }
+    // By this mark `scripts/services.sh stop` finds what an interrupted test has left.
+    if let Some(services) = std::env::var_os("POSTRIDER_SERVICES_DIR") {
+        command.env("POSTRIDER_SERVICE_OF", services);
+    }
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    command.spawn().unwrap_or_else(|error| {
+        panic!("{} does not start ({error}): see {MONGOD}", mongod.display())
+    })
+}
+
+fn free_port() -> u16 {
+    loop {
+        let port = rand::random_range(PORTS);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Waits, up to a minute, until `probe` finds what it looks for.
+async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited a minute for: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn is(hello: &Document, what: &str) -> bool {
+    hello.get_bool(what).unwrap_or(false)
+}

@@ -1,0 +1,144 @@
+//! A database of the test's own without a schema, and the ways to give it one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Output;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+use postrider::outbox::collections::{Collections, names};
+
+use super::outbox::mongodb_uri;
+
+/// The variable with the path of mongosh.
+const MONGOSH: &str = "POSTRIDER_TEST_MONGOSH";
+
+/// The script as users have it.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-setup.js");
+
+/// What a database looks like: options by collection, and the records' indexes by name.
+#[derive(Debug, PartialEq)]
+pub struct Layout {
+    pub options: BTreeMap<String, Document>,
+    pub indexes: BTreeMap<String, Document>,
+}
+
+/// An empty database and the collections that belong there.
+pub struct Bare {
+    pub name: String,
+    pub collections: Collections,
+}
+
+impl Bare {
+    pub async fn new(prefix: &str) -> Self {
+        let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
+        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let collections = Collections::new(client, &name, prefix);
+        Self { name, collections }
+    }
+
+    /// The records, decoded.
+    pub fn records(&self) -> Collection<Document> {
+        self.collections.records().clone_with_type()
+    }
+
+    /// Runs any command in the database.
+    pub async fn run(&self, command: Document) -> Document {
+        self.collections.database().run_command(command).await.unwrap()
+    }
+
+    /// Creates an index by another hand.
+    pub async fn create_index(&self, index: Document) {
+        let records = self.collections.name(names::RECORDS);
+        self.run(doc! { "createIndexes": records, "indexes": [index] }).await;
+    }
+
+    /// What is there now.
+    pub async fn layout(&self) -> Layout {
+        let mut options = BTreeMap::new();
+        for mut entry in self.list(doc! { "listCollections": 1, "cursor": {} }).await {
+            let name = entry.get_str("name").unwrap().to_owned();
+            let Some(Bson::Document(found)) = entry.remove("options") else { panic!("{entry}") };
+            options.insert(name, found);
+        }
+        Layout { options, indexes: self.indexes().await }
+    }
+
+    /// The collections that exist.
+    pub async fn collection_names(&self) -> Vec<String> {
+        self.collections.database().list_collection_names().await.unwrap()
+    }
+
+    /// The records' indexes by name.
+    pub async fn indexes(&self) -> BTreeMap<String, Document> {
+        let records = self.collections.name(names::RECORDS);
+        let listed = self.list(doc! { "listIndexes": records, "cursor": {} }).await;
+        listed.into_iter().map(|index| (index.get_str("name").unwrap().into(), index)).collect()
+    }
+
+    /// The seconds after which the TTL index deletes.
+    pub async fn expiry(&self) -> i64 {
+        let indexes = self.indexes().await;
+        match indexes["done_ttl_idx"].get("expireAfterSeconds") {
+            Some(Bson::Int32(seconds)) => i64::from(*seconds),
+            Some(Bson::Int64(seconds)) => *seconds,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn list(&self, command: Document) -> Vec<Document> {
+        let cursor = self.collections.database().run_cursor_command(command).await.unwrap();
+        cursor.try_collect().await.unwrap()
+    }
+
+    /// Runs the script of the repository with these variables.
+    pub async fn mongosh(&self, environment: &[(&str, &str)]) -> Output {
+        self.mongosh_file(Path::new(SCRIPT), environment).await
+    }
+
+    /// Runs any script with these variables.
+    pub async fn mongosh_file(&self, script: &Path, environment: &[(&str, &str)]) -> Output {
+        let mongosh = std::env::var(MONGOSH).unwrap_or_else(|_| panic!("{MONGOSH} is not set"));
+        let (server, query) = split_uri();
+        let mut command = command_of(&mongosh);
+        command.arg("--quiet").arg(format!("{server}/{}?{query}", self.name)).arg(script);
+        command.envs(environment.iter().copied());
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    }
+
+    /// The same, where it must succeed; what it printed.
+    pub async fn mongosh_ok(&self, environment: &[(&str, &str)]) -> String {
+        let output = self.mongosh(environment).await;
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same, where it must fail; what it complained of.
+    pub async fn mongosh_err(&self, environment: &[(&str, &str)]) -> String {
+        let output = self.mongosh(environment).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Drops the database; called at a test's end, so that a failed one leaves its evidence.
+    pub async fn drop(self) {
+        self.collections.database().drop().await.unwrap();
+    }
+}
+
+/// A command whose environment says nothing of the script's variables.
+fn command_of(program: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
+    for name in ["OUTBOX_PREFIX", "OUTBOX_RETENTION", "OUTBOX_VALIDATOR"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The test server's URI without its database, and its options.
+fn split_uri() -> (String, String) {
+    let uri = mongodb_uri();
+    let (server, query) = uri.split_once('?').unwrap_or((&uri, ""));
+    (server.trim_end_matches('/').to_owned(), query.to_owned())
+}
