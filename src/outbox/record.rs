@@ -41,6 +41,9 @@ impl LaneKey {
 pub struct Record {
     /// `_id`.
     pub id: RecordId,
+    /// Whether the `_id` can't be decoded (text that is no UTF-8), so that no command can
+    /// name the record; `id` is null then.
+    pub nameless: bool,
     /// What it is ordered by.
     pub lane: LaneKey,
     /// A valid `partition`; `None` where the relay must stamp one.
@@ -142,6 +145,7 @@ impl Fields {
     }
 
     fn into_record(self, raw: RawDocumentBuf) -> Record {
+        let nameless = self.id.is_none();
         let id = RecordId::from(self.id.unwrap_or(Bson::Null));
         let lane = match self.key {
             Some(key) => LaneKey::Keyed(key),
@@ -149,6 +153,7 @@ impl Fields {
         };
         Record {
             id,
+            nameless,
             lane,
             partition: self.partition,
             seq: self.seq,

@@ -10,12 +10,12 @@ use mongodb::options::{Hint, ReadConcern};
 use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
-    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, PENDING,
-    SCHEDULED, SEQ, STATUS, VISIBLE_AT,
+    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, KEY, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION,
+    PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT,
 };
 use crate::outbox::lease::bson_ids;
 use crate::outbox::reason::DeadReason;
-use crate::outbox::record::Record;
+use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::smallest_deaths;
 use crate::outbox::snapshot::NO_SEQ;
 use crate::outbox::write::{Certainty, Written, update};
@@ -186,6 +186,29 @@ impl Repairs {
             "multi": false,
         };
         let written = self.send("make a suspect dead", vec![statement]).await?;
+        Ok(written.failed.is_empty() && written.matched == 1)
+    }
+
+    /// Makes dead a record whose `_id` no command can name, by its `seq`, which is as unique.
+    /// Answers whether it did.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn bury_nameless(
+        &self,
+        record: &Record,
+        reason: &DeadReason,
+        blocks: bool,
+    ) -> Result<bool, StoreError> {
+        let Some(seq) = record.seq else { return Ok(false) };
+        let mut q = doc! { STATUS: PENDING, PARTITION: record.partition.map(i32::from), SEQ: seq };
+        if let LaneKey::Keyed(key) = &record.lane {
+            q.insert(KEY, key.as_ref());
+        }
+        let change = smallest_deaths(reason, blocks).swap_remove(0);
+        let statement = doc! { "q": q, "u": change, "multi": false };
+        let written = self.send("make a nameless record dead", vec![statement]).await?;
         Ok(written.failed.is_empty() && written.matched == 1)
     }
 

@@ -50,7 +50,8 @@ pub struct Plan {
     pub runs: Vec<Run>,
     /// To be repaired, and then met again.
     pub repairs: Vec<Record>,
-    /// Suspects that have used up their attempts: to be made dead where they are.
+    /// Suspects that have used up their attempts, and records that no command can name: to
+    /// be made dead where they are.
     pub spent: Vec<Record>,
     /// Heads of their keys that go alone, each when its turn comes.
     pub suspects: Vec<Record>,
@@ -147,7 +148,13 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
     if (sight.in_hand)(record) {
         return Standing::InHand;
     }
-    let Some(seq) = record.seq else { return Standing::NeedsRepair };
+    let Some(seq) = record.seq else {
+        // A nameless one can't be repaired.
+        return if record.nameless { Standing::Stops } else { Standing::NeedsRepair };
+    };
+    if record.nameless {
+        return Standing::Spent;
+    }
     if record.partition.is_none() {
         return Standing::NeedsRepair;
     }

@@ -132,7 +132,8 @@ impl<S: Sink> Shared<S> {
     async fn read(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
-        let mut seen = Seen { repairs: unstamped, ..Seen::default() };
+        let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
+        let mut seen = Seen { repairs, spent, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
                 let mut pass_over = self.hands.passed_over();
@@ -326,9 +327,20 @@ impl<S: Sink> Shared<S> {
 
     async fn mend(&self, repairs: Vec<Record>, spent: Vec<Record>) -> Result<(), StoreError> {
         for record in spent {
-            let reason = DeadReason::LeaseExpired { attempts: record.attempt };
             let blocks = self.blocks(&record);
-            if self.repairs.bury_expired(&record, &reason, blocks).await? {
+            let (reason, dead) = match record.content() {
+                Err(malformed) if record.nameless => {
+                    let reason = DeadReason::Malformed(malformed);
+                    let dead = self.repairs.bury_nameless(&record, &reason, blocks).await?;
+                    (reason, dead)
+                }
+                _ => {
+                    let reason = DeadReason::LeaseExpired { attempts: record.attempt };
+                    let dead = self.repairs.bury_expired(&record, &reason, blocks).await?;
+                    (reason, dead)
+                }
+            };
+            if dead {
                 self.buried(&record, &reason, blocks);
             }
         }

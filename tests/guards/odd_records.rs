@@ -1,7 +1,7 @@
 //! Hazard 7: what can't be decoded or was written wrongly fails no neighbour.
 
-use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document, Timestamp, doc};
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, Document, Timestamp, doc, rawdoc};
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{settings, start};
@@ -18,6 +18,17 @@ fn broken(record: &Document) -> RawDocumentBuf {
 fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
     record.insert(field, value);
     record
+}
+
+/// The driver's own insert wants to answer with the `_id`, which it can't.
+async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
+    let mut documents = RawArrayBuf::new();
+    documents.push(record);
+    let mut command = rawdoc! { "insert": "outbox_records" };
+    command.append(cstr!("documents"), documents);
+    let database = outbox.client.database(&outbox.database);
+    let answer = database.run_raw_command(command).await.unwrap();
+    assert_eq!(answer.get_i32("n").unwrap(), 1, "{answer}");
 }
 
 /// Why each of these is dead; panics where one is not.
@@ -122,6 +133,35 @@ async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
     let seq = outbox.record("seq").await.get_timestamp("seq").unwrap();
     assert!(seq > Timestamp { time: 1, increment: 0 });
     assert!(outbox.record("partition").await.get_i32("partition").is_ok());
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// No command can name its `_id`: the driver writes valid text only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([record("before", "k")]).await;
+    insert_nameless(&outbox, broken(&record("MARK", "k"))).await;
+    let mut unstamped = record("MARK", "l");
+    unstamped.remove("partition");
+    let mut unstamped = broken(&unstamped).into_bytes();
+    // Another `_id`, no less broken.
+    let at = unstamped.iter().position(|byte| *byte == 0xff).unwrap();
+    unstamped[at] = 0xfb;
+    let unstamped = RawDocumentBuf::from_bytes(unstamped).unwrap();
+    insert_nameless(&outbox, unstamped).await;
+    outbox.insert([record("behind", "k"), record("behind too", "l")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+    outbox
+        .until_count(doc! { "status": "dead", "deadReason": { "$regex": "^malformed: _id: " } }, 2)
+        .await;
+    let of_k: Vec<String> = sink.ids().into_iter().filter(|id| id != "behind too").collect();
+    assert_eq!(of_k, ["before", "behind"]);
     relay.stop().await;
     outbox.drop().await;
 }

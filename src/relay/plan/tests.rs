@@ -180,6 +180,23 @@ fn a_record_that_lacks_seq_or_partition_is_repaired_and_ends_its_run() {
 }
 
 #[test]
+fn a_record_that_no_command_can_name_is_to_die_where_it_is_and_ends_its_run() {
+    let nameless = |number| {
+        let mut record = sound("a", number);
+        record.remove("_id");
+        record
+    };
+
+    let at_the_head = Known::default().plan_of([nameless(1), sound("a", 2)]);
+    let behind = Known::default().plan_of([sound("a", 1), nameless(2), sound("a", 3)]);
+
+    assert!(at_the_head.runs.is_empty());
+    assert_eq!(at_the_head.spent.len(), 1);
+    assert_eq!(run_of(&behind, "a"), [id(1)]);
+    assert!(behind.spent.is_empty());
+}
+
+#[test]
 fn what_is_behind_an_unstamped_record_of_its_key_waits_until_it_is_stamped() {
     let between = Timestamp { time: 1, increment: 3 };
     let known =
