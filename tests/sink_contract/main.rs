@@ -2,6 +2,8 @@
 //!
 //! `clauses` says it once, over [`harness::Harness`]; a new sink needs a harness, and a line here.
 
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -30,6 +30,8 @@ struct Shared {
     rules: watch::Sender<Rules>,
     /// Rises when every connection is to be cut.
     cuts: watch::Sender<u64>,
+    /// The same for what the broker says, while it goes on being heard.
+    half_cuts: watch::Sender<u64>,
     accepted: AtomicUsize,
     sent: AtomicUsize,
 }
@@ -61,8 +63,9 @@ impl Proxy {
             delay: Duration::ZERO,
         });
         let (cuts, _) = watch::channel(0);
+        let (half_cuts, _) = watch::channel(0);
         let (accepted, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { rules, cuts, accepted, sent });
+        let shared = Arc::new(Shared { rules, cuts, half_cuts, accepted, sent });
         let accepting = tokio::spawn(accept(listener, broker, shared.clone()));
         Self { address, shared, accepting }
     }
@@ -84,6 +87,11 @@ impl Proxy {
     /// Ends every connection, on both sides, with whatever is under way.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|count| *count += 1);
+    }
+
+    /// Ends what the broker says on every connection, and lets it hear on.
+    pub fn half_close(&self) {
+        self.shared.half_cuts.send_modify(|count| *count += 1);
     }
 
     /// Whether new connections are ended at once.
@@ -172,14 +180,21 @@ async fn pump(
         }
     };
     let writing = async move {
-        let mut rules = shared.rules.subscribe();
-        while let Some((at, bytes)) = arriving.recv().await {
-            tokio::time::sleep_until(at).await;
-            // The sender outlives every connection.
-            let _ = rules.wait_for(|rules| direction.passes(rules)).await;
-            if to.write_all(&bytes).await.is_err() {
-                break;
+        let carrying = async {
+            let mut rules = shared.rules.subscribe();
+            while let Some((at, bytes)) = arriving.recv().await {
+                tokio::time::sleep_until(at).await;
+                // The sender outlives every connection.
+                let _ = rules.wait_for(|rules| direction.passes(rules)).await;
+                if to.write_all(&bytes).await.is_err() {
+                    break;
+                }
             }
+        };
+        let mut half_cuts = shared.half_cuts.subscribe();
+        tokio::select! {
+            () = carrying => {}
+            _ = half_cuts.changed(), if direction == Direction::Answer => {}
         }
         let _ = to.shutdown().await;
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Weak};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -142,8 +142,8 @@ fn free_ports() -> (u16, u16) {
 
 /// An authority, a server's certificate by it, and an authority that has signed nothing.
 fn certificates(dir: &Path) -> Result<(), rcgen::Error> {
-    let authority = CertifiedIssuer::self_signed(authority_parameters()?, KeyPair::generate()?)?;
-    let stranger = CertifiedIssuer::self_signed(authority_parameters()?, KeyPair::generate()?)?;
+    let authority = authority_of("the node's")?;
+    let stranger = authority_of("a stranger's")?;
     let key = KeyPair::generate()?;
     let server = CertificateParams::new(vec!["localhost".into()])?.signed_by(&key, &authority)?;
     for (name, text) in [
@@ -157,8 +157,9 @@ fn certificates(dir: &Path) -> Result<(), rcgen::Error> {
     Ok(())
 }
 
-fn authority_parameters() -> Result<CertificateParams, rcgen::Error> {
+fn authority_of(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
     let mut parameters = CertificateParams::new(Vec::new())?;
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    Ok(parameters)
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)
 }

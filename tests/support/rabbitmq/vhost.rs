@@ -58,16 +58,23 @@ impl Vhost {
         Hand::on(&self.uri()).await
     }
 
-    /// Ends every connection to the vhost, as an operator would.
-    pub async fn close_connections(&self) {
+    pub async fn drop_user(&self, user: &str) {
+        self.call(Method::DELETE, &format!("users/{user}"), Value::Null).await;
+    }
+
+    /// Ends every connection to the vhost that the broker lists, as an operator would; how many.
+    pub async fn close_connections(&self) -> usize {
         let listed = self.call(Method::GET, "connections", Value::Null).await;
-        for connection in listed.as_array().unwrap() {
-            if connection["vhost"] == self.name.as_str() {
-                let name = connection["name"].as_str().unwrap().replace(' ', "%20");
-                let name = name.replace('>', "%3E");
-                self.call(Method::DELETE, &format!("connections/{name}"), Value::Null).await;
-            }
+        let listed = listed.as_array().unwrap().iter();
+        let ours = listed.filter(|connection| connection["vhost"] == self.name.as_str());
+        let mut count = 0;
+        for connection in ours {
+            let name = connection["name"].as_str().unwrap();
+            let name = name.replace(' ', "%20").replace('>', "%3E");
+            self.call(Method::DELETE, &format!("connections/{name}"), Value::Null).await;
+            count += 1;
         }
+        count
     }
 
     /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
