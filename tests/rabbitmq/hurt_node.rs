@@ -110,6 +110,27 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_dies_while_it_blocks_is_found_again() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    let sink = connected(&turn.node.uri()).await;
+    turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
+    let outcome = sink.publish(message("before", "", &queue)).await;
+    assert_eq!(verdict(&outcome), Some(Verdict::Down), "{outcome:?}");
+    assert!(sink.probe().await.unwrap_err().detail.contains("blocked"));
+
+    turn.node.kill().await;
+
+    let down = sink.probe().await.unwrap_err();
+    assert!(down.detail.contains("Connection refused"), "{down}");
+    // The alarm's threshold does not survive; nor, perhaps, does a queue so young.
+    turn.node.start().await;
+    Hand::on(&turn.node.uri()).await.classic(&queue).await;
+    until_up(&sink).await;
+    sink.publish(message("after", "", &queue)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;

@@ -96,6 +96,11 @@ impl Node {
         self.script(&["stop"]).await;
     }
 
+    /// Like the power going; what the broker had confirmed is on disk.
+    pub async fn kill(&self) {
+        self.script(&["kill"]).await;
+    }
+
     pub async fn freeze(&self) {
         self.script(&["freeze"]).await;
     }
