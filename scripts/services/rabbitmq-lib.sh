@@ -55,6 +55,7 @@ node_configure() { # node_configure PORT [MANAGEMENT_PORT]; NODE_DIST_PORT and N
       echo "management.tcp.ip = 127.0.0.1"
       echo "management.tcp.port = $node_management_port"
     fi
+    [[ ! -e $node_dir/extra.conf ]] || cat "$node_dir/extra.conf"
   } >"$node_dir/rabbitmq.conf"
   if [[ -n $node_management_port ]]; then
     echo '[rabbitmq_management].' >"$node_dir/enabled_plugins"

@@ -1,5 +1,6 @@
 //! What is sent: one record, rendered for the wire and addressed.
 
+use std::fmt;
 use std::time::SystemTime;
 
 use bson::oid::ObjectId;
@@ -9,7 +10,7 @@ use uuid::Uuid;
 ///
 /// Made once per delivery by the relay from the record's [`Content`](crate::outbox::content::Content); the same record
 /// gives the same message (and id) on every delivery.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Message {
     /// The record's `_id` as text.
     pub id: String,
@@ -29,6 +30,23 @@ pub struct Message {
     pub timestamp: Option<SystemTime>,
     /// Where to.
     pub address: Address,
+}
+
+/// Shows no payload, only its length: whatever holds a message may be logged.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", &self.id)
+            .field("key", &self.key)
+            .field("kind", &self.kind)
+            .field("content_type", &self.content_type)
+            .field("payload_bytes", &self.payload.as_ref().map(Vec::len))
+            .field("headers", &self.headers)
+            .field("tenant_id", &self.tenant_id)
+            .field("timestamp", &self.timestamp)
+            .field("address", &self.address)
+            .finish()
+    }
 }
 
 /// Where one message goes within its sink, all templates rendered.

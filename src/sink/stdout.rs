@@ -1,5 +1,11 @@
 //! Standard output: one JSON object per line, for a pipe, a container's log, or a first look.
+//!
+//! There is no connection to lose, but there are writes that fail (a closed pipe, a full disk)
+//! and a reader that stops. After either the sink is down until a probe finds that
+//! lines are taken again; without that, every record in turn would be charged for it.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,18 +14,30 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bson::DateTime;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::sink::{HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// A writer of lines. A message counts as delivered when its line was flushed.
 pub struct Stdout {
-    output: Arc<Mutex<Box<dyn AsyncWrite + Send + Unpin>>>,
+    shared: Arc<Shared>,
     timeout: Duration,
 }
 
-impl std::fmt::Debug for Stdout {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+struct Shared {
+    output: Mutex<Output>,
+    /// Why no line may be begun at the moment.
+    down: watch::Sender<Option<SinkDown>>,
+}
+
+struct Output {
+    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// A write failed: part of a line may be out, without its end.
+    torn: bool,
+}
+
+impl fmt::Debug for Stdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stdout")
     }
 }
@@ -32,46 +50,101 @@ impl Stdout {
 
     /// Lines into any writer.
     pub fn to(output: impl AsyncWrite + Send + Unpin + 'static, timeout: Duration) -> Self {
-        Self { output: Arc::new(Mutex::new(Box::new(output))), timeout }
+        let output = Mutex::new(Output { writer: Box::new(output), torn: false });
+        let (down, _) = watch::channel(None);
+        Self { shared: Arc::new(Shared { output, down }), timeout }
+    }
+}
+
+impl Shared {
+    fn check(&self) -> Result<(), SinkDown> {
+        self.down.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    fn go_down(&self, why: &str) {
+        self.down.send_if_modified(|down| {
+            let was_up = down.is_none();
+            down.get_or_insert_with(|| SinkDown::new(why));
+            was_up
+        });
+    }
+
+    async fn write(&self, line: &[u8]) -> Result<(), PublishError> {
+        let mut output = self.output.lock().await;
+        // While this one waited for its turn, another may have failed.
+        self.check().map_err(|down| PublishError::new(Verdict::Down, down))?;
+        output.write(line).await.map_err(|error| {
+            let why = format!("standard output: {error}");
+            self.go_down(&why);
+            // Part of the line may be out.
+            PublishError::new(Verdict::Unknown, why)
+        })
+    }
+
+    /// Ends what was torn, if anything was.
+    async fn mend(&self) -> io::Result<()> {
+        let mut output = self.output.lock().await;
+        match output.torn {
+            true => output.write(b"\n").await,
+            false => output.writer.flush().await,
+        }
+    }
+}
+
+impl Output {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.torn = true;
+        self.writer.write_all(bytes).await?;
+        self.writer.flush().await?;
+        self.torn = false;
+        Ok(())
     }
 }
 
 impl Sink for Stdout {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        self.shared.check().map_err(|down| PublishError::new(Verdict::Down, down))?;
         let mut line = line(&message).to_string();
         line.push('\n');
-        let output = self.output.clone();
+        let shared = self.shared.clone();
         // A task of its own: a line begun is ended, whoever has stopped waiting.
-        let writing = tokio::spawn(async move {
-            let mut output = output.lock().await;
-            output.write_all(line.as_bytes()).await?;
-            output.flush().await
-        });
-        let unknown = |detail: String| Err(PublishError::new(Verdict::Unknown, detail));
+        let writing = tokio::spawn(async move { shared.write(line.as_bytes()).await });
         match tokio::time::timeout(self.timeout, writing).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            // Part of the line may be out.
-            Ok(Ok(Err(error))) => unknown(format!("standard output: {error}")),
-            Ok(Err(panic)) => unknown(format!("standard output: {panic}")),
-            Err(_) => unknown(format!("standard output took no line within {:?}", self.timeout)),
+            Ok(Ok(written)) => written,
+            Ok(Err(panic)) => {
+                Err(PublishError::new(Verdict::Unknown, format!("standard output: {panic}")))
+            }
+            Err(_) => {
+                let why = format!("standard output took no line within {:?}", self.timeout);
+                // Else every further line would wait in memory behind this one.
+                self.shared.go_down(&why);
+                Err(PublishError::new(Verdict::Unknown, why))
+            }
         }
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
-        let flushing = async { self.output.lock().await.flush().await };
-        match tokio::time::timeout(self.timeout, flushing).await {
-            Ok(Ok(())) => Ok(()),
+        match tokio::time::timeout(self.timeout, self.shared.mend()).await {
+            Ok(Ok(())) => {
+                self.shared.down.send_replace(None);
+                Ok(())
+            }
             Ok(Err(error)) => Err(SinkDown::new(format!("standard output: {error}"))),
             Err(_) => Err(SinkDown::new("standard output: nobody reads it")),
         }
     }
 
     async fn lost(&self) -> SinkDown {
-        std::future::pending().await
+        let mut down = self.shared.down.subscribe();
+        let lost = down.wait_for(Option::is_some).await;
+        // The sender lives as long as this sink.
+        let lost = lost.ok().and_then(|down| down.clone());
+        lost.unwrap_or_else(|| SinkDown::new("closed"))
     }
 
     async fn close(&self) {
         // Each line was flushed by itself.
+        self.shared.go_down("closed");
     }
 }
 

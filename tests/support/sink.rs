@@ -1,8 +1,7 @@
 //! A sink whose failures a test commands: refused, confirmed but the answer lost, held back.
 
 use std::collections::HashMap;
-use std::future::pending;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,14 +17,33 @@ pub enum Fault {
     DeliverThenLose,
     /// Waits until `TestSink::release` is called, then delivers.
     Hold,
-    /// Waits until `TestSink::release` is called, then answers with this.
+    /// The same, then answers with this.
     HoldThenAnswer(Verdict),
 }
 
 /// Keeps what was published, in order; shared by its clones, as one broker by several relays.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct TestSink {
     inner: Arc<Inner>,
+    timeout: Duration,
+    /// Of this clone alone.
+    closed: AtomicBool,
+}
+
+impl Default for TestSink {
+    fn default() -> Self {
+        // Longer than any test waits.
+        let timeout = Duration::from_secs(120);
+        Self { inner: Arc::default(), timeout, closed: AtomicBool::new(false) }
+    }
+}
+
+/// Another sink to the same broker.
+impl Clone for TestSink {
+    fn clone(&self) -> Self {
+        let (inner, timeout) = (self.inner.clone(), self.timeout);
+        Self { inner, timeout, closed: AtomicBool::new(false) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -37,10 +55,18 @@ struct Inner {
     changed: Notify,
     release: watch::Sender<bool>,
     down: watch::Sender<bool>,
+    frozen: watch::Sender<bool>,
+    /// Some publish has waited in vain: down until a probe finds it answering.
+    stuck: watch::Sender<bool>,
     probes: AtomicUsize,
 }
 
 impl TestSink {
+    /// The same with a limit for each publish.
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// The next publishes of the record with this id do this, one after the other.
     pub fn script(&self, id: &str, faults: impl IntoIterator<Item = Fault>) {
         self.inner.faults.lock().unwrap().entry(id.to_owned()).or_default().extend(faults);
@@ -54,6 +80,11 @@ impl TestSink {
     /// Takes the sink down or up again.
     pub fn set_down(&self, down: bool) {
         self.inner.down.send_replace(down);
+    }
+
+    /// Lets it take and answer nothing, or go on.
+    pub fn set_frozen(&self, frozen: bool) {
+        self.inner.frozen.send_replace(frozen);
     }
 
     /// How often it was asked whether it is up.
@@ -108,12 +139,22 @@ impl TestSink {
     }
 }
 
-impl Sink for TestSink {
-    async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        if *self.inner.down.borrow() {
-            return Err(PublishError::new(Verdict::Down, "the test has taken it down"));
-        }
-        let _guard = UnderWay::begin(&self.inner, &message);
+impl TestSink {
+    /// Why nothing can be published now.
+    fn trouble(&self) -> Option<SinkDown> {
+        let why = if *self.inner.down.borrow() {
+            "the test has taken it down"
+        } else if *self.inner.stuck.borrow() {
+            "it did not answer"
+        } else if self.closed.load(Ordering::SeqCst) {
+            "closed"
+        } else {
+            return None;
+        };
+        Some(SinkDown::new(why))
+    }
+
+    async fn take(&self, message: &Message) -> Result<(), PublishError> {
         let fault = {
             let mut faults = self.inner.faults.lock().unwrap();
             faults.get_mut(&message.id).filter(|list| !list.is_empty()).map(|list| list.remove(0))
@@ -123,7 +164,7 @@ impl Sink for TestSink {
                 return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
             }
             Some(Fault::DeliverThenLose) => {
-                self.deliver(&message);
+                self.deliver(message);
                 return Err(PublishError::new(Verdict::Unknown, "the confirm was lost"));
             }
             Some(Fault::Hold) => self.released().await,
@@ -134,23 +175,47 @@ impl Sink for TestSink {
             // Let others run in between, as a broker would.
             None => tokio::task::yield_now().await,
         }
-        self.deliver(&message);
+        let mut frozen = self.inner.frozen.subscribe();
+        frozen.wait_for(|frozen| !frozen).await.unwrap();
+        self.deliver(message);
         Ok(())
+    }
+}
+
+impl Sink for TestSink {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        if let Some(down) = self.trouble() {
+            return Err(PublishError::new(Verdict::Down, down));
+        }
+        let _guard = UnderWay::begin(&self.inner, &message);
+        let answer = tokio::time::timeout(self.timeout, self.take(&message)).await;
+        answer.unwrap_or_else(|_| {
+            self.inner.stuck.send_replace(true);
+            Err(PublishError::new(Verdict::Unknown, "no answer"))
+        })
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
         self.inner.probes.fetch_add(1, Ordering::SeqCst);
-        match *self.inner.down.borrow() {
-            true => Err(SinkDown::new("the test has taken it down")),
-            false => Ok(()),
+        if !*self.inner.frozen.borrow() {
+            self.inner.stuck.send_replace(false);
+            self.closed.store(false, Ordering::SeqCst);
         }
+        self.trouble().map_or(Ok(()), Err)
     }
 
     async fn lost(&self) -> SinkDown {
-        pending().await
+        let (mut down, mut stuck) = (self.inner.down.subscribe(), self.inner.stuck.subscribe());
+        tokio::select! {
+            _ = down.wait_for(|down| *down) => {}
+            _ = stuck.wait_for(|stuck| *stuck) => {}
+        }
+        self.trouble().unwrap_or_else(|| SinkDown::new("it was away"))
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
 }
 
 struct UnderWay<'a> {

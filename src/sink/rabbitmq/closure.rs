@@ -14,6 +14,8 @@ pub(super) const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 /// `connection-forced`: an operator, or the node's own stop.
 const CONNECTION_FORCED: u16 = 320;
+/// `not-allowed`: the vhost is missing, or closed to the user.
+const NOT_ALLOWED: u16 = 530;
 /// `internal-error`: the broker's own trouble.
 const INTERNAL_ERROR: u16 = 541;
 
@@ -23,6 +25,32 @@ pub(super) fn broker_said(error: &lapin::Error) -> Option<(u16, String)> {
         ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().to_string())),
         _ => None,
     }
+}
+
+/// Why there is no connection, and what to do about it where that can be told.
+pub(super) fn unreachable(error: &lapin::Error) -> String {
+    // Its `Display` repeats its sources.
+    let Some((code, words)) = broker_said(error) else {
+        let words = error.to_string();
+        return match words.contains("certificate") {
+            true => format!(
+                "{words}; its authority has to be among the system's certificates, or in the file \
+                 that SSL_CERT_FILE names"
+            ),
+            false => words,
+        };
+    };
+    let remedy = match code {
+        ACCESS_REFUSED => "; check user and password in the URI",
+        NOT_ALLOWED if words.contains("not found") => {
+            "; make it (rabbitmqctl add_vhost), or change the URI"
+        }
+        NOT_ALLOWED if words.contains("refused") => {
+            "; allow it (rabbitmqctl set_permissions), or change the URI"
+        }
+        _ => "",
+    };
+    format!("the broker said: {words}{remedy}")
 }
 
 /// Judges a message that was outstanding when its channel closed.
@@ -37,7 +65,10 @@ pub(super) fn judge(error: &lapin::Error, exchange: &str, only: bool) -> Publish
 }
 
 fn verdict(code: u16, words: &str, exchange: &str, only: bool) -> Verdict {
-    let named = !exchange.is_empty() && words.contains(&format!("'{exchange}'"));
+    // The broker's own name for the one without a name.
+    let exchange = if exchange.is_empty() { "amq.default" } else { exchange };
+    // Not the name alone: the vhost or the user, which the words name too, may be called the same.
+    let named = words.contains(&format!("exchange '{exchange}'"));
     match code {
         CONNECTION_FORCED | INTERNAL_ERROR => Verdict::Unknown,
         ACCESS_REFUSED | NOT_FOUND if only || named => Verdict::Charge,
@@ -54,12 +85,17 @@ mod tests {
 
     #[test]
     fn only_whom_the_broker_can_have_meant_is_judged() {
-        let missing = "NOT_FOUND - no exchange 'x' in vhost '/'";
+        let missing = "NOT_FOUND - no exchange 'x' in vhost 'v'";
+        let refused =
+            "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'u'";
         let large = "PRECONDITION_FAILED - message size 999 is larger than configured max size 9";
         for (code, words, exchange, only, expected) in [
             (NOT_FOUND, missing, "x", false, Verdict::Charge),
             (NOT_FOUND, missing, "y", false, Verdict::Unknown),
+            (NOT_FOUND, missing, "v", false, Verdict::Unknown),
             (NOT_FOUND, missing, "", false, Verdict::Unknown),
+            (ACCESS_REFUSED, refused, "", false, Verdict::Charge),
+            (ACCESS_REFUSED, refused, "u", false, Verdict::Unknown),
             (PRECONDITION_FAILED, large, "x", true, Verdict::TooLarge),
             (PRECONDITION_FAILED, large, "x", false, Verdict::Unknown),
             (501, "FRAME_ERROR", "x", true, Verdict::Refuse),

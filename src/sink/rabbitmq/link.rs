@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, watch};
 use crate::config::secret::SecretUri;
 use crate::sink::SinkDown;
 use crate::sink::rabbitmq::RabbitMqSettings;
-use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp};
+use crate::sink::rabbitmq::closure;
+use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp, Refused};
 use crate::sink::rabbitmq::publisher::{self, Owner, Request};
-use crate::telemetry::chain;
 
 /// How often an idle connection is looked at: `lapin` tells no one of its end but those
 /// who wait for an answer.
@@ -57,13 +57,16 @@ impl Link {
     /// # Errors
     ///
     /// [`SinkDown`]: no broker, wrong credentials, no such vhost; without the password.
-    pub(super) async fn open(settings: &RabbitMqSettings) -> Result<Self, SinkDown> {
-        let opening = Self::connect(settings);
+    pub(super) async fn open(
+        settings: &RabbitMqSettings,
+        refused: &Arc<Refused>,
+    ) -> Result<Self, SinkDown> {
+        let opening = Self::connect(settings, refused);
         match tokio::time::timeout(settings.timeout, opening).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {
-                let at = settings.uri.redacted();
-                Err(SinkDown::new(format!("cannot connect to {at}: {}", chain(&error))))
+                let (at, cause) = (settings.uri.redacted(), closure::unreachable(&error));
+                Err(SinkDown::new(format!("cannot connect to {at}: {cause}")))
             }
             Err(_) => {
                 let (at, limit) = (settings.uri.redacted(), settings.timeout);
@@ -72,7 +75,7 @@ impl Link {
         }
     }
 
-    async fn connect(settings: &RabbitMqSettings) -> lapin::Result<Self> {
+    async fn connect(settings: &RabbitMqSettings, refused: &Arc<Refused>) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connection = ConnectionBuilder::new()?
@@ -84,7 +87,7 @@ impl Link {
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (state, _) = watch::channel(State::Up);
         let (requests, queue) = mpsc::unbounded_channel();
-        let exchanges = Arc::new(Exchanges::default());
+        let exchanges = Arc::new(Exchanges::new(refused.clone()));
         let watched = Watched { state: state.clone(), exchanges: exchanges.clone() };
         // Ends when the link is dropped and the last confirm is in; so does the watch, with
         // the connection's last handle.
@@ -218,7 +221,7 @@ impl Owner for Watched {
         go_down(&self.state, why);
     }
 
-    fn exchange_closed(&self, name: &ShortString, words: &str) {
-        self.exchanges.close(name, words);
+    fn exchange_closed(&self, name: &ShortString, code: u16, words: &str) {
+        self.exchanges.close(name, code, words);
     }
 }

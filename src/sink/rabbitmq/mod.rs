@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
 use crate::ids::SinkName;
+use crate::sink::rabbitmq::exchanges::Refused;
 use crate::sink::rabbitmq::link::{Link, State};
 use crate::sink::rabbitmq::publisher::Request;
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
@@ -53,6 +54,7 @@ pub struct RabbitMq {
     link: watch::Sender<Option<Arc<Link>>>,
     /// Held while a link is being opened.
     opening: Mutex<()>,
+    refused: Arc<Refused>,
 }
 
 impl RabbitMq {
@@ -64,7 +66,7 @@ impl RabbitMq {
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
         link::check_uri(&settings.uri)?;
         let (link, _) = watch::channel(None);
-        Ok(Self { settings, link, opening: Mutex::new(()) })
+        Ok(Self { settings, link, opening: Mutex::new(()), refused: Arc::default() })
     }
 
     fn link(&self) -> Option<Arc<Link>> {
@@ -150,7 +152,7 @@ impl Sink for RabbitMq {
                 }
             }
         }
-        let link = Link::open(&self.settings).await?;
+        let link = Link::open(&self.settings, &self.refused).await?;
         self.link.send_replace(Some(Arc::new(link)));
         Ok(())
     }

@@ -38,8 +38,8 @@ pub(super) struct Request {
 pub(super) trait Owner: Send + Sync + 'static {
     /// The channel is gone.
     fn channel_lost(&self, why: SinkDown);
-    /// The broker refuses this exchange, in these words.
-    fn exchange_closed(&self, name: &ShortString, words: &str);
+    /// The broker refuses this exchange, for this reason and in these words.
+    fn exchange_closed(&self, name: &ShortString, code: u16, words: &str);
 }
 
 type Publishing = Pin<Box<dyn Future<Output = Published> + Send>>;
@@ -78,9 +78,11 @@ struct Publisher<O> {
     channel: Channel,
     owner: O,
     outstanding: FuturesUnordered<Publishing>,
-    /// Ids on the channel, with what waits behind the same id: a return names nothing else.
+    /// Ids that are not answered, with what waits behind the same id: a return names nothing else.
     ids: HashMap<String, VecDeque<Request>>,
-    returns: Returns<Reply>,
+    returns: Returns<Outstanding>,
+    /// Some message was lost with the channel: none of those that follow was alone on it.
+    lost: bool,
     woken: Arc<Woken>,
 }
 
@@ -107,6 +109,7 @@ pub(super) async fn run<O: Owner>(
         outstanding: FuturesUnordered::new(),
         ids: HashMap::new(),
         returns: Returns::default(),
+        lost: false,
         woken: Arc::default(),
     };
     let mut open = true;
@@ -172,8 +175,23 @@ impl<O: Owner> Publisher<O> {
                 None => Ok(()),
                 Some(words) => Err(PublishError::new(Verdict::Charge, words)),
             };
-            // Whoever waited may have given up.
-            let _ = answer.of.send(result);
+            self.answer(answer.of, result);
+        }
+    }
+
+    /// Tells the outcome, and publishes what waited behind the same id: not before, since a
+    /// return that is still to come would then be either's.
+    fn answer(&mut self, outstanding: Outstanding, result: Result<(), PublishError>) {
+        let Outstanding { id, reply, .. } = outstanding;
+        // Whoever waited may have given up.
+        let _ = reply.send(result);
+        if let Some(mut behind) = self.ids.remove(&id)
+            && let Some(next) = behind.pop_front()
+        {
+            self.publish(next);
+            if let Some(slot) = self.ids.get_mut(&id) {
+                *slot = behind;
+            }
         }
     }
 
@@ -193,53 +211,47 @@ impl<O: Owner> Publisher<O> {
 
     /// Notes one answer; true where it shows that no return was waiting.
     fn note(&mut self, published: Published) -> bool {
-        let Published { outstanding: Outstanding { id, exchange, reply }, answer } = published;
-        let only = self.outstanding.is_empty();
-        let clear = match answer {
+        let Published { outstanding, answer } = published;
+        match answer {
             Answered::Acked(returned) => {
                 let clear = self.note_return(returned);
-                self.returns.note_confirm(id.clone(), reply, clear);
+                self.returns.note_confirm(outstanding.id.clone(), outstanding, clear);
                 clear
             }
             Answered::Nacked(returned) => {
                 let clear = self.note_return(returned);
-                self.returns.forget(&id);
+                self.returns.forget(&outstanding.id);
                 let detail = "the broker refused it (basic.nack)";
-                let _ = reply.send(Err(PublishError::new(Verdict::Charge, detail)));
+                self.answer(outstanding, Err(PublishError::new(Verdict::Charge, detail)));
                 clear
             }
             Answered::Unconfirmed => {
                 let detail = "the channel gives no confirms";
-                let _ = reply.send(Err(PublishError::new(Verdict::Unknown, detail)));
+                self.answer(outstanding, Err(PublishError::new(Verdict::Unknown, detail)));
                 false
             }
             Answered::NotSent(error) => {
                 self.owner.channel_lost(SinkDown::new(format!("the channel is gone: {error}")));
-                let _ = reply.send(Err(PublishError::new(Verdict::Down, error)));
+                self.answer(outstanding, Err(PublishError::new(Verdict::Down, error)));
                 false
             }
             Answered::Lost(error) => {
                 self.owner.channel_lost(SinkDown::new(format!("the channel is gone: {error}")));
-                let judged = closure::judge(&error, exchange.as_str(), only);
+                // The last to be noted is not the only one that there was.
+                let only = !self.lost && self.outstanding.is_empty();
+                self.lost = true;
+                let judged = closure::judge(&error, outstanding.exchange.as_str(), only);
                 if judged.verdict == Verdict::Charge
-                    && let Some((ACCESS_REFUSED | NOT_FOUND, words)) = closure::broker_said(&error)
+                    && let Some((code @ (ACCESS_REFUSED | NOT_FOUND), words)) =
+                        closure::broker_said(&error)
                 {
-                    self.owner.exchange_closed(&exchange, &words);
+                    self.owner.exchange_closed(&outstanding.exchange, code, &words);
                 }
-                self.returns.forget(&id);
-                let _ = reply.send(Err(judged));
+                self.returns.forget(&outstanding.id);
+                self.answer(outstanding, Err(judged));
                 false
             }
-        };
-        if let Some(mut behind) = self.ids.remove(&id)
-            && let Some(next) = behind.pop_front()
-        {
-            self.publish(next);
-            if let Some(slot) = self.ids.get_mut(&id) {
-                *slot = behind;
-            }
         }
-        clear
     }
 
     fn note_return(&mut self, returned: Option<Box<BasicReturnMessage>>) -> bool {

@@ -1,5 +1,6 @@
 //! A message as AMQP carries it (contract, section 3), or why it can't.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lapin::BasicProperties;
@@ -18,13 +19,19 @@ const SHORT: usize = 255;
 const BESIDE_HEADERS: usize = 8 + 14 + 7 * (SHORT + 1) + 16;
 
 /// A message ready for the wire.
-#[derive(Debug)]
 pub(super) struct Rendered {
     pub(super) id: String,
     pub(super) exchange: ShortString,
     pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
     pub(super) payload: Vec<u8>,
+}
+
+/// Without the payload, as [`Message`] has it.
+impl fmt::Debug for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rendered").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 /// Renders a message, or refuses it before anything is sent.

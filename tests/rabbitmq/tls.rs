@@ -1,0 +1,42 @@
+//! `amqps`. Which authorities are trusted is a matter of the whole process, so each check is one.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::outbox::mongodb_uri;
+use crate::support::rabbitmq::node::{Node, turn};
+
+/// What `postrider check` finds of a sink at the node, trusting this authority.
+async fn check(node: &Node, authority: &Path) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("postrider.toml");
+    let text = format!(
+        "[mongo]\nuri = '{}'\ndatabase = 'app'\n\n[sinks.secure]\nkind = 'rabbitmq'\nuri = '{}'\n",
+        mongodb_uri(),
+        node.tls_uri()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.args(["check", "--output", "json", "--config"]).arg(&config);
+    command.env("SSL_CERT_FILE", authority).env_remove("SSL_CERT_DIR");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let findings: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let findings = findings.as_array().unwrap();
+    findings.iter().find(|finding| finding["name"] == "sink secure").unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn amqps_is_verified_against_the_authorities_in_ssl_cert_file() {
+    let turn = turn().await;
+
+    let trusted = check(&turn.node, &turn.node.authority()).await;
+    let unknown = check(&turn.node, &turn.node.stranger()).await;
+
+    assert_eq!(trusted["ok"], true, "{trusted}");
+    assert_eq!(unknown["ok"], false, "{unknown}");
+    let detail = unknown["detail"].as_str().unwrap();
+    assert!(detail.contains("certificate") && detail.contains("SSL_CERT_FILE"), "{detail}");
+}

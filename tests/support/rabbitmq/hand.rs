@@ -1,0 +1,91 @@
+//! The test's own connection to a broker: what it declares there, and what it finds.
+
+use lapin::message::BasicGetMessage;
+use lapin::options::{
+    BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+
+/// A hand on the broker.
+pub struct Hand {
+    // Its end would end the channel.
+    _connection: Connection,
+    channel: Channel,
+}
+
+impl Hand {
+    pub async fn on(uri: &str) -> Self {
+        let connection = Connection::connect(uri, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        Self { _connection: connection, channel }
+    }
+
+    /// A durable classic queue.
+    pub async fn classic(&self, name: &str) {
+        self.queue(name, &[]).await;
+    }
+
+    /// A quorum queue, of one member on one node.
+    pub async fn quorum(&self, name: &str) {
+        self.queue(name, &[("x-queue-type", text("quorum"))]).await;
+    }
+
+    /// A durable queue with arguments.
+    pub async fn queue(&self, name: &str, arguments: &[(&str, AMQPValue)]) {
+        let options = QueueDeclareOptions { durable: true, ..Default::default() };
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert((*name).into(), value.clone());
+        }
+        self.channel.queue_declare(name.into(), options, table).await.unwrap();
+    }
+
+    /// A durable topic exchange.
+    pub async fn topic(&self, name: &str) {
+        let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let (kind, table) = (ExchangeKind::Topic, FieldTable::default());
+        self.channel.exchange_declare(name.into(), kind, options, table).await.unwrap();
+    }
+
+    pub async fn bind(&self, queue: &str, exchange: &str, key: &str) {
+        let (options, table) = (QueueBindOptions::default(), FieldTable::default());
+        let binding = (queue.into(), exchange.into(), key.into());
+        self.channel.queue_bind(binding.0, binding.1, binding.2, options, table).await.unwrap();
+    }
+
+    pub async fn delete_exchange(&self, name: &str) {
+        let options = ExchangeDeleteOptions::default();
+        self.channel.exchange_delete(name.into(), options).await.unwrap();
+    }
+
+    /// Takes the next message out of the queue, if there is one now.
+    pub async fn take(&self, queue: &str) -> Option<BasicGetMessage> {
+        self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.unwrap()
+    }
+
+    /// Takes everything out of the queue that is there now.
+    pub async fn take_all(&self, queue: &str) -> Vec<BasicGetMessage> {
+        let mut found = Vec::new();
+        while let Some(message) = self.take(queue).await {
+            found.push(message);
+        }
+        found
+    }
+
+    /// The same; the messages' ids in order.
+    pub async fn take_ids(&self, queue: &str) -> Vec<String> {
+        self.take_all(queue).await.iter().map(id).collect()
+    }
+}
+
+/// A message's id.
+pub fn id(message: &BasicGetMessage) -> String {
+    message.delivery.properties.message_id().as_ref().unwrap().to_string()
+}
+
+/// An argument that is text.
+pub fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}

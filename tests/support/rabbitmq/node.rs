@@ -1,0 +1,170 @@
+//! A RabbitMQ node of the tests' own: to be stopped, frozen and alarmed.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Arc, Weak};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// The variable with the path of the script that runs nodes.
+const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";
+
+/// A running node with listeners for `amqp` and `amqps`. It is killed when dropped.
+pub struct Node {
+    dir: TempDir,
+    port: u16,
+    tls_port: u16,
+}
+
+/// Exclusive use of the node that the tests of one binary take turns with.
+pub type Turn = OwnedMutexGuard<Node>;
+
+/// The node, for as long as anybody waits for it: a start takes seconds.
+static SHARED: Mutex<Weak<Mutex<Node>>> = Mutex::const_new(Weak::new());
+
+/// Keeps the node alive until the test's end.
+pub struct Lease {
+    pub node: Turn,
+    _alive: Arc<Mutex<Node>>,
+}
+
+/// Takes a turn with a node that is in good order.
+pub async fn turn() -> Lease {
+    let alive = {
+        let mut shared = SHARED.lock().await;
+        match shared.upgrade() {
+            Some(node) => node,
+            None => {
+                let node = Arc::new(Mutex::new(Node::start_new().await));
+                *shared = Arc::downgrade(&node);
+                node
+            }
+        }
+    };
+    let node = alive.clone().lock_owned().await;
+    // Whoever failed before may have left it frozen, stopped or alarmed.
+    node.script(&["thaw"]).await;
+    node.start().await;
+    Lease { node, _alive: alive }
+}
+
+impl Node {
+    async fn start_new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (port, tls_port) = free_ports();
+        let certificates = certificates(dir.path());
+        let tls = format!(
+            "listeners.ssl.1 = 127.0.0.1:{tls_port}\n\
+             ssl_options.certfile = {0}/server.pem\n\
+             ssl_options.keyfile = {0}/server.key\n",
+            dir.path().display()
+        );
+        std::fs::write(dir.path().join("extra.conf"), tls).unwrap();
+        certificates.unwrap();
+        let node = Self { dir, port, tls_port };
+        node.start().await;
+        node
+    }
+
+    pub fn uri(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    pub fn tls_uri(&self) -> String {
+        format!("amqps://guest:guest@localhost:{}/%2f", self.tls_port)
+    }
+
+    /// The certificate that the node's own is signed by.
+    pub fn authority(&self) -> std::path::PathBuf {
+        self.dir.path().join("authority.pem")
+    }
+
+    /// A certificate of somebody else.
+    pub fn stranger(&self) -> std::path::PathBuf {
+        self.dir.path().join("stranger.pem")
+    }
+
+    pub async fn start(&self) {
+        let port = self.port.to_string();
+        self.script(&["start", &port]).await;
+    }
+
+    pub async fn stop(&self) {
+        self.script(&["stop"]).await;
+    }
+
+    /// Like the power going; what the broker had confirmed is on disk.
+    pub async fn kill(&self) {
+        self.script(&["kill"]).await;
+    }
+
+    pub async fn freeze(&self) {
+        self.script(&["freeze"]).await;
+    }
+
+    pub async fn thaw(&self) {
+        self.script(&["thaw"]).await;
+    }
+
+    pub async fn ctl(&self, arguments: &[&str]) {
+        self.script(&[&["ctl"], arguments].concat()).await;
+    }
+
+    async fn script(&self, arguments: &[&str]) {
+        let output = run(self.dir.path(), arguments).await;
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // On failure `scripts/services.sh stop` ends it.
+        let _ = command(self.dir.path(), &["kill"]).output();
+    }
+}
+
+async fn run(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = command(dir, arguments);
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+fn command(dir: &Path, arguments: &[&str]) -> Command {
+    let script = std::env::var(NODE).unwrap_or_else(|_| panic!("{NODE} is not set"));
+    let mut command = Command::new(script);
+    command.arg(arguments[0]).arg(dir).args(&arguments[1..]);
+    command
+}
+
+/// Two ports that nobody has at the moment.
+fn free_ports() -> (u16, u16) {
+    let one = TcpListener::bind("127.0.0.1:0").unwrap();
+    let two = TcpListener::bind("127.0.0.1:0").unwrap();
+    (one.local_addr().unwrap().port(), two.local_addr().unwrap().port())
+}
+
+/// An authority, a server's certificate by it, and an authority that has signed nothing.
+fn certificates(dir: &Path) -> Result<(), rcgen::Error> {
+    let authority = authority_of("the node's")?;
+    let stranger = authority_of("a stranger's")?;
+    let key = KeyPair::generate()?;
+    let server = CertificateParams::new(vec!["localhost".into()])?.signed_by(&key, &authority)?;
+    for (name, text) in [
+        ("authority.pem", authority.pem()),
+        ("stranger.pem", stranger.pem()),
+        ("server.pem", server.pem()),
+        ("server.key", key.serialize_pem()),
+    ] {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    Ok(())
+}
+
+fn authority_of(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
+    let mut parameters = CertificateParams::new(Vec::new())?;
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)
+}

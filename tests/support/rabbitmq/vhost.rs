@@ -1,0 +1,99 @@
+//! A vhost of the test's own on the shared broker, with a user of its own.
+
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::address;
+use super::hand::Hand;
+
+/// The variable with the URI of the shared broker.
+const URI: &str = "POSTRIDER_TEST_AMQP_URI";
+
+/// The variable with its management API.
+const API: &str = "POSTRIDER_TEST_RABBITMQ_API";
+
+/// The password of each test's user: no error and no `Debug` may show it.
+pub const PASSWORD: &str = "password-of-the-test";
+
+/// A vhost, and the user of the same name, who may do everything in it.
+pub struct Vhost {
+    pub name: String,
+    client: Client,
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name)
+        .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
+}
+
+impl Vhost {
+    pub async fn new() -> Self {
+        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let vhost = Self { name, client: Client::new() };
+        vhost.call(Method::PUT, &format!("vhosts/{}", vhost.name), json!({})).await;
+        vhost.add_user(&vhost.name, ".*").await;
+        vhost
+    }
+
+    /// The URI of the vhost's own user.
+    pub fn uri(&self) -> String {
+        self.uri_of(&self.name, PASSWORD)
+    }
+
+    /// The URI of any user.
+    pub fn uri_of(&self, user: &str, password: &str) -> String {
+        format!("amqp://{user}:{password}@{}/{}", address(&variable(URI)), self.name)
+    }
+
+    /// A user that may publish to exchanges of these names only; the default one's is `amq.default`.
+    pub async fn add_user(&self, user: &str, write: &str) {
+        let who = json!({ "password": PASSWORD, "tags": "" });
+        self.call(Method::PUT, &format!("users/{user}"), who).await;
+        let may = json!({ "configure": ".*", "write": write, "read": ".*" });
+        self.call(Method::PUT, &format!("permissions/{}/{user}", self.name), may).await;
+    }
+
+    /// A hand on this vhost.
+    pub async fn hand(&self) -> Hand {
+        Hand::on(&self.uri()).await
+    }
+
+    pub async fn drop_user(&self, user: &str) {
+        self.call(Method::DELETE, &format!("users/{user}"), Value::Null).await;
+    }
+
+    /// Ends every connection to the vhost that the broker lists, as an operator would; how many.
+    pub async fn close_connections(&self) -> usize {
+        let listed = self.call(Method::GET, "connections", Value::Null).await;
+        let listed = listed.as_array().unwrap().iter();
+        let ours = listed.filter(|connection| connection["vhost"] == self.name.as_str());
+        let mut count = 0;
+        for connection in ours {
+            let name = connection["name"].as_str().unwrap();
+            let name = name.replace(' ', "%20").replace('>', "%3E");
+            self.call(Method::DELETE, &format!("connections/{name}"), Value::Null).await;
+            count += 1;
+        }
+        count
+    }
+
+    /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
+    pub async fn drop(self) {
+        self.call(Method::DELETE, &format!("vhosts/{}", self.name), Value::Null).await;
+        self.call(Method::DELETE, &format!("users/{}", self.name), Value::Null).await;
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Value) -> Value {
+        let url = format!("{}/api/{path}", variable(API));
+        let mut request = self.client.request(method, &url).basic_auth("guest", Some("guest"));
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        // Who has gone by himself is gone.
+        let fine = status.is_success() || status == StatusCode::NOT_FOUND;
+        assert!(fine, "{url}: {status} {}", response.text().await.unwrap());
+        response.json().await.unwrap_or(Value::Null)
+    }
+}

@@ -1,0 +1,202 @@
+//! A wire (a TCP proxy) between a sink and its broker, which ends, delays or holds what passes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// What passes at the moment.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    /// New connections are ended at once.
+    refuses: bool,
+    /// Nothing passes to the broker; nothing is lost either.
+    holds_requests: bool,
+    /// The same for what the broker says.
+    holds_answers: bool,
+    /// How long everything is under way, in each direction.
+    delay: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: watch::Sender<Rules>,
+    /// Rises when every connection is to be cut.
+    cuts: watch::Sender<u64>,
+    /// The same for what the broker says, while it goes on being heard.
+    half_cuts: watch::Sender<u64>,
+    accepted: AtomicUsize,
+    sent: AtomicUsize,
+}
+
+/// A listener in front of a broker.
+#[derive(Debug)]
+pub struct Wire {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+impl Wire {
+    /// A proxy to `broker`, which lets everything pass.
+    pub async fn to(broker: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (rules, _) = watch::channel(Rules {
+            refuses: false,
+            holds_requests: false,
+            holds_answers: false,
+            delay: Duration::ZERO,
+        });
+        let (cuts, _) = watch::channel(0);
+        let (half_cuts, _) = watch::channel(0);
+        let (accepted, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { rules, cuts, half_cuts, accepted, sent });
+        let accepting = tokio::spawn(accept(listener, broker, shared.clone()));
+        Self { address, shared, accepting }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections there have been.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes have come from the client.
+    pub fn sent(&self) -> usize {
+        self.shared.sent.load(Ordering::SeqCst)
+    }
+
+    /// Ends every connection, on both sides, with whatever is under way.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|count| *count += 1);
+    }
+
+    /// Ends what the broker says on every connection, and lets it hear on.
+    pub fn half_close(&self) {
+        self.shared.half_cuts.send_modify(|count| *count += 1);
+    }
+
+    /// Whether new connections are ended at once.
+    pub fn refuse(&self, refuses: bool) {
+        self.shared.rules.send_modify(|rules| rules.refuses = refuses);
+    }
+
+    /// Whether nothing passes, in either direction, though all connections stay open.
+    pub fn freeze(&self, frozen: bool) {
+        self.shared.rules.send_modify(|rules| {
+            rules.holds_requests = frozen;
+            rules.holds_answers = frozen;
+        });
+    }
+
+    /// Whether the broker hears, and is not heard.
+    pub fn hold_answers(&self, holds: bool) {
+        self.shared.rules.send_modify(|rules| rules.holds_answers = holds);
+    }
+
+    /// How long everything that is sent from now on is under way, in each direction.
+    pub fn delay(&self, by: Duration) {
+        self.shared.rules.send_modify(|rules| rules.delay = by);
+    }
+}
+
+async fn accept(listener: TcpListener, broker: SocketAddr, shared: Arc<Shared>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        if !shared.rules.borrow().refuses {
+            tokio::spawn(serve(client, broker, shared.clone()));
+        }
+    }
+}
+
+async fn serve(client: TcpStream, broker: SocketAddr, shared: Arc<Shared>) {
+    let mut cuts = shared.cuts.subscribe();
+    // A broker that is not there: the client sees its connection end.
+    let Ok(server) = TcpStream::connect(broker).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        _ = cuts.changed() => {}
+        ((), ()) = async { tokio::join!(
+            pump(from_client, to_server, &shared, Direction::Request),
+            pump(from_server, to_client, &shared, Direction::Answer),
+        ) } => {}
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Direction {
+    Request,
+    Answer,
+}
+
+impl Direction {
+    fn passes(self, rules: &Rules) -> bool {
+        match self {
+            Self::Request => !rules.holds_requests,
+            Self::Answer => !rules.holds_answers,
+        }
+    }
+}
+
+/// Carries one direction until it ends, then ends it on the other side.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    direction: Direction,
+) {
+    let (under_way, mut arriving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let reading = async move {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            if direction == Direction::Request {
+                shared.sent.fetch_add(count, Ordering::SeqCst);
+            }
+            let at = Instant::now() + shared.rules.borrow().delay;
+            if under_way.send((at, buffer[..count].to_vec())).is_err() {
+                break;
+            }
+        }
+    };
+    let writing = async move {
+        let carrying = async {
+            let mut rules = shared.rules.subscribe();
+            while let Some((at, bytes)) = arriving.recv().await {
+                tokio::time::sleep_until(at).await;
+                // The sender outlives every connection.
+                let _ = rules.wait_for(|rules| direction.passes(rules)).await;
+                if to.write_all(&bytes).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let mut half_cuts = shared.half_cuts.subscribe();
+        tokio::select! {
+            () = carrying => {}
+            _ = half_cuts.changed(), if direction == Direction::Answer => {}
+        }
+        let _ = to.shutdown().await;
+    };
+    tokio::join!(reading, writing);
+}
