@@ -5,13 +5,17 @@
 
 pub mod fragile;
 pub mod history;
+pub mod mongod;
 pub mod outbox;
 pub mod peer;
+pub mod process;
 pub mod producers;
 pub mod proxy;
+pub mod queue;
 pub mod relay;
 pub mod replica_set;
 pub mod schema;
 pub mod sink;
 pub mod spy;
 pub mod stage;
+pub mod tcp;

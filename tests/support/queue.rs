@@ -1,0 +1,106 @@
+//! A queue of the test's own on the test run's RabbitMQ.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection, ConnectionProperties};
+
+use super::outbox::{TestOutbox, mongodb_uri};
+
+/// The variable with the URI of the test run's RabbitMQ.
+const URI: &str = "POSTRIDER_TEST_AMQP_URI";
+
+/// The RabbitMQ of this test run.
+pub fn amqp_uri() -> String {
+    std::env::var(URI).unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
+}
+
+/// `mongo.uri` and `mongo.database` for this outbox.
+pub fn mongo_settings(database: &str) -> Vec<String> {
+    vec![format!("mongo.uri={}", mongodb_uri()), format!("mongo.database={database}")]
+}
+
+/// A queue whose name nobody else has.
+pub struct Queue {
+    pub name: String,
+    connection: Connection,
+    channel: Channel,
+}
+
+impl Queue {
+    /// Declares it.
+    pub async fn declare() -> Self {
+        let properties = ConnectionProperties::default();
+        let connection = Connection::connect(&amqp_uri(), properties).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let options = QueueDeclareOptions::default();
+        channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.unwrap();
+        Self { name, connection, channel }
+    }
+
+    /// Settings of a relay from this outbox to this queue, by the sink `rabbit`.
+    pub fn settings(&self, outbox: &TestOutbox) -> Vec<String> {
+        self.settings_at(outbox, &amqp_uri())
+    }
+
+    /// The same by another way to the broker.
+    pub fn settings_at(&self, outbox: &TestOutbox, uri: &str) -> Vec<String> {
+        [mongo_settings(&outbox.database), self.sink(uri)].concat()
+    }
+
+    /// The settings of the sink alone.
+    pub fn sink(&self, uri: &str) -> Vec<String> {
+        vec![
+            "sinks.rabbit.kind=rabbitmq".into(),
+            format!("sinks.rabbit.uri={uri}"),
+            format!("sinks.rabbit.routing_key={}", self.name),
+        ]
+    }
+
+    /// Takes messages until as many different ids as this are there; the ids, repetitions too.
+    pub async fn ids(&self, different: usize) -> Vec<String> {
+        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        let (queue, tag) = (self.name.as_str().into(), "test".into());
+        let consuming = self.channel.basic_consume(queue, tag, options, FieldTable::default());
+        let mut messages = consuming.await.unwrap();
+        let mut ids: Vec<String> = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.len() < different {
+            let next = tokio::time::timeout(Duration::from_secs(30), messages.next()).await;
+            let next = next.unwrap_or_else(|_| panic!("{} of {different} arrived", seen.len()));
+            let message = next.unwrap().unwrap();
+            let id = message.properties.message_id().as_ref().unwrap().to_string();
+            seen.insert(id.clone());
+            ids.push(id);
+        }
+        ids
+    }
+
+    /// Removes it; called at a test's end, so that a failed one leaves its evidence.
+    pub async fn delete(self) {
+        let options = QueueDeleteOptions::default();
+        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
+        self.connection.close(200, "done".into()).await.unwrap();
+    }
+}
+
+/// A sink to nowhere, which keeps its records out of RabbitMQ: standard output.
+pub fn stdout_sink() -> Vec<String> {
+    vec!["sinks.out.kind=stdout".to_owned()]
+}
+
+/// `127.0.0.1:port` of an `amqp://` or `mongodb://` URI with one host.
+pub fn host_of(uri: &str) -> String {
+    let rest = uri.split_once("://").unwrap().1;
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    rest.split(['/', '?']).next().unwrap().to_owned()
+}
+
+/// The test run's AMQP URI with another host.
+pub fn amqp_uri_at(host: &str) -> String {
+    let uri = amqp_uri();
+    uri.replace(&host_of(&uri), host)
+}
