@@ -17,11 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::resolve::{Resolved, SinkPlan};
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
+use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
 use crate::schema::{self, SchemaError, SchemaOptions};
@@ -121,6 +122,10 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         partitions = plan.partitions.len(),
         "starting"
     );
+    if plan.relay_enabled {
+        // Counters are there from the start, however long MongoDB is waited for.
+        RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str)).store_up(false);
+    }
     let starting = async {
         let client = until_reached(plan, health).await?;
         let collections = Collections::new(client, &plan.database, &plan.prefix);
@@ -223,6 +228,9 @@ async fn until_schema(
                 "the schema differs ({differences}); run `postrider schema apply`, or set \
                  outbox.auto_init_schema = true"
             ),
+            Err(SchemaError::Store(error)) if error.is_refusal() => {
+                return Err(RunError::Refused(error));
+            }
             Err(error) if error.meaning() == Meaning::Permanent => {
                 return Err(RunError::Schema(error));
             }

@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::cli::{Cli, Failure};
+use crate::cli::{Cli, Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -12,11 +12,8 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    clap_complete::generate(
-        options.shell,
-        &mut Cli::command(),
-        "postrider",
-        &mut std::io::stdout(),
-    );
-    Ok(())
+    // Not straight to standard output: the generator panics where nobody reads to the end.
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut Cli::command(), "postrider", &mut script);
+    output::text(&String::from_utf8_lossy(&script))
 }

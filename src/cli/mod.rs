@@ -86,11 +86,14 @@ impl Given {
         load(&inputs).map_err(|error| Failure::Usage(vec![chain(&error)]))
     }
 
-    fn resolve(&self) -> Result<Resolved, Failure> {
+    /// For commands that relay nothing, and so need no sink.
+    fn resolve_without_relay(&self) -> Result<Resolved, Failure> {
         let problems = |problems: Vec<Problem>| {
             Failure::Usage(problems.iter().map(ToString::to_string).collect())
         };
-        resolve(&self.load()?).map_err(problems)
+        let mut loaded = self.load()?;
+        loaded.config.relay.enabled = false;
+        resolve(&loaded).map_err(problems)
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Chosen {
 }
 
 pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
-    let plan = given.resolve()?;
+    let plan = given.resolve_without_relay()?;
     block_on(async {
         let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
         let collections = Collections::new(client, &plan.database, &plan.prefix);
@@ -93,8 +93,8 @@ async fn stats(inspector: &Inspector, format: Format) -> Result<(), Failure> {
 async fn list(inspector: &Inspector, chosen: &Chosen, format: Format) -> Result<(), Failure> {
     let after = match &chosen.after {
         None => None,
-        // Ids of different kinds sort apart: the likeliest that there is.
-        Some(text) => Some(existing(inspector, text).await?),
+        // Ids of different kinds sort apart: the one that there is, else the likeliest.
+        Some(text) => Some(existing_or_likeliest(inspector, text).await?),
     };
     let filter = Filter {
         status: chosen.status.clone(),
@@ -120,9 +120,11 @@ async fn list(inspector: &Inspector, chosen: &Chosen, format: Format) -> Result<
     }
 }
 
-async fn existing(inspector: &Inspector, text: &str) -> Result<RecordId, Failure> {
-    let record = find(inspector, text).await?;
-    Ok(RecordId::from(record.get("_id").cloned().unwrap_or(bson::Bson::Null)))
+async fn existing_or_likeliest(inspector: &Inspector, text: &str) -> Result<RecordId, Failure> {
+    let mut ids = readings(text)?;
+    let found = inspector.show(&ids).await.context("the record cannot be read")?;
+    // It may be gone since the list that ended with it.
+    Ok(found.and_then(|mut record| record.remove("_id")).map_or_else(|| ids.remove(0), Into::into))
 }
 
 async fn show(inspector: &Inspector, id: &str, format: Format) -> Result<(), Failure> {
@@ -143,12 +145,17 @@ async fn show(inspector: &Inspector, id: &str, format: Format) -> Result<(), Fai
 }
 
 async fn find(inspector: &Inspector, text: &str) -> Result<Document, Failure> {
+    let found = inspector.show(&readings(text)?).await.context("the record cannot be read")?;
+    found.ok_or_else(|| Failure::Failed(anyhow!("there is no record with the id {text:?}")))
+}
+
+/// The ids that a text can mean: one at least.
+fn readings(text: &str) -> Result<Vec<RecordId>, Failure> {
     let ids = RecordId::readings(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
         let detail = json!(text);
         return Err(Failure::Usage(vec![format!("{detail} is no id of the kind {prefix:?}")]));
     }
-    let found = inspector.show(&ids).await.context("the record cannot be read")?;
-    found.ok_or_else(|| Failure::Failed(anyhow!("there is no record with the id {text:?}")))
+    Ok(ids)
 }

@@ -26,7 +26,7 @@ pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
             &SchemaOptions::from(&outbox),
         ));
     }
-    let plan = given.resolve()?;
+    let plan = given.resolve_without_relay()?;
     let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
     block_on(async {
         let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;

@@ -163,7 +163,9 @@ impl Inspector {
             }
         }
         if let Some(after) = &filter.after {
-            query.insert(ID, doc! { "$gt": Bson::from(after) });
+            // As an expression: `_id: {$gt}` would end with the ids of the same kind.
+            let after = doc! { "$literal": Bson::from(after) };
+            query.insert("$expr", doc! { "$gt": [format!("${ID}"), after] });
         }
         let records = self.collections.records().clone_with_type::<Document>();
         let finding = async {

@@ -83,33 +83,41 @@ impl Repairs {
             let written = self.send("stamp partitions", statements.collect()).await?;
             repaired.partition = written.matched;
         }
-        if !no_seq.is_empty() {
-            let statements = no_seq.iter().map(|record| {
-                let mut set = Document::new();
-                if record.partition.is_none() {
-                    set.insert(PARTITION, i32::from(record.hashed_partition()));
-                }
-                let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
-                if !set.is_empty() {
-                    change.insert("$set", set);
-                }
-                doc! {
-                    "q": {
-                        ID: Bson::from(&record.id),
-                        STATUS: PENDING,
-                        "$or": [
-                            { SEQ: { "$not": { "$type": "timestamp" } } },
-                            { SEQ: Bson::Timestamp(NO_SEQ) },
-                        ],
-                    },
-                    "u": change,
-                    "multi": false,
-                }
-            });
-            let written = self.send("repair seq", statements.collect()).await?;
-            repaired.seq = written.matched;
+        // Apart, so that each is counted by what it was given.
+        let (unstamped, stamped): (Vec<_>, Vec<_>) =
+            no_seq.into_iter().partition(|record| record.partition.is_none());
+        if !stamped.is_empty() {
+            repaired.seq += self.give_seq(&stamped).await?;
+        }
+        if !unstamped.is_empty() {
+            let both = self.give_seq(&unstamped).await?;
+            repaired.seq += both;
+            repaired.partition += both;
         }
         Ok(repaired)
+    }
+
+    /// Gives each a `seq` of now, and a partition where it lacks that too; how many got it.
+    async fn give_seq(&self, records: &[&Record]) -> Result<u64, StoreError> {
+        let statements = records.iter().map(|record| {
+            let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
+            if record.partition.is_none() {
+                change.insert("$set", doc! { PARTITION: i32::from(record.hashed_partition()) });
+            }
+            doc! {
+                "q": {
+                    ID: Bson::from(&record.id),
+                    STATUS: PENDING,
+                    "$or": [
+                        { SEQ: { "$not": { "$type": "timestamp" } } },
+                        { SEQ: Bson::Timestamp(NO_SEQ) },
+                    ],
+                },
+                "u": change,
+                "multi": false,
+            }
+        });
+        Ok(self.send("repair seq", statements.collect()).await?.matched)
     }
 
     /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's

@@ -44,7 +44,18 @@ pub(crate) async fn run<S: Send + Sync + 'static>(
     let mut under_way = JoinSet::new();
     let limit = shared.settings.batch_size;
     let mut batch = Vec::new();
-    while items.recv_many(&mut batch, limit).await > 0 {
+    loop {
+        let came = tokio::select! {
+            came = items.recv_many(&mut batch, limit) => came,
+            // Not only when there is another batch: its items may be all that was to come.
+            Some(ended) = under_way.join_next() => {
+                surface(Some(ended));
+                continue;
+            }
+        };
+        if came == 0 {
+            break;
+        }
         // Nobody waits for a done or released record; whoever waits is not kept.
         let gather = tokio::time::sleep(COMPANY);
         tokio::pin!(gather);

@@ -55,6 +55,15 @@ impl StoreError {
         }
     }
 
+    /// Whether it is our credentials or privileges that don't suffice.
+    pub fn is_refusal(&self) -> bool {
+        /// Unauthorized, AuthenticationFailed.
+        const REFUSED: [i32; 2] = [13, 18];
+        let Self::Driver { source, .. } = self else { return false };
+        matches!(source.kind.as_ref(), ErrorKind::Authentication { .. })
+            || driver_code(source).is_some_and(|code| REFUSED.contains(&code))
+    }
+
     /// Whether trying again can help.
     pub fn meaning(&self) -> Meaning {
         /// Unauthorized, AuthenticationFailed, IndexOptionsConflict, IndexKeySpecsConflict,

@@ -4,7 +4,11 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// An error with its sources, in one line.
 pub fn chain(error: &dyn Error) -> String {
@@ -18,10 +22,18 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What other crates log is kept to trouble: at lower levels they would show messages.
-/// (`lapin` shows each returned message at warn.)
-const OTHERS: [&str; 4] =
-    ["lapin=error", "lapin::returned_messages=off", "amq_protocol=error", "mongodb=error"];
+/// Crates of which nothing but errors is logged, whatever the level: below they show messages
+/// and credentials, byte by byte.
+const QUIET: [&str; 3] = ["lapin", "amq_protocol", "mongodb"];
+
+/// Here `lapin` shows each returned message.
+const RETURNED: &str = "lapin::returned_messages";
+
+fn is_fit_to_print(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    let of = |name: &&str| target.split("::").next() == Some(name);
+    !QUIET.iter().any(of) || (*metadata.level() == Level::ERROR && target != RETURNED)
+}
 
 /// Whether a level is one, or a filter of `tracing`.
 ///
@@ -33,11 +45,7 @@ pub fn check_level(level: &str) -> Result<(), String> {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
-    let mut filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
-    for directive in OTHERS {
-        filter = filter.add_directive(directive.parse().map_err(|error| format!("{error}"))?);
-    }
-    Ok(filter)
+    EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
 /// Starts logging to stderr. `json` of `None` means text on a terminal, JSON elsewhere.
@@ -49,13 +57,12 @@ pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     let filter = filter(level)?;
     let terminal = std::io::stderr().is_terminal();
     let json = json.unwrap_or(!terminal);
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal);
-    let started = match json {
-        true => builder.json().flatten_event(true).try_init(),
-        false => builder.with_target(false).try_init(),
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
+    let layer = match json {
+        true => layer.json().flatten_event(true).boxed(),
+        false => layer.with_target(false).boxed(),
     };
-    started.map_err(|error| error.to_string())
+    // Apart from the level: a filter of the operator's could name a module more closely.
+    let layer = layer.with_filter(filter.and(filter_fn(is_fit_to_print)));
+    tracing_subscriber::registry().with(layer).try_init().map_err(|error| error.to_string())
 }

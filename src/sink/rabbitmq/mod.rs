@@ -94,6 +94,8 @@ impl RabbitMq {
         let (reply, answer) = oneshot::channel();
         let request = Request { rendered, mandatory: self.settings.mandatory, reply };
         if link.hand_over(request).is_err() {
+            // The link looks sound still, and nothing will go over it again.
+            link.retire(SinkDown::new("its publisher has ended"));
             return Err(self.down(Some(link)));
         }
         let answer = async {

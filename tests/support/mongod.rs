@@ -1,0 +1,100 @@
+//! A mongod of the test's own, alone: standalone, with access control, or on a port named before.
+
+use std::process::{Child, Command, Stdio};
+
+use bson::{Document, doc};
+use mongodb::Client;
+use tempfile::TempDir;
+
+use super::outbox::eventually;
+use super::tcp::dead_port;
+
+/// The variable with the path of the mongod to start.
+const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
+
+/// The administrator of a server with access control.
+pub const ADMIN: (&str, &str) = ("admin", "the-admins-own");
+
+/// A server that ends with this value, and its data with it.
+pub struct Mongod {
+    pub port: u16,
+    process: Child,
+    _dir: TempDir,
+}
+
+impl Mongod {
+    /// No replica set, no access control.
+    pub async fn standalone() -> Self {
+        Self::start(dead_port().await, &[]).await
+    }
+
+    /// One member of a replica set, which lets only [`ADMIN`] in, and whom that one makes.
+    pub async fn with_access_control() -> Self {
+        let key = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(key.path(), "c2hhcmVkIGJ5IHRoZSBtZW1iZXJz").unwrap();
+        let key = key.path().to_str().unwrap();
+        let arguments = ["--replSet", "rs0", "--auth", "--keyFile", key];
+        let server = Self::start(dead_port().await, &arguments).await;
+        let host = format!("127.0.0.1:{}", server.port);
+        // Whoever comes from the same host may do these two before there is a user.
+        let stranger = server.client("").await;
+        let config = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": host }] };
+        stranger.run_command(doc! { "replSetInitiate": config }).await.unwrap();
+        eventually("the primary", || async {
+            let hello = stranger.run_command(doc! { "hello": 1 }).await.unwrap();
+            hello.get_bool("isWritablePrimary").unwrap()
+        })
+        .await;
+        let (name, password) = ADMIN;
+        let user = doc! { "createUser": name, "pwd": password, "roles": ["root"] };
+        stranger.run_command(user).await.unwrap();
+        server
+    }
+
+    /// Starts it with these arguments and waits until it answers.
+    async fn start(port: u16, arguments: &[&str]) -> Self {
+        let mongod =
+            std::env::var(MONGOD).unwrap_or_else(|_| panic!("{MONGOD} is not set: `make test`"));
+        let dir = TempDir::new().unwrap();
+        let mut command = Command::new(mongod);
+        command.args(["--bind_ip", "127.0.0.1", "--wiredTigerCacheSizeGB", "0.25"]);
+        command.arg("--port").arg(port.to_string()).arg("--dbpath").arg(dir.path());
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self { port, process: command.spawn().unwrap(), _dir: dir };
+        let stranger = server.client("").await;
+        eventually("mongod's answer", || async {
+            stranger.run_command(doc! { "hello": 1 }).await.is_ok()
+        })
+        .await;
+        server
+    }
+
+    /// The URI of a database, for these credentials (`user:password@`, or none).
+    pub fn uri(&self, credentials: &str, database: &str) -> String {
+        let source = if credentials.is_empty() { "" } else { "&authSource=admin" };
+        format!(
+            "mongodb://{credentials}127.0.0.1:{}/{database}?directConnection=true{source}",
+            self.port
+        )
+    }
+
+    /// Its database `admin`.
+    pub async fn client(&self, credentials: &str) -> mongodb::Database {
+        let client = Client::with_uri_str(self.uri(credentials, "")).await.unwrap();
+        client.database("admin")
+    }
+
+    /// Runs a command as its administrator.
+    pub async fn as_admin(&self, command: Document) {
+        let (name, password) = ADMIN;
+        let admin = self.client(&format!("{name}:{password}@")).await;
+        admin.run_command(command).await.unwrap();
+    }
+}
+
+impl Drop for Mongod {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
