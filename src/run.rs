@@ -140,7 +140,11 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     watch_store(health, heartbeat.pulse());
     if !plan.relay_enabled {
         info!("relay.enabled = false: nothing is relayed");
-        stop.cancelled().await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = heartbeat.clone().run(stop.clone()) => {}
+        }
+        sign_off(&heartbeat).await;
         return Ok(());
     }
     let relay = relay(plan, collections.clone(), instance, heartbeat.pulse(), stop)?;
@@ -170,18 +174,23 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     };
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
-        () = heartbeat.clone().run() => Err(RunError::Uninvited("the heartbeat")),
+        () = heartbeat.clone().run(stop.clone()) => Err(RunError::Uninvited("the heartbeat")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
     };
-    if stop.is_cancelled()
-        && let Err(error) = heartbeat.leave().await
-    {
-        warn!(error = chain(&error), "this instance was not signed off: it will go stale");
+    if stop.is_cancelled() {
+        sign_off(&heartbeat).await;
     }
     if ended.is_ok() {
         info!("stopped: everything in flight was settled or released");
     }
     ended
+}
+
+/// Removes this instance's document. That it can't be is no failure of the stop.
+async fn sign_off(heartbeat: &Heartbeat) {
+    if let Err(error) = heartbeat.leave().await {
+        warn!(error = chain(&error), "this instance was not signed off: it will go stale");
+    }
 }
 
 /// Waits for MongoDB, however long it takes, unless it refuses for good.

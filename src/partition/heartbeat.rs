@@ -10,13 +10,17 @@ use std::time::Duration;
 use bson::{Bson, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::ids::InstanceId;
 use crate::outbox::collections::{Collections, names};
 use crate::store::connect::primary;
-use crate::store::{StoreError, limits, within};
+use crate::store::{StoreError, within};
 use crate::telemetry::chain;
+
+/// What signing off may take: peers notice a missing instance all the same.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What the last heartbeat came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +54,17 @@ impl Heartbeat {
         self.pulse.subscribe()
     }
 
-    /// Beats for ever.
-    pub async fn run(self: Arc<Self>) {
+    /// Beats for ever; from `stop` on it says that this instance takes nothing more.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut status = "active";
         loop {
-            ticks.tick().await;
-            let pulse = match self.beat("active").await {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled(), if status == "active" => status = "draining",
+            }
+            let pulse = match self.beat(status).await {
                 Ok(()) => Pulse::Alive,
                 Err(error) => Pulse::Lost(chain(&error)),
             };
@@ -81,15 +89,6 @@ impl Heartbeat {
         });
     }
 
-    /// Says that this instance takes nothing more; for a stop in good order.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn drain(&self) -> Result<(), StoreError> {
-        self.beat("draining").await
-    }
-
     /// Removes this instance's document, at the end of a stop in good order.
     ///
     /// # Errors
@@ -98,7 +97,7 @@ impl Heartbeat {
     pub async fn leave(&self) -> Result<(), StoreError> {
         let instances = self.instances();
         let removal = instances.delete_one(doc! { "_id": Bson::from(self.instance) });
-        within("sign off this instance", limits::BATCH, removal.into_future()).await.map(|_| ())
+        within("sign off this instance", FAREWELL, removal.into_future()).await.map(|_| ())
     }
 
     async fn beat(&self, status: &str) -> Result<(), StoreError> {

@@ -47,6 +47,9 @@ const LEASING: usize = 3;
 /// Refills and other targeted looks that one take serves.
 const TARGETS: usize = 16;
 
+/// What a sink's goodbye may take, beyond `relay.shutdown_timeout`.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What a relay is made of.
 #[derive(Debug)]
 pub struct RelayParts<S> {
@@ -178,7 +181,8 @@ impl<S: Sink> Relay<S> {
         ended?;
         let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
         for outlet in shared.outlets.values() {
-            outlet.sink.close().await;
+            // Nothing rests on it: a broker that does not answer sees the connection end.
+            let _ = tokio::time::timeout(FAREWELL, outlet.sink.close()).await;
         }
         self.settler.abort();
         drained.unwrap_or_else(|_| {
@@ -306,7 +310,10 @@ impl<S: Sink> Driver<S> {
                 Ok(()) => return self.shared.metrics.store_up(true),
                 Err(error) => self.on_store_error(&error),
             }
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = self.shared.stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
             pause = (pause * 2).min(STORE_PAUSE.1);
         }
     }
