@@ -62,19 +62,20 @@ impl Vhost {
         self.call(Method::DELETE, &format!("users/{user}"), Value::Null).await;
     }
 
-    /// Ends every connection to the vhost that the broker lists, as an operator would; how many.
-    pub async fn close_connections(&self) -> usize {
+    /// The connections to the vhost that the broker lists: some seconds after they were opened.
+    pub async fn connections(&self) -> Vec<String> {
         let listed = self.call(Method::GET, "connections", Value::Null).await;
         let listed = listed.as_array().unwrap().iter();
         let ours = listed.filter(|connection| connection["vhost"] == self.name.as_str());
-        let mut count = 0;
-        for connection in ours {
-            let name = connection["name"].as_str().unwrap();
+        ours.map(|connection| connection["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Ends connections as an operator would.
+    pub async fn close_connections(&self, names: &[String]) {
+        for name in names {
             let name = name.replace(' ', "%20").replace('>', "%3E");
             self.call(Method::DELETE, &format!("connections/{name}"), Value::Null).await;
-            count += 1;
         }
-        count
     }
 
     /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
