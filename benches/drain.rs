@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use bson::doc;
 use futures_util::future::join_all;
 use postrider::ids::{InstanceId, LeaseId, RecordId};
 use postrider::outbox::collections::Collections;
@@ -98,9 +97,8 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         delete_done: false,
     };
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
-    let records = collections.records();
-    while records.find_one(doc! { "status": "pending" }).await.unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    while !support::is_drained(collections).await {
+        assert!(!running.is_finished(), "{:?}", running.await);
     }
     let rate = count as f64 / started.elapsed().as_secs_f64();
     stop.cancel();

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bson::doc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::{
@@ -31,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
 const WINDOW: usize = 1_000;
+
+/// Records of the hot key: some seconds, beside which the start is nothing.
+const HOT: usize = 10_000;
 
 fn amqp_uri() -> String {
     let name = "POSTRIDER_TEST_AMQP_URI";
@@ -168,9 +170,8 @@ impl Running {
 async fn relay(collections: &Collections, queue: &str, count: usize) -> f64 {
     let started = Instant::now();
     let running = start(collections, queue, sink());
-    let records = collections.records();
-    while records.find_one(doc! { "status": "pending" }).await.unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    while !support::is_drained(collections).await {
+        assert!(!running.task.is_finished(), "{:?}", running.task.await);
     }
     let rate = count as f64 / started.elapsed().as_secs_f64();
     running.stop().await;
@@ -214,8 +215,8 @@ async fn hot_key(count: usize) -> f64 {
     rate / ceiling
 }
 
-/// A steady thousand a second, for some seconds: from before the insertion to the confirm.
-async fn steady() {
+/// A steady thousand a second: from before the insertion to the confirm.
+async fn steady(seconds: usize) {
     let queue = Queue::declare("classic").await;
     let collections = support::outbox().await;
     let confirmed: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
@@ -224,7 +225,9 @@ async fn steady() {
     let mut inserted = HashMap::new();
     let mut tasks = tokio::task::JoinSet::new();
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
-    for n in 0..10_000 {
+    let before = cost::mongo(&collections).await;
+    let cpu = (cost::cpu_micros("self"), cost::cpu_micros(&before.pid));
+    for n in 0..seconds * 1_000 {
         ticks.tick().await;
         let record = support::record(n, support::KEYS);
         let id = record.get("_id").unwrap().unwrap();
@@ -237,16 +240,17 @@ async fn steady() {
     while confirmed.lock().unwrap().len() < inserted.len() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    let own = (cost::cpu_micros("self") - cpu.0) / seconds as u64 / 10_000;
+    let mongod = (cost::cpu_micros(&before.pid) - cpu.1) / seconds as u64 / 10_000;
     let confirmed = std::mem::take(&mut *confirmed.lock().unwrap());
     let mut took: Vec<f64> = inserted
         .iter()
-        // The first second warms up.
         .map(|(id, at)| confirmed[id].duration_since(*at).as_secs_f64() * 1_000.0)
         .collect();
     took.sort_by(f64::total_cmp);
     let at = |share: f64| took[(took.len() as f64 * share) as usize];
     println!(
-        "steady 1k/s  insert to confirm: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms",
+        "steady 1k/s for {seconds} s  insert to confirm: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  cpu: own, with the producer {own} %  mongod {mongod} %",
         at(0.5),
         at(0.9),
         at(0.99)
@@ -256,15 +260,27 @@ async fn steady() {
     queue.delete().await;
 }
 
+/// `cargo bench --bench rabbitmq -- hot steady` measures those parts alone.
 fn main() {
+    // What the relay has to say: nothing, if all is well.
+    postrider::telemetry::init(Some(false), "warn").unwrap();
+    let asked: Vec<String> = std::env::args().collect();
+    let parts = ["classic", "quorum", "hot", "steady"];
+    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
+    let wanted = |part: &str| !any || asked.iter().any(|asked| asked == part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let count = support::records();
         let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..3 {
-            ratios.entry("classic").or_default().push(drain("classic", count).await);
-            ratios.entry("quorum").or_default().push(drain("quorum", count).await);
-            ratios.entry("hot key").or_default().push(hot_key(count / 20).await);
-            steady().await;
+            for kind in ["classic", "quorum"].into_iter().filter(|kind| wanted(kind)) {
+                ratios.entry(kind).or_default().push(drain(kind, count).await);
+            }
+            if wanted("hot") {
+                ratios.entry("hot key").or_default().push(hot_key(HOT).await);
+            }
+            if wanted("steady") {
+                steady(support::seconds()).await;
+            }
         }
         for (name, mut values) in ratios {
             println!("median relay / ceiling, {name}: {:.2}", support::median(&mut values));

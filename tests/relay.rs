@@ -5,10 +5,14 @@ mod support;
 use std::collections::HashMap;
 
 use bson::{Document, doc};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use postrider::relay::hands::HoldReason;
 use postrider::sink::{Message, Verdict};
 use support::outbox::{TestOutbox, eventually, record};
 use support::relay::{settings, start};
 use support::sink::{Fault, TestSink};
+use support::spy::{Command, Spy};
+use support::stage::Stage;
 
 fn ids_of(arrived: &[Message], key: &str) -> Vec<String> {
     let of_key = arrived.iter().filter(|message| message.key.as_deref() == Some(key));
@@ -119,6 +123,75 @@ async fn a_hot_key_is_refilled_and_stays_in_order() {
     assert!(ids.is_sorted());
     assert_eq!(sink.most_under_way("hot"), 1);
     relay.stop().await;
+    outbox.drop().await;
+}
+
+/// What a rotation has found; not the look at a single lane, nor at what has no partition yet.
+fn found_by_rotation(command: &Command) -> usize {
+    let Ok(filter) = command.sent.get_document("filter") else { return 0 };
+    let is_page = filter.get_document("partition").is_ok() && filter.get_str("key").is_err();
+    let answer = command.answer.get_document("cursor");
+    let batch = answer.and_then(|cursor| cursor.get_array("firstBatch"));
+    if is_page { batch.map_or(0, Vec::len) } else { 0 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let sink = TestSink::default();
+    outbox.insert((0..300).map(|n| record(&format!("{n:04}"), "hot"))).await;
+    let is_refill = |command: &Command| {
+        let filter = command.sent.get_document("filter");
+        command.name == "find" && filter.is_ok_and(|filter| filter.get_str("key").is_ok())
+    };
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let figures = recorder.handle();
+    spy.after(is_refill, || async move {
+        // The lease that it shows is over by now, as this relay knows.
+        eventually("the first 64 are settled", || async {
+            let text = figures.render();
+            text.lines().any(|line| line.contains(r#"outcome="done""#) && line.ends_with(" 64"))
+        })
+        .await;
+    });
+
+    let relay = metrics::with_local_recorder(&recorder, || {
+        start(&spy.collections, sink.clone(), settings())
+    });
+
+    outbox.until_count(doc! { "status": "done" }, 300).await;
+    assert!(spy.has_paused());
+    assert!(ids_of(&sink.arrived(), "hot").is_sorted());
+    let found: Vec<usize> = spy.commands("find").iter().map(found_by_rotation).collect();
+    assert_eq!(found.iter().filter(|count| **count > 0).count(), 1, "{found:?}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    outbox.insert([record("a", "k")]).await;
+    let lanes = stage.lease(stage.look().await).await;
+    let shared = stage.shared.clone();
+    // The first read of a look sets its moment: all others show the record leased.
+    let is_read = |command: &Command| command.name == "find";
+    spy.after(is_read, || async move {
+        for lane in lanes {
+            lane.clone().run(&shared).await;
+            shared.hands.free(&lane.key);
+        }
+    });
+
+    let seen = stage.look().await;
+
+    assert!(spy.has_paused());
+    assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
+    assert!(!seen.is_something(), "{seen:?}");
+    assert_eq!(stage.shared.hands.held(), HoldReason::ALL.map(|reason| (reason, 0)));
     outbox.drop().await;
 }
 

@@ -12,6 +12,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Timestamp, doc};
 use futures_util::future::join_all;
 use postrider::outbox::collections::Collections;
+use postrider::outbox::snapshot::LANE_INDEX;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::schema::{self, SchemaOptions};
@@ -19,6 +20,11 @@ use postrider::schema::{self, SchemaOptions};
 /// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
 pub fn records() -> usize {
     std::env::var("POSTRIDER_BENCH_RECORDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
+}
+
+/// How long a steady flow is measured; longer with `POSTRIDER_BENCH_SECONDS`.
+pub fn seconds() -> usize {
+    std::env::var("POSTRIDER_BENCH_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10)
 }
 
 pub const KEYS: usize = 1_000;
@@ -88,6 +94,19 @@ pub fn record(n: usize, keys: usize) -> RawDocumentBuf {
 
 fn payload(n: usize) -> String {
     format!("{n:0>400}")
+}
+
+/// Whether nothing is pending; looks after a pause of 20 ms, by the index of pending records: a
+/// scan of the collection would take a good part of the server's time.
+pub async fn is_drained(collections: &Collections) -> bool {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let hint = mongodb::options::Hint::Name(LANE_INDEX.into());
+    let records = collections.records();
+    let pending = records
+        .find_one(doc! { "status": "pending", "partition": { "$gte": 0 } })
+        .projection(doc! { "_id": 1 })
+        .hint(hint);
+    pending.await.unwrap().is_none()
 }
 
 pub async fn drop(collections: Collections) {

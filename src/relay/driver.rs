@@ -220,6 +220,9 @@ struct Driver<S> {
     pause: Duration,
     store_pause: Option<Duration>,
     next_rotation: Instant,
+    rotation_began: Instant,
+    /// No look for which nothing waits begins before.
+    rests_until: Instant,
     next_tick: Instant,
 }
 
@@ -247,6 +250,8 @@ impl<S: Sink> Driver<S> {
             pause: SHORTEST_PAUSE,
             store_pause: None,
             next_rotation: Instant::now(),
+            rotation_began: Instant::now(),
+            rests_until: Instant::now(),
             next_tick: Instant::now(),
         }
     }
@@ -337,6 +342,7 @@ impl<S: Sink> Driver<S> {
         }
         if !self.rotating && self.next_rotation <= now && self.has_room() {
             self.rotating = true;
+            self.rotation_began = now;
             self.spawn_look(Look::Rotation(self.position.clone()), Event::Rotated);
         }
     }
@@ -366,13 +372,10 @@ impl<S: Sink> Driver<S> {
     }
 
     fn has_room(&self) -> bool {
-        let settings = &self.shared.settings;
-        let in_hand = &self.shared.in_hand;
         self.shared.any_open()
             && self.leasing < LEASING
-            && in_hand.records() + settings.batch_size <= settings.in_hand()
-            && in_hand.bytes() < settings.batch_bytes
-            && self.shared.publishing.load(Ordering::Relaxed) < settings.lanes()
+            && self.shared.has_room()
+            && self.shared.publishing.load(Ordering::Relaxed) < self.shared.settings.lanes()
     }
 
     fn next_wait(&self) -> Instant {
@@ -426,8 +429,12 @@ impl<S: Sink> Driver<S> {
         if full || !whole_round {
             self.next_rotation = now;
         } else {
+            // As long as the look itself took: a server that finds looking hard, since it must
+            // pass over what was delivered of late, is not kept busy by it.
+            let rest = self.rotation_began.elapsed().max(SHORTEST_PAUSE);
+            self.rests_until = now + rest;
             self.pause = match found {
-                true => SHORTEST_PAUSE,
+                true => rest,
                 false => (self.pause * 2).min(self.shared.settings.poll_interval),
             };
             self.next_rotation = now + self.pause;
@@ -457,6 +464,8 @@ impl<S: Sink> Driver<S> {
 
     fn on_lane_end(&mut self, lane: &Arc<Lane>, end: &LaneEnd) {
         self.shared.hands.free(&lane.key);
+        // Rotations have passed over its key meanwhile: it may have got more.
+        self.look_soon();
         if let Some((reason, until)) = end.hold() {
             self.shared.hands.hold(lane.key.clone(), reason, Some(until));
         }
@@ -467,6 +476,11 @@ impl<S: Sink> Driver<S> {
                 self.targets.push_back(Target::Key { partition, key });
             }
         }
+    }
+
+    fn look_soon(&mut self) {
+        self.pause = SHORTEST_PAUSE;
+        self.next_rotation = self.next_rotation.min(self.rests_until);
     }
 
     fn on_wake(&mut self) {

@@ -104,6 +104,13 @@ impl Hands {
         }
     }
 
+    /// The keys in hand.
+    pub fn busy_keys(&self) -> HashSet<LaneKey> {
+        let book = self.book();
+        let busy = book.iter().filter(|(_, hand)| matches!(hand, Hand::Busy(_)));
+        busy.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Whether the key is in hand or held.
     pub fn is_taken(&self, key: &LaneKey) -> bool {
         self.book().contains_key(key)

@@ -15,7 +15,6 @@ use crate::relay::alone::Turn;
 use crate::relay::delivery::Delivery;
 use crate::relay::hands::HoldReason;
 use crate::relay::held::Held;
-use crate::relay::settings::Settings;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 
@@ -39,10 +38,14 @@ struct State {
     waiting: VecDeque<Held>,
     /// Leased or confirmed, and not yet settled in MongoDB: what a refill passes over.
     in_hand: HashSet<RecordId>,
+    /// Settled while a refill is under way, whose snapshot may show them as leased still.
+    settled_meanwhile: HashSet<RecordId>,
     /// Whether the key had more behind these when it was last read.
     more: bool,
     /// Whether a refill is under way.
     refilling: bool,
+    /// How many came the last time.
+    came: usize,
 }
 
 /// Why a lane ended. In every case its records are settled.
@@ -84,29 +87,38 @@ impl Lane {
     pub fn add(&self, records: Vec<Held>, more: bool) {
         {
             let mut state = self.state();
+            state.came = records.len();
             state.in_hand.extend(records.iter().map(|held| held.record.id.clone()));
             state.waiting.extend(records);
             state.more = more;
             state.refilling = false;
+            state.settled_meanwhile.clear();
         }
         self.changed.notify_one();
     }
 
-    /// Whether the record is in hand: leased by this lane, or confirmed to it.
-    pub fn has(&self, record: &Record) -> bool {
-        self.state().in_hand.contains(&record.id)
+    /// Whether the record is in hand, or was since the refill under way was asked for: leased
+    /// by this lane, confirmed to it, or settled.
+    pub fn had(&self, record: &Record) -> bool {
+        let state = self.state();
+        state.in_hand.contains(&record.id) || state.settled_meanwhile.contains(&record.id)
     }
 
-    /// How many records are in hand.
-    pub fn in_hand(&self) -> usize {
-        self.state().in_hand.len()
+    /// How many records a refill's snapshot may show that were in hand when it was asked for.
+    pub fn had_count(&self) -> usize {
+        let state = self.state();
+        state.in_hand.len() + state.settled_meanwhile.len()
     }
 
     /// MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
         let empty = {
             let mut state = self.state();
-            state.in_hand.remove(id);
+            if let Some(id) = state.in_hand.take(id)
+                && state.refilling
+            {
+                state.settled_meanwhile.insert(id);
+            }
             state.in_hand.is_empty()
         };
         if empty {
@@ -213,8 +225,9 @@ impl Lane {
 
     fn next<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Next {
         let mut state = self.state();
-        let low = state.waiting.len() <= Settings::LANE / 2;
-        if low && state.more && !state.refilling {
+        let low = state.waiting.len() <= state.came / 2;
+        // Without room the key makes way for others: it ends, and is read again in its turn.
+        if low && state.more && !state.refilling && shared.has_room() {
             state.refilling = true;
             shared.ask_refill(self.clone());
         }

@@ -15,8 +15,10 @@ use crate::relay::hands::HoldReason;
 pub struct Sight<'a> {
     /// The server's time, as estimated; the lease's filter has the last word.
     pub now: DateTime,
-    /// Records of one key in one run at most.
+    /// What the run of a key that has more is cut to.
     pub lane_cap: usize,
+    /// Up to so many go whole all the same: a short rest is not worth another read.
+    pub whole: usize,
     /// Deliveries in all.
     pub max_attempts: u32,
     /// The earliest unstamped `seq` of each key that has one: nothing behind it may go
@@ -91,6 +93,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
     if sight.blocked.contains(&lane) {
         return;
     }
+    let cap = if records.len() > sight.whole { sight.lane_cap } else { records.len() };
     let mut run = Run { lane, records: Vec::new(), more: false };
     let mut nothing_before = true;
     for record in records {
@@ -120,7 +123,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
             }
             Standing::Spent | Standing::GoesAlone | Standing::Stops => break,
             Standing::Goes => {
-                if run.records.len() >= sight.lane_cap {
+                if run.records.len() >= cap {
                     run.more = true;
                     break;
                 }

@@ -34,6 +34,9 @@ impl Settings {
     /// commands) costs little per record, short enough that one key doesn't fill a batch.
     pub const LANE: usize = 64;
 
+    /// Records of one key that a rotation leases whole, if it has no more than these.
+    pub const WHOLE: usize = 2 * Self::LANE;
+
     /// Records in hand at most. A backlog gives [`LANE`](Self::LANE) records a key, so eight
     /// batches are some sixty lanes in flight; more would only lengthen what a crash leaves leased.
     pub fn in_hand(&self) -> usize {

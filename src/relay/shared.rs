@@ -96,6 +96,20 @@ impl Load {
 }
 
 impl<S> Shared<S> {
+    /// Whether another batch may be taken.
+    pub fn has_room(&self) -> bool {
+        let settings = &self.settings;
+        self.in_hand.records() + settings.batch_size <= settings.in_hand()
+            && self.in_hand.bytes() < settings.batch_bytes
+    }
+
+    /// How many records a lane that runs short asks for: its share of what may be in hand.
+    pub fn share(&self) -> usize {
+        let lanes = self.publishing.load(Ordering::Relaxed).max(1);
+        let share = self.settings.in_hand() / 2 / lanes;
+        share.min(self.settings.batch_size).max(Settings::LANE)
+    }
+
     /// Whether a stop was asked for: nothing new is published.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()

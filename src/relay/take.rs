@@ -130,6 +130,8 @@ impl<S: Sink> Shared<S> {
     }
 
     async fn read(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
+        // Noted before the snapshot: a lane that ends meanwhile has settled what it shows as leased.
+        let busy = self.hands.busy_keys();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
         let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
@@ -141,7 +143,13 @@ impl<S: Sink> Shared<S> {
                 let page = snapshot.page(&from, owned, &pass_over, room).await?;
                 seen.next = page.next;
                 let before = self.narrowed(before, &page.records, &mut snapshot).await?;
-                let plan = self.plan(self.prepared(page.records), &before, None);
+                let plan = self.plan(
+                    self.prepared(page.records),
+                    &before,
+                    &busy,
+                    None,
+                    (Settings::LANE, Settings::WHOLE),
+                );
                 self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
@@ -150,10 +158,15 @@ impl<S: Sink> Shared<S> {
                         self.turn_down(target, &mut seen);
                         continue;
                     }
-                    let (records, lane) = self.read_target(target, &mut snapshot, room).await?;
+                    let cap = match target {
+                        Target::Key { .. } => Settings::LANE,
+                        Target::Refill(_) => self.share(),
+                    };
+                    let (records, lane) =
+                        self.read_target(target, &mut snapshot, room, cap).await?;
                     let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
                     let records = self.prepared(records);
-                    let plan = self.plan(records, &before, lane.as_deref());
+                    let plan = self.plan(records, &before, &busy, lane.as_deref(), (cap, cap));
                     self.note(plan, lane, &mut seen);
                 }
             }
@@ -259,15 +272,16 @@ impl<S: Sink> Shared<S> {
         target: Target,
         snapshot: &mut Snapshot,
         room: Room,
+        cap: usize,
     ) -> Result<(Vec<Record>, Option<Arc<Lane>>), StoreError> {
         match target {
             Target::Key { partition, key } => {
-                let records = Settings::LANE + 1;
+                let records = cap + 1;
                 let room = Room { records, bytes: room.bytes };
                 Ok((snapshot.lane(partition, &key, room).await?, None))
             }
             Target::Refill(lane) => {
-                let records = lane.in_hand() + Settings::LANE + 1;
+                let records = lane.had_count() + cap + 1;
                 let room = Room { records, bytes: room.bytes };
                 let LaneKey::Keyed(key) = &lane.key else {
                     return Ok((Vec::new(), Some(lane)));
@@ -286,18 +300,26 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    fn plan(&self, records: Vec<Record>, before: &Before, refill: Option<&Lane>) -> Plan {
+    fn plan(
+        &self,
+        records: Vec<Record>,
+        before: &Before,
+        busy: &HashSet<LaneKey>,
+        refill: Option<&Lane>,
+        (cap, whole): (usize, usize),
+    ) -> Plan {
         let alone = self.losses.alone();
         let in_hand = |record: &Record| match refill {
-            Some(lane) => lane.has(record),
+            Some(lane) => lane.had(record),
             // Whatever is entered in the book is somebody's turn already.
-            None => self.hands.busy(&record.lane).is_some(),
+            None => busy.contains(&record.lane) || self.hands.busy(&record.lane).is_some(),
         };
         let all_open = self.all_open();
         let paused = |record: &Record| !all_open && self.is_paused(record);
         let sight = Sight {
             now: self.clock.now(),
-            lane_cap: Settings::LANE,
+            lane_cap: cap,
+            whole,
             max_attempts: self.settings.max_attempts,
             unstamped: before.unstamped.clone(),
             blocked: before.blocked.clone(),
