@@ -51,12 +51,6 @@ pub enum RunError {
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
-    /// A server on which nothing can be read consistently.
-    #[error(
-        "MongoDB is a standalone server; Postrider needs a replica set (one member will do): start \
-         mongod with --replSet and run rs.initiate()"
-    )]
-    Standalone,
     /// A sink that can't be made.
     #[error("sinks.{name}: {detail}")]
     Sink {
@@ -127,8 +121,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str)).store_up(false);
     }
     let starting = async {
-        let client = until_reached(plan, health).await?;
-        let collections = Collections::new(client, &plan.database, &plan.prefix);
+        let collections = until_reached(plan, health).await?;
         until_schema(plan, &collections, health).await?;
         Ok::<_, RunError>(collections)
     };
@@ -194,7 +187,7 @@ async fn sign_off(heartbeat: &Heartbeat) {
 }
 
 /// Waits for MongoDB, however long it takes, unless it refuses for good.
-async fn until_reached(plan: &Resolved, health: &Health) -> Result<mongodb::Client, RunError> {
+async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, RunError> {
     let mut pause = AGAIN.0;
     loop {
         let reached = async {
@@ -203,8 +196,18 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<mongodb::Clie
             Ok::<_, StoreError>((client, topology))
         };
         match reached.await {
-            Ok((_, Topology::Standalone)) => return Err(RunError::Standalone),
-            Ok((client, _)) => return Ok(client),
+            Ok((client, topology)) => {
+                let collections = Collections::new(client, &plan.database, &plan.prefix);
+                if topology == Topology::Standalone {
+                    warn!(
+                        "MongoDB is a standalone server: what an application writes there beside a \
+                         record is in no transaction with it, and polling is the only way to find \
+                         it; a replica set of one member will do (mongod --replSet, rs.initiate())"
+                    );
+                    return Ok(collections.standalone());
+                }
+                return Ok(collections);
+            }
             Err(error) if error.meaning() == Meaning::Permanent => {
                 return Err(RunError::Refused(error));
             }

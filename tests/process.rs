@@ -195,13 +195,25 @@ mod start {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_standalone_server_ends_it_with_the_remedy() {
+    async fn on_a_standalone_server_it_polls_and_warns() {
         let server = Mongod::standalone().await;
-        let uri = format!("mongo.uri={}", server.uri("", "app"));
+        let uri = server.uri("", "app");
+        let mut postrider =
+            Postrider::start(&[vec![format!("mongo.uri={uri}")], stdout_sink()].concat());
+        postrider.until_ready().await;
+        postrider.until_logged("standalone").await;
+        let app = server.client("").await.client().database("app");
+        let records = app.collection::<Document>("outbox_records");
 
-        let ended = ended(&[vec![uri], stdout_sink()].concat()).await.with_code(1);
+        records.insert_many([record("a", "k"), record("b", "k")]).await.unwrap();
 
-        says(&ended, &["standalone", "--replSet", "rs.initiate()"]);
+        eventually("both are done", || async {
+            records.count_documents(doc! { "status": "done" }).await.unwrap() == 2
+        })
+        .await;
+        let out = postrider.stdout();
+        assert!(out.find(r#""a""#) < out.find(r#""b""#), "{out}");
+        postrider.stop().await.with_code(0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -117,9 +117,10 @@ async fn mongodb(plan: &Resolved, findings: &mut Vec<Finding>) {
             let remedy = "start MongoDB, or mend mongo.uri or the privileges of its user";
             return findings.push(Finding::bad("mongodb", chain(&error), remedy));
         }
-        Ok((_, Topology::Standalone)) => {
-            let remedy = "start mongod with --replSet and run rs.initiate()";
-            return findings.push(Finding::bad("mongodb", "is a standalone server", remedy));
+        Ok((client, Topology::Standalone)) => {
+            let detail = "reached, a standalone server: no transactions, no change streams";
+            findings.push(Finding::good("mongodb", detail));
+            client
         }
         Ok((client, Topology::ReplicaSet(name))) => {
             findings.push(Finding::good("mongodb", format!("reached, replica set {name}")));

@@ -12,6 +12,7 @@ pub struct Collections {
     client: Client,
     database: Database,
     prefix: String,
+    standalone: bool,
 }
 
 /// The base names; a configured prefix goes in front of these and of no others.
@@ -32,7 +33,17 @@ impl Collections {
     /// The collections of `database` whose names begin with `prefix`.
     pub fn new(client: Client, database: &str, prefix: &str) -> Self {
         let database = client.database(database);
-        Self { client, database, prefix: prefix.to_owned() }
+        Self { client, database, prefix: prefix.to_owned(), standalone: false }
+    }
+
+    /// The same on a server without replication, which has no snapshot reads.
+    pub fn standalone(self) -> Self {
+        Self { standalone: true, ..self }
+    }
+
+    /// Whether there are no snapshot reads.
+    pub fn is_standalone(&self) -> bool {
+        self.standalone
     }
 
     /// The client, for sessions.

@@ -6,6 +6,9 @@
 //! `atClusterTime`, on the primary, of what a majority has: guard 1. The filter names
 //! status and partition and nothing else that could hide a record which must hold back
 //! others: guard 2.
+//!
+//! A standalone server has no snapshot reads. There each read sees its own moment
+//! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
@@ -27,7 +30,8 @@ pub const BLOCKS_INDEX: &str = "blocks_idx";
 
 /// One consistent view of the outbox; all reads through it see the same moment.
 pub struct Snapshot {
-    session: ClientSession,
+    /// What ties its reads to one moment; `None` on a standalone server.
+    session: Option<ClientSession>,
     records: Collection<RawDocumentBuf>,
 }
 
@@ -38,6 +42,15 @@ pub struct Page {
     pub records: Vec<Record>,
     /// Where the next page begins; `None` when the last partition's end was reached.
     pub next: Option<Position>,
+}
+
+/// A stretch that is read once more where one read is not enough.
+#[derive(Clone, Debug)]
+pub enum Stretch<'a> {
+    /// On from a place, through these partitions, passing over these keys.
+    Page(&'a Position, &'a [u8], &'a [Bson]),
+    /// The beginning of one lane.
+    Lane(u8, &'a str),
 }
 
 /// How much one read may bring.
@@ -56,10 +69,36 @@ impl Snapshot {
     ///
     /// No server to be had.
     pub async fn begin(collections: &Collections) -> Result<Self, StoreError> {
+        if collections.is_standalone() {
+            return Ok(Self { session: None, records: collections.records() });
+        }
         let options = SessionOptions::builder().snapshot(true).build();
         let session = collections.client().start_session().with_options(options);
         let session = within("begin a snapshot", limits::BATCH, session.into_future()).await?;
-        Ok(Self { session, records: collections.records() })
+        Ok(Self { session: Some(session), records: collections.records() })
+    }
+
+    /// Whether all reads see the same moment.
+    pub fn is_one_moment(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Reads a stretch.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`page`](Self::page) and [`lane`](Self::lane).
+    pub async fn read(
+        &mut self,
+        stretch: &Stretch<'_>,
+        room: Room,
+    ) -> Result<Vec<Record>, StoreError> {
+        match stretch {
+            Stretch::Page(from, owned, pass_over) => {
+                Ok(self.page(from, owned, pass_over, room).await?.records)
+            }
+            Stretch::Lane(partition, key) => self.lane(*partition, key, room).await,
+        }
     }
 
     /// Reads on from `from` through the partitions in `owned`, passing over `pass_over`.
@@ -194,25 +233,42 @@ impl Snapshot {
         // One more than the limit, or the server keeps the cursor open.
         options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
         options.selection_criteria = Some(primary());
-        // Named here too: the session gives it only to a read that has no concern of its own,
-        // and one that has inherited the collection's would be no snapshot.
-        options.read_concern = Some(ReadConcern::snapshot());
+        let mut gathered = Gathered { records: Vec::new(), bytes: 0, room };
         let reading = async {
-            let find = self.records.find(filter).with_options(options);
-            let mut cursor = find.session(&mut self.session).await?;
-            let mut records = Vec::new();
-            let mut bytes = 0;
-            while cursor.advance(&mut self.session).await? {
-                let raw: &RawDocument = cursor.current();
-                bytes += raw.as_bytes().len();
-                records.push(Record::read(raw));
-                if bytes >= room.bytes {
-                    break;
+            match &mut self.session {
+                Some(session) => {
+                    // Named here too: the session gives it only to a read that has no concern of
+                    // its own, and one that has inherited the collection's would be no snapshot.
+                    options.read_concern = Some(ReadConcern::snapshot());
+                    let find = self.records.find(filter).with_options(options);
+                    let mut cursor = find.session(&mut *session).await?;
+                    while cursor.advance(session).await? && gathered.has_room(cursor.current()) {}
+                }
+                None => {
+                    options.read_concern = Some(ReadConcern::local());
+                    let mut cursor = self.records.find(filter).with_options(options).await?;
+                    while cursor.advance().await? && gathered.has_room(cursor.current()) {}
                 }
             }
-            Ok(records)
+            Ok(gathered.records)
         };
         within(action, limits::BATCH, reading).await
+    }
+}
+
+/// What a cursor has brought so far.
+struct Gathered {
+    records: Vec<Record>,
+    bytes: usize,
+    room: Room,
+}
+
+impl Gathered {
+    /// Takes one more; answers whether there is room for another.
+    fn has_room(&mut self, raw: &RawDocument) -> bool {
+        self.bytes += raw.as_bytes().len();
+        self.records.push(Record::read(raw));
+        self.bytes < self.room.bytes
     }
 }
 

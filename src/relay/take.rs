@@ -13,7 +13,7 @@ use crate::outbox::lease::Grant;
 use crate::outbox::position::Position;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::{Room, Snapshot};
+use crate::outbox::snapshot::{Room, Snapshot, Stretch};
 use crate::relay::hands::HoldReason;
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
@@ -54,6 +54,17 @@ pub enum Target {
 }
 
 impl Target {
+    /// Its key; `None` for a lane without one, of which there is no more than it has.
+    fn key(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Key { key, .. } => Some(key.clone()),
+            Self::Refill(lane) => match &lane.key {
+                LaneKey::Keyed(key) => Some(key.clone()),
+                LaneKey::Single(_) => None,
+            },
+        }
+    }
+
     /// Where it lies.
     fn partition(&self) -> u8 {
         match self {
@@ -142,29 +153,33 @@ impl<S: Sink> Shared<S> {
                 pass_over.extend(before.blocked.iter().filter_map(key_of));
                 let page = snapshot.page(&from, owned, &pass_over, room).await?;
                 seen.next = page.next;
-                let before = self.narrowed(before, &page.records, &mut snapshot).await?;
-                let plan = self.plan(
-                    self.prepared(page.records),
-                    &before,
-                    &busy,
-                    None,
-                    (Settings::LANE, Settings::WHOLE),
-                );
+                let stretch = Stretch::Page(&from, owned, &pass_over);
+                let (records, before) =
+                    self.view(page.records, before, &stretch, room, &mut snapshot).await?;
+                let run = (Settings::LANE, Settings::WHOLE);
+                let plan = self.plan(self.prepared(records), &before, &busy, None, run);
                 self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
                 for target in targets {
-                    if !owned.contains(&target.partition()) {
+                    let partition = target.partition();
+                    let Some(key) = target.key().filter(|_| owned.contains(&partition)) else {
                         self.turn_down(target, &mut seen);
                         continue;
-                    }
-                    let cap = match target {
-                        Target::Key { .. } => Settings::LANE,
-                        Target::Refill(_) => self.share(),
                     };
-                    let (records, lane) =
-                        self.read_target(target, &mut snapshot, room, cap).await?;
-                    let before = self.narrowed(before.clone(), &records, &mut snapshot).await?;
+                    let (lane, cap, had) = match target {
+                        Target::Key { .. } => (None, Settings::LANE, 0),
+                        Target::Refill(lane) => {
+                            let had = lane.had_count();
+                            (Some(lane), self.share(), had)
+                        }
+                    };
+                    let room = Room { records: had + cap + 1, bytes: room.bytes };
+                    let stretch = Stretch::Lane(partition, &key);
+                    let records = snapshot.read(&stretch, room).await?;
+                    let before = before.clone();
+                    let (records, before) =
+                        self.view(records, before, &stretch, room, &mut snapshot).await?;
                     let records = self.prepared(records);
                     let plan = self.plan(records, &before, &busy, lane.as_deref(), (cap, cap));
                     self.note(plan, lane, &mut seen);
@@ -261,35 +276,38 @@ impl<S: Sink> Shared<S> {
         if before.complete || records.is_empty() {
             return Ok(before);
         }
-        let keys: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
-        let keys: Vec<Bson> = keys.into_iter().filter_map(key_of).collect();
+        let keys = keys_of(records);
         let (narrow, _) = self.before_lanes(snapshot, Some(&keys), EVERY).await?;
         Ok(narrow)
     }
 
-    async fn read_target(
+    /// What a plan may go by: the records of a stretch, and what holds their lanes back.
+    ///
+    /// On a standalone server, where reads share no moment, the stretch is read twice, and a
+    /// lane's run ends before what only the second read has shown. Whatever was there before a
+    /// record that the first one saw, is seen by the second, which began later: among the records,
+    /// among the unstamped ones that are probed between the two, or among the blocked keys, that
+    /// are probed before and after it.
+    async fn view(
         &self,
-        target: Target,
-        snapshot: &mut Snapshot,
+        records: Vec<Record>,
+        before: Before,
+        stretch: &Stretch<'_>,
         room: Room,
-        cap: usize,
-    ) -> Result<(Vec<Record>, Option<Arc<Lane>>), StoreError> {
-        match target {
-            Target::Key { partition, key } => {
-                let records = cap + 1;
-                let room = Room { records, bytes: room.bytes };
-                Ok((snapshot.lane(partition, &key, room).await?, None))
-            }
-            Target::Refill(lane) => {
-                let records = lane.had_count() + cap + 1;
-                let room = Room { records, bytes: room.bytes };
-                let LaneKey::Keyed(key) = &lane.key else {
-                    return Ok((Vec::new(), Some(lane)));
-                };
-                let records = snapshot.lane(lane.partition, key, room).await?;
-                Ok((records, Some(lane)))
-            }
+        snapshot: &mut Snapshot,
+    ) -> Result<(Vec<Record>, Before), StoreError> {
+        if snapshot.is_one_moment() || records.is_empty() {
+            let before = self.narrowed(before, &records, snapshot).await?;
+            return Ok((records, before));
         }
+        let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+        let keys = keys_of(&records);
+        let (mut before, _) = self.before_lanes(snapshot, Some(&keys), EVERY).await?;
+        let again = snapshot.read(stretch, room).await?;
+        if self.settings.ordered {
+            before.blocked.extend(snapshot.blocked(Some(&keys), EVERY).await?);
+        }
+        Ok((seen_twice(again, &first), before))
     }
 
     /// Where ordering is off every record is its own lane.
@@ -525,6 +543,27 @@ struct Before {
     unstamped: HashMap<LaneKey, Option<Timestamp>>,
     blocked: HashSet<LaneKey>,
     complete: bool,
+}
+
+/// Of each lane the leading part that the first read showed as well.
+fn seen_twice(again: Vec<Record>, first: &HashSet<RecordId>) -> Vec<Record> {
+    let mut cut: Option<LaneKey> = None;
+    let is_known = |record: &Record| {
+        if cut.as_ref() == Some(&record.lane) {
+            return false;
+        }
+        let known = first.contains(&record.id);
+        if !known {
+            cut = Some(record.lane.clone());
+        }
+        known
+    };
+    again.into_iter().filter(is_known).collect()
+}
+
+fn keys_of(records: &[Record]) -> Vec<Bson> {
+    let keys: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
+    keys.into_iter().filter_map(key_of).collect()
 }
 
 fn key_of(lane: &LaneKey) -> Option<Bson> {

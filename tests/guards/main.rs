@@ -17,6 +17,7 @@ mod leases;
 mod line;
 mod odd_records;
 mod snapshot;
+mod standalone;
 mod suspects;
 
 use support::outbox::{TestOutbox, record};

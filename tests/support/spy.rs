@@ -39,9 +39,14 @@ pub struct Spy {
 
 impl Spy {
     pub async fn on(outbox: &TestOutbox) -> Self {
+        Self::at(&mongodb_uri(), outbox).await
+    }
+
+    /// The same on a server of the test's own.
+    pub async fn at(uri: &str, outbox: &TestOutbox) -> Self {
         let inner = Arc::new(Inner::default());
         let seeing = inner.clone();
-        let mut options = ClientOptions::parse(mongodb_uri()).await.unwrap();
+        let mut options = ClientOptions::parse(uri).await.unwrap();
         options.command_event_handler =
             Some(EventHandler::callback(move |event| seeing.note(event)));
         let client = Client::with_options(options).unwrap();
