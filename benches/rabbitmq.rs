@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::{BTreeMap, HashMap};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,14 @@ impl Queue {
     async fn delete(self) {
         let options = QueueDeleteOptions::default();
         self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
+    }
+
+    /// How many messages wait in it.
+    async fn messages(&self) -> usize {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let name = self.name.as_str().into();
+        let queue = self.channel.queue_declare(name, options, FieldTable::default()).await;
+        queue.unwrap().message_count() as usize
     }
 
     async fn publish(&self, n: usize) {
@@ -166,16 +175,49 @@ impl Running {
     }
 }
 
-/// Records per second of a backlog's way to a queue.
-async fn relay(collections: &Collections, queue: &str, count: usize) -> f64 {
+/// What a daemon made of a backlog.
+struct Relayed {
+    /// Records per second, from its start on.
+    rate: f64,
+    /// Microseconds of its CPU per record.
+    cpu: f64,
+    peak_mb: u64,
+}
+
+/// Sends a backlog to a queue by the daemon itself, with its defaults.
+async fn relay(collections: &Collections, queue: &Queue, count: usize) -> Relayed {
     let started = Instant::now();
-    let running = start(collections, queue, sink());
-    while !support::is_drained(collections).await {
-        assert!(!running.task.is_finished(), "{:?}", running.task.await);
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    daemon.arg("run").env_clear().stdout(Stdio::null()).stderr(Stdio::null());
+    for setting in [
+        format!("mongo.uri={}", support::mongodb_uri()),
+        format!("mongo.database={}", collections.database().name()),
+        "sinks.rabbit.kind=rabbitmq".into(),
+        format!("sinks.rabbit.uri={}", amqp_uri()),
+        format!("sinks.rabbit.routing_key={}", queue.name),
+        "ops.listen=127.0.0.1:0".into(),
+    ] {
+        daemon.args(["--set", &setting]);
+    }
+    let mut daemon = daemon.spawn().unwrap();
+    let pid = daemon.id().to_string();
+    let mut pause = || {
+        assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
+        // The broker should have better to do than to answer us.
+        tokio::time::sleep(Duration::from_millis(50))
+    };
+    while queue.messages().await < count {
+        pause().await;
+    }
+    while support::is_pending(collections).await {
+        pause().await;
     }
     let rate = count as f64 / started.elapsed().as_secs_f64();
-    running.stop().await;
-    rate
+    let cpu = cost::cpu_micros(&pid) as f64 / count as f64;
+    let peak_mb = cost::peak_mb(&pid);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    Relayed { rate, cpu, peak_mb }
 }
 
 async fn drain(kind: &str, count: usize) -> f64 {
@@ -186,14 +228,12 @@ async fn drain(kind: &str, count: usize) -> f64 {
     let collections = support::outbox().await;
     support::fill(&collections, 0, count, support::KEYS).await;
     let before = cost::mongo(&collections).await;
-    let cpu = (cost::cpu_micros("self"), cost::cpu_micros(&before.pid));
-    let rate = relay(&collections, &queue.name, count).await;
-    let own = (cost::cpu_micros("self") - cpu.0) as f64 / count as f64;
-    let mongod = (cost::cpu_micros(&before.pid) - cpu.1) as f64 / count as f64;
+    let cpu = cost::cpu_micros(&before.pid);
+    let Relayed { rate, cpu: own, peak_mb } = relay(&collections, &queue, count).await;
+    let mongod = (cost::cpu_micros(&before.pid) - cpu) as f64 / count as f64;
     println!(
-        "{kind:<8} ceiling {ceiling:>7.0}/s  relay {rate:>7.0}/s  ratio {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0}  peak {} MB",
+        "{kind:<8} ceiling {ceiling:>7.0}/s  relay {rate:>7.0}/s  ratio {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0}  peak {peak_mb} MB",
         rate / ceiling,
-        cost::peak_mb()
     );
     support::drop(collections).await;
     queue.delete().await;
@@ -205,7 +245,7 @@ async fn hot_key(count: usize) -> f64 {
     let ceiling = queue.ceiling(count, 1).await;
     let collections = support::outbox().await;
     support::fill(&collections, 0, count, 1).await;
-    let rate = relay(&collections, &queue.name, count).await;
+    let Relayed { rate, .. } = relay(&collections, &queue, count).await;
     println!(
         "hot key  one by one {ceiling:>6.0}/s  relay {rate:>6.0}/s  ratio {:.2}",
         rate / ceiling

@@ -14,9 +14,9 @@ pub fn cpu_micros(pid: &str) -> u64 {
     ticks * 10_000
 }
 
-/// Peak resident memory of this process, in MB.
-pub fn peak_mb() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
+/// Peak resident memory of a process, in MB.
+pub fn peak_mb(pid: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
@@ -25,11 +25,12 @@ pub fn peak_mb() -> u64 {
 pub struct MongoCost {
     pub pid: String,
     pub commands: i64,
+    /// Of the network, both ways.
+    pub bytes: i64,
 }
 
 pub async fn mongo(collections: &Collections) -> MongoCost {
     let status = collections.database().run_command(doc! { "serverStatus": 1 }).await.unwrap();
-    let counters = status.get_document("opcounters").unwrap();
     let number = |value: Option<&bson::Bson>| match value {
         Some(bson::Bson::Int32(n)) => i64::from(*n),
         Some(bson::Bson::Int64(n)) => *n,
@@ -40,6 +41,7 @@ pub async fn mongo(collections: &Collections) -> MongoCost {
         .iter()
         .map(|name| number(commands.get_document(name).ok().and_then(|c| c.get("total"))))
         .sum();
-    let _ = counters;
-    MongoCost { pid: number(status.get("pid")).to_string(), commands: total }
+    let network = status.get_document("network").unwrap();
+    let bytes = ["bytesIn", "bytesOut"].iter().map(|way| number(network.get(way))).sum();
+    MongoCost { pid: number(status.get("pid")).to_string(), commands: total, bytes }
 }

@@ -6,6 +6,8 @@
 
 pub mod cost;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
@@ -16,6 +18,8 @@ use postrider::outbox::snapshot::LANE_INDEX;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::schema::{self, SchemaOptions};
+use postrider::sink::{Message, PublishError, Sink, SinkDown};
+use tokio::task::JoinHandle;
 
 /// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
 pub fn records() -> usize {
@@ -96,17 +100,64 @@ fn payload(n: usize) -> String {
     format!("{n:0>400}")
 }
 
-/// Whether nothing is pending; looks after a pause of 20 ms, by the index of pending records: a
-/// scan of the collection would take a good part of the server's time.
-pub async fn is_drained(collections: &Collections) -> bool {
-    tokio::time::sleep(Duration::from_millis(20)).await;
+/// A sink that counts what was confirmed.
+pub struct Counted<S> {
+    inner: S,
+    confirmed: Arc<AtomicUsize>,
+}
+
+impl<S: Sink> Counted<S> {
+    pub fn new(inner: S) -> (Self, Arc<AtomicUsize>) {
+        let confirmed = Arc::new(AtomicUsize::new(0));
+        (Self { inner, confirmed: confirmed.clone() }, confirmed)
+    }
+}
+
+impl<S: Sink> Sink for Counted<S> {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        self.inner.publish(message).await?;
+        self.confirmed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    async fn probe(&self) -> Result<(), SinkDown> {
+        self.inner.probe().await
+    }
+    async fn lost(&self) -> SinkDown {
+        self.inner.lost().await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// Waits, as long as `running` does not end, until `count` are confirmed and all is settled.
+pub async fn until_drained<T>(
+    collections: &Collections,
+    (confirmed, count): (&AtomicUsize, usize),
+    running: &JoinHandle<T>,
+) {
+    let pause = || async {
+        assert!(!running.is_finished(), "the relay has ended");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    while confirmed.load(Ordering::Relaxed) < count {
+        pause().await;
+    }
+    while is_pending(collections).await {
+        pause().await;
+    }
+}
+
+/// Whether anything is pending: to be asked at the end only, since it must pass over the traces of all
+/// that was.
+pub async fn is_pending(collections: &Collections) -> bool {
     let hint = mongodb::options::Hint::Name(LANE_INDEX.into());
     let records = collections.records();
     let pending = records
         .find_one(doc! { "status": "pending", "partition": { "$gte": 0 } })
         .projection(doc! { "_id": 1 })
         .hint(hint);
-    pending.await.unwrap().is_none()
+    pending.await.unwrap().is_some()
 }
 
 pub async fn drop(collections: Collections) {

@@ -37,10 +37,11 @@ impl Settings {
     /// Records of one key that a rotation leases whole, if it has no more than these.
     pub const WHOLE: usize = 2 * Self::LANE;
 
-    /// Records in hand at most. A backlog gives [`LANE`](Self::LANE) records a key, so eight
-    /// batches are some sixty lanes in flight; more would only lengthen what a crash leaves leased.
+    /// Records in hand at most. A backlog gives [`LANE`](Self::LANE) to [`WHOLE`](Self::WHOLE)
+    /// records a key, so twelve batches are fifty to ninety lanes in flight: as many as a broker
+    /// on two cores answers; more would only lengthen what a crash leaves leased.
     pub fn in_hand(&self) -> usize {
-        self.batch_size * 8
+        self.batch_size * 12
     }
 
     /// Lanes that wait for a confirm at most, where keys have one record each.
