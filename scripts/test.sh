@@ -13,13 +13,16 @@ cd "$repo"
 start=$(now_ms)
 "$services" install toolchain mongosh
 
+tests=(--workspace --features failpoints)
+# All but the benchmarks, which only `make bench` runs.
+(($# > 0)) || tests+=(--lib --bins --tests --examples)
 say test "building; the first time takes some minutes…"
-cargo test --workspace --all-targets --features failpoints --no-run "$@"
+cargo test "${tests[@]}" --no-run "$@"
 
 borrow_services mongodb rabbitmq kafka prometheus
 
 say test "running the tests…"
-cargo test --workspace --all-targets --features failpoints "$@"
+cargo test "${tests[@]}" "$@"
 if (($# == 0)); then
   say test "running the examples in the documentation…"
   cargo test --workspace --doc --features failpoints

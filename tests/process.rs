@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 use support::mongod::Mongod;
@@ -205,10 +205,17 @@ mod start {
         let app = server.client("").await.client().database("app");
         let records = app.collection::<Document>("outbox_records");
 
-        records.insert_many([record("a", "k"), record("b", "k")]).await.unwrap();
+        let mut scheduled = record("later", "k");
+        scheduled.insert("status", "scheduled");
+        scheduled.insert("visibleAt", DateTime::now());
+        let mut unstamped = record("c", "other");
+        unstamped.remove("partition");
+        let all = [record("a", "k"), record("b", "k"), unstamped, scheduled];
 
-        eventually("both are done", || async {
-            records.count_documents(doc! { "status": "done" }).await.unwrap() == 2
+        records.insert_many(all).await.unwrap();
+
+        eventually("all are done", || async {
+            records.count_documents(doc! { "status": "done" }).await.unwrap() == 4
         })
         .await;
         let out = postrider.stdout();

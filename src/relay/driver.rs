@@ -478,7 +478,11 @@ impl<S: Sink> Driver<S> {
         }
     }
 
+    /// As soon as looking has rested; not before MongoDB is tried again.
     fn look_soon(&mut self) {
+        if self.store_pause.is_some() {
+            return;
+        }
         self.pause = SHORTEST_PAUSE;
         self.next_rotation = self.next_rotation.min(self.rests_until);
     }
