@@ -10,7 +10,7 @@
 //!   outbox_records                       schema: collections, indexes, validator
 //!        │  lane_idx (partition, key, seq) where status = pending
 //!        │      ▲ relay::wake, else a timer
-//!   take: snapshot read in index order → lease (one conditional update)    relay::take
+//!   take: snapshot read in index order → lease (one conditional update)    relay::look, take
 //!        │                               outbox::snapshot, relay::plan, outbox::lease
 //!   publish, a lane per key, one unconfirmed message each                  relay::lane
 //!        │                               routing, sink

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bson::{Bson, Document, Timestamp, doc};
 
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::NO_SEQ;
 
 /// A place in `lane_idx` between two lanes, from which the next page is read.
 ///
@@ -35,6 +34,9 @@ pub(crate) struct Segment {
     pub(crate) key: Option<Document>,
     pub(crate) seq_after: Option<Timestamp>,
 }
+
+/// The least `seq`, for a record that has none yet.
+pub(crate) const NO_SEQ: Timestamp = Timestamp { time: 0, increment: 0 };
 
 impl Position {
     /// The beginning of everything.

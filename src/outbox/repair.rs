@@ -14,10 +14,10 @@ use crate::outbox::fields::{
     PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT,
 };
 use crate::outbox::lease::bson_ids;
+use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::smallest_deaths;
-use crate::outbox::snapshot::NO_SEQ;
 use crate::outbox::write::{Certainty, Written, update};
 use crate::partition::PARTITIONS;
 use crate::store::connect::primary;

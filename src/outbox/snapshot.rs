@@ -11,7 +11,7 @@
 //! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
 
 use bson::raw::{RawDocument, RawDocumentBuf};
-use bson::{Bson, Document, Timestamp, doc};
+use bson::{Bson, Document, doc};
 use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
@@ -297,6 +297,3 @@ fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
     }
     filter
 }
-
-/// The least `seq`, for a record that has none yet.
-pub(crate) const NO_SEQ: Timestamp = Timestamp { time: 0, increment: 0 };

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | [`settings`], [`backoff`] | what an operator decides |
 //! | [`wake`] | reasons to look before the timer says so |
-//! | [`take`] | snapshot read → [`plan`] → lease |
+//! | [`look`], `before` | snapshot read → [`plan`] |
+//! | [`take`] | the plan's runs → lease → lanes |
 //! | [`lane`] | one key's records, one unconfirmed at a time |
 //! | `alone` | suspects, one after the other |
 //! | [`delivery`] | one record: address, gate, publish, verdict |
@@ -21,6 +22,7 @@
 
 mod alone;
 pub mod backoff;
+mod before;
 pub mod delivery;
 mod driver;
 pub mod gate;
@@ -28,6 +30,7 @@ pub mod hands;
 pub mod held;
 mod housekeeping;
 pub mod lane;
+pub mod look;
 pub mod metrics;
 pub mod plan;
 pub mod renewal;

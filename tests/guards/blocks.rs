@@ -72,6 +72,30 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    // More than it reads at first, and more again for the keys that it then has before it.
+    for (key, count) in [("a", 2_000), ("b", 2_001), ("c", 1)] {
+        let dead = (0..count).map(|n| {
+            let mut dead = record(&format!("{key}{n}"), key);
+            dead.extend(doc! { "status": "dead", "blocks": true });
+            dead
+        });
+        outbox.insert(dead).await;
+    }
+    outbox.insert(["a", "b", "c", "d"].map(|key| record(&format!("{key} last"), key))).await;
+
+    let relay = start(&outbox.collections, sink.clone(), blocking());
+    until_arrived(&sink, "d last").await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["d last"]);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_record_that_does_not_block_holds_nothing() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();

@@ -3,7 +3,7 @@
 use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
 use postrider::outbox::snapshot::Room;
-use postrider::relay::take::{Look, Target};
+use postrider::relay::look::{Look, Target};
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::peer::Peer;
