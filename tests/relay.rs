@@ -6,7 +6,9 @@ use std::collections::HashMap;
 
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use postrider::outbox::snapshot::Room;
 use postrider::relay::hands::HoldReason;
+use postrider::relay::look::{Look, Target};
 use postrider::sink::{Message, Verdict};
 use support::outbox::{TestOutbox, eventually, record};
 use support::relay::{settings, start};
@@ -192,6 +194,31 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
     assert!(!seen.is_something(), "{seen:?}");
     assert_eq!(stage.shared.hands.held(), HoldReason::ALL.map(|reason| (reason, 0)));
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    outbox.insert([record("1", "a"), record("2", "b")]).await;
+    let is_of_a = |command: &Command| {
+        let filter = command.sent.get_document("filter");
+        filter.is_ok_and(|filter| filter.get_str("key").is_ok_and(|key| key == "a"))
+    };
+    let records = outbox.records();
+    // Without its index no further read succeeds.
+    spy.after(is_of_a, || async move { records.drop_indexes().await.unwrap() });
+    let targets = ["a", "b"]
+        .map(|key| Target::Key { partition: postrider::partition::of_key(key), key: key.into() });
+    let room = Room { records: 500, bytes: 16 << 20 };
+    let owned: Vec<u8> = (0..=255).collect();
+
+    stage.shared.look(Look::Targets(targets.to_vec()), &owned, room).await.unwrap_err();
+
+    assert!(spy.has_paused());
+    assert!(stage.shared.hands.busy_keys().is_empty());
     outbox.drop().await;
 }
 

@@ -147,6 +147,7 @@ impl<S: Sink> Shared<S> {
                 self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
+                let mut planned = Vec::with_capacity(targets.len());
                 for target in targets {
                     let partition = target.partition();
                     let Some(key) = target.key().filter(|_| owned.contains(&partition)) else {
@@ -168,6 +169,10 @@ impl<S: Sink> Shared<S> {
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
                     let records = self.prepared(records);
                     let plan = self.plan(records, &before, &busy, lane.as_deref(), (cap, cap));
+                    planned.push((plan, lane));
+                }
+                // Not before the last read has succeeded: nobody would lease, or free, the rest.
+                for (plan, lane) in planned {
                     self.note(plan, lane, &mut seen);
                 }
             }
