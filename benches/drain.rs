@@ -7,6 +7,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -86,7 +88,12 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         allow: vec![Glob::new("*")],
     };
     let started = Instant::now();
-    let (sink, confirmed) = support::Counted::new(Discard);
+    let confirmed = Arc::new(AtomicUsize::new(0));
+    let counted = confirmed.clone();
+    let note = move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    let sink = support::Noting { inner: Discard, note };
     let parts = RelayParts {
         settings: support::settings(),
         collections: collections.clone(),

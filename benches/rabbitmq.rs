@@ -23,8 +23,8 @@ use postrider::outbox::collections::Collections;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::sink::Sink;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
-use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use support::cost;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -103,30 +103,6 @@ impl Queue {
         }
         while under_way.next().await.is_some() {}
         count as f64 / started.elapsed().as_secs_f64()
-    }
-}
-
-/// A sink that notes when each message was confirmed.
-struct Timed {
-    inner: RabbitMq,
-    confirmed: Arc<Mutex<HashMap<String, Instant>>>,
-}
-
-impl Sink for Timed {
-    async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let id = message.id.clone();
-        self.inner.publish(message).await?;
-        self.confirmed.lock().unwrap().insert(id, Instant::now());
-        Ok(())
-    }
-    async fn probe(&self) -> Result<(), SinkDown> {
-        self.inner.probe().await
-    }
-    async fn lost(&self) -> SinkDown {
-        self.inner.lost().await
-    }
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 
@@ -260,7 +236,11 @@ async fn steady(seconds: usize) {
     let queue = Queue::declare("classic").await;
     let collections = support::outbox().await;
     let confirmed: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
-    let sink = Timed { inner: sink(), confirmed: confirmed.clone() };
+    let noted = confirmed.clone();
+    let note = move |id| {
+        noted.lock().unwrap().insert(id, Instant::now());
+    };
+    let sink = support::Noting { inner: sink(), note };
     let running = start(&collections, &queue.name, sink);
     let mut inserted = HashMap::new();
     let mut tasks = tokio::task::JoinSet::new();

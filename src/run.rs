@@ -190,12 +190,7 @@ async fn sign_off(heartbeat: &Heartbeat) {
 async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, RunError> {
     let mut pause = AGAIN.0;
     loop {
-        let reached = async {
-            let client = connect::client(plan.mongo.expose()).await?;
-            let topology = connect::topology(&client.database(&plan.database)).await?;
-            Ok::<_, StoreError>((client, topology))
-        };
-        match reached.await {
+        match connect::reach(plan.mongo.expose(), &plan.database).await {
             Ok((client, topology)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
                 if topology == Topology::Standalone {
@@ -228,7 +223,7 @@ async fn until_schema(
     collections: &Collections,
     health: &Health,
 ) -> Result<(), RunError> {
-    let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
+    let options = plan.schema_options();
     let mut pause = AGAIN.0;
     loop {
         let detail = match once(plan, collections, &options).await {

@@ -6,7 +6,6 @@
 
 pub mod cost;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -100,23 +99,17 @@ fn payload(n: usize) -> String {
     format!("{n:0>400}")
 }
 
-/// A sink that counts what was confirmed.
-pub struct Counted<S> {
-    inner: S,
-    confirmed: Arc<AtomicUsize>,
+/// A sink that tells of each message, by its id, that it was confirmed.
+pub struct Noting<S, F> {
+    pub inner: S,
+    pub note: F,
 }
 
-impl<S: Sink> Counted<S> {
-    pub fn new(inner: S) -> (Self, Arc<AtomicUsize>) {
-        let confirmed = Arc::new(AtomicUsize::new(0));
-        (Self { inner, confirmed: confirmed.clone() }, confirmed)
-    }
-}
-
-impl<S: Sink> Sink for Counted<S> {
+impl<S: Sink, F: Fn(String) + Send + Sync + 'static> Sink for Noting<S, F> {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let id = message.id.clone();
         self.inner.publish(message).await?;
-        self.confirmed.fetch_add(1, Ordering::Relaxed);
+        (self.note)(id);
         Ok(())
     }
     async fn probe(&self) -> Result<(), SinkDown> {

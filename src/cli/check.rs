@@ -9,7 +9,7 @@ use crate::config::{Resolved, resolve};
 use crate::ops::OpsServer;
 use crate::outbox::collections::Collections;
 use crate::run::sinks;
-use crate::schema::{self, SchemaOptions};
+use crate::schema;
 use crate::sink::Sink;
 use crate::store::connect::{self, Topology};
 use crate::telemetry::chain;
@@ -107,12 +107,7 @@ async fn probe(plan: &Resolved, findings: &mut Vec<Finding>) {
 }
 
 async fn mongodb(plan: &Resolved, findings: &mut Vec<Finding>) {
-    let reached = async {
-        let client = connect::client(plan.mongo.expose()).await?;
-        let topology = connect::topology(&client.database(&plan.database)).await?;
-        Ok::<_, crate::store::StoreError>((client, topology))
-    };
-    let client = match reached.await {
+    let client = match connect::reach(plan.mongo.expose(), &plan.database).await {
         Err(error) => {
             let remedy = "start MongoDB, or mend mongo.uri or the privileges of its user";
             return findings.push(Finding::bad("mongodb", chain(&error), remedy));
@@ -132,7 +127,7 @@ async fn mongodb(plan: &Resolved, findings: &mut Vec<Finding>) {
         }
     };
     let collections = Collections::new(client, &plan.database, &plan.prefix);
-    let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
+    let options = plan.schema_options();
     let remedy = match plan.auto_init_schema {
         true => "`postrider run` makes it, or run `postrider schema apply`",
         false => "run `postrider schema apply`",

@@ -13,10 +13,13 @@ mod schema;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::{Problem, Resolved, resolve};
+use crate::outbox::collections::Collections;
+use crate::store::connect;
 use crate::telemetry::chain;
 
 /// Transactional outbox relay for MongoDB: delivers pending records to RabbitMQ or Kafka, in
@@ -77,6 +80,12 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+impl From<Vec<Problem>> for Failure {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::Usage(problems.iter().map(ToString::to_string).collect())
+    }
+}
+
 impl Given {
     fn load(&self) -> Result<Loaded, Failure> {
         let environment = std::env::vars_os()
@@ -88,12 +97,9 @@ impl Given {
 
     /// For commands that relay nothing, and so need no sink.
     fn resolve_without_relay(&self) -> Result<Resolved, Failure> {
-        let problems = |problems: Vec<Problem>| {
-            Failure::Usage(problems.iter().map(ToString::to_string).collect())
-        };
         let mut loaded = self.load()?;
         loaded.config.relay.enabled = false;
-        resolve(&loaded).map_err(problems)
+        Ok(resolve(&loaded)?)
     }
 }
 
@@ -122,6 +128,12 @@ pub fn main() -> ExitCode {
         }
         Err(Failure::Told) => ExitCode::FAILURE,
     }
+}
+
+/// The outbox's collections, for commands that ask them something; none is contacted yet.
+async fn collections(plan: &Resolved) -> Result<Collections, Failure> {
+    let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
+    Ok(Collections::new(client, &plan.database, &plan.prefix))
 }
 
 /// A runtime for the commands that ask a server something.

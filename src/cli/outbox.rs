@@ -6,11 +6,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::cli::output::{self, Format};
-use crate::cli::{Failure, Given, block_on};
+use crate::cli::{Failure, Given, block_on, collections};
 use crate::ids::RecordId;
-use crate::outbox::collections::Collections;
 use crate::outbox::inspect::{Filter, Inspector};
-use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -64,9 +62,7 @@ pub(super) struct Chosen {
 pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
     let plan = given.resolve_without_relay()?;
     block_on(async {
-        let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
-        let collections = Collections::new(client, &plan.database, &plan.prefix);
-        let inspector = Inspector::new(collections);
+        let inspector = Inspector::new(collections(&plan).await?);
         match command {
             Command::Stats { shown } => stats(&inspector, shown.output).await,
             Command::List { chosen, shown } => list(&inspector, chosen, shown.output).await,

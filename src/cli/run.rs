@@ -12,8 +12,7 @@ use crate::telemetry;
 
 pub(super) fn run(given: &Given) -> Result<(), Failure> {
     let loaded = given.load()?;
-    let plan = resolve(&loaded)
-        .map_err(|problems| Failure::Usage(problems.iter().map(ToString::to_string).collect()))?;
+    let plan = resolve(&loaded)?;
     let log = &loaded.config.log;
     telemetry::init(log_as_json(log.format), &log.level)
         .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;

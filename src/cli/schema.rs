@@ -3,10 +3,8 @@
 use anyhow::Context;
 use clap::Subcommand;
 
-use crate::cli::{Failure, Given, block_on, output};
-use crate::outbox::collections::Collections;
+use crate::cli::{Failure, Given, block_on, collections, output};
 use crate::schema::{self, SchemaOptions};
-use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -27,10 +25,9 @@ pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
         ));
     }
     let plan = given.resolve_without_relay()?;
-    let options = SchemaOptions { retention: plan.retention, validator: plan.validator };
+    let options = plan.schema_options();
     block_on(async {
-        let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
-        let collections = Collections::new(client, &plan.database, &plan.prefix);
+        let collections = collections(&plan).await?;
         match command {
             Command::Print => Ok(()),
             Command::Apply => {

@@ -14,6 +14,7 @@ use crate::outbox::fields::ATTEMPT_LIMIT;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::settings::Settings;
 use crate::routing::{Glob, Route, Router, SinkRules, Template};
+use crate::schema::SchemaOptions;
 use crate::sink::rabbitmq::RabbitMqSettings;
 
 /// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
@@ -65,6 +66,13 @@ pub struct Resolved {
     pub ops_listen: String,
     /// What an operator should know, though it stops nothing.
     pub warnings: Vec<String>,
+}
+
+impl Resolved {
+    /// What the schema depends on.
+    pub fn schema_options(&self) -> SchemaOptions {
+        SchemaOptions { retention: self.retention, validator: self.validator }
+    }
 }
 
 /// How to make one sink.

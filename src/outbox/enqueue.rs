@@ -1,6 +1,6 @@
 //! Enqueueing from Rust, within the caller's own transaction.
 
-use bson::{Bson, DateTime, Document, Timestamp, doc};
+use bson::{Bson, DateTime, Document, doc};
 use mongodb::error::{Error, Result};
 use mongodb::{ClientSession, Collection, Database};
 use uuid::Uuid;
@@ -11,6 +11,7 @@ use crate::outbox::fields::{
     CONTENT_TYPE, CREATED_AT, DEDUP_KEY, DESTINATION, HEADERS, ID, KEY, PARTITION, PAYLOAD,
     PENDING, SCHEDULED, SEQ, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
 };
+use crate::outbox::position::NO_SEQ;
 use crate::partition;
 
 /// The producer's side of an outbox, for applications in Rust.
@@ -85,7 +86,7 @@ impl NewRecord {
             PAYLOAD: payload.into(),
             STATUS: PENDING,
             // The server replaces it with its cluster time.
-            SEQ: Timestamp { time: 0, increment: 0 },
+            SEQ: NO_SEQ,
             CREATED_AT: DateTime::now(),
         };
         Self { id: RecordId::Uuid(Uuid::new_v4()), document, headers: Document::new() }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::{Bson, Document, Timestamp, doc};
+use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::Hint;
 use serde::Serialize;
@@ -12,6 +12,7 @@ use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
     DEAD, DONE, HEADERS, ID, KEY, PAYLOAD, PENDING, SCHEDULED, SEQ, STATUS, TYPE,
 };
+use crate::outbox::position::NO_SEQ;
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::schema::index::DEAD_INDEX;
@@ -107,10 +108,9 @@ impl Inspector {
     /// Those of the store.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         let seq = format!("${SEQ}");
-        let zero = Bson::Timestamp(Timestamp { time: 0, increment: 0 });
         let is_seq = doc! { "$and": [
             { "$eq": [{ "$type": &seq }, "timestamp"] },
-            { "$gt": [&seq, zero] },
+            { "$gt": [&seq, NO_SEQ] },
         ] };
         let pipeline = [
             doc! { "$match": { STATUS: PENDING } },

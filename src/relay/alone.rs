@@ -60,12 +60,13 @@ impl<S: Sink> Shared<S> {
         };
         let late = read_at.elapsed() > self.settings.lease;
         let goes = !late && !self.is_stopping() && !self.is_paused(&record);
-        let (Some(turn), true) = (turn, goes) else {
+        // Kept until the lane has ended, and with it all that it may do.
+        let (Some(_turn), true) = (turn, goes) else {
             // The rotation meets it again.
             self.hands.free_waiting(&record.lane);
             return Ok(None);
         };
-        let lane = Lane::alone(record.lane.clone(), record.partition.unwrap_or(0), turn);
+        let lane = Lane::alone(record.lane.clone(), record.partition.unwrap_or(0));
         if !self.hands.take_turn(&lane) {
             return Ok(None);
         }

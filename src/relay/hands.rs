@@ -111,11 +111,6 @@ impl Hands {
         busy.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether the key is in hand or held.
-    pub fn is_taken(&self, key: &LaneKey) -> bool {
-        self.book().contains_key(key)
-    }
-
     /// Notes that a key must wait, unless it is in hand.
     pub fn hold(&self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
         let mut book = self.book();
@@ -153,16 +148,6 @@ impl Hands {
         self.free_where(|reason, _| reason == which)
     }
 
-    /// When the next wait is over.
-    pub fn next_due(&self) -> Option<Instant> {
-        let book = self.book();
-        let waits = book.values().filter_map(|hand| match hand {
-            Hand::Held { until, .. } => *until,
-            Hand::Busy(_) => None,
-        });
-        waits.min()
-    }
-
     /// The keys that the next read need not show.
     pub fn passed_over(&self) -> Vec<Bson> {
         let book = self.book();
@@ -184,16 +169,6 @@ impl Hands {
         }
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
-    }
-
-    /// The lanes in hand.
-    pub fn lanes(&self) -> Vec<Arc<Lane>> {
-        let book = self.book();
-        let lanes = book.values().filter_map(|hand| match hand {
-            Hand::Busy(lane) => Some(lane.clone()),
-            Hand::Held { .. } => None,
-        });
-        lanes.collect()
     }
 
     fn free_where(&self, which: impl Fn(HoldReason, Option<Instant>) -> bool) -> bool {

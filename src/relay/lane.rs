@@ -11,7 +11,6 @@ use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
-use crate::relay::alone::Turn;
 use crate::relay::delivery::Delivery;
 use crate::relay::hands::HoldReason;
 use crate::relay::held::Held;
@@ -27,7 +26,6 @@ pub struct Lane {
     pub partition: u8,
     /// Whether its one record goes alone.
     pub alone: bool,
-    turn: Mutex<Option<Turn>>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -69,18 +67,16 @@ enum Next {
 impl Lane {
     /// A lane without records yet.
     pub fn new(key: LaneKey, partition: u8) -> Arc<Self> {
-        Arc::new(Self::with(key, partition, None))
+        Arc::new(Self::with(key, partition, false))
     }
 
     /// The same for one record that goes alone.
-    pub(crate) fn alone(key: LaneKey, partition: u8, turn: Turn) -> Arc<Self> {
-        Arc::new(Self::with(key, partition, Some(turn)))
+    pub(crate) fn alone(key: LaneKey, partition: u8) -> Arc<Self> {
+        Arc::new(Self::with(key, partition, true))
     }
 
-    fn with(key: LaneKey, partition: u8, turn: Option<Turn>) -> Self {
-        let alone = turn.is_some();
-        let turn = Mutex::new(turn);
-        Self { key, partition, alone, turn, state: Mutex::default(), changed: Notify::new() }
+    fn with(key: LaneKey, partition: u8, alone: bool) -> Self {
+        Self { key, partition, alone, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -156,7 +152,6 @@ impl Lane {
         };
         publishing.pause();
         self.give_back(shared).await;
-        self.pass_on_turn();
         end
     }
 
@@ -258,10 +253,6 @@ impl Lane {
             }
             self.changed.notified().await;
         }
-    }
-
-    fn pass_on_turn(&self) {
-        *self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

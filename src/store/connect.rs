@@ -59,6 +59,17 @@ pub enum Topology {
     Sharded,
 }
 
+/// Opens a client and asks the deployment what it is.
+///
+/// # Errors
+///
+/// Those of [`client`] and [`topology`].
+pub async fn reach(uri: &str, database: &str) -> Result<(Client, Topology), StoreError> {
+    let client = client(uri).await?;
+    let topology = topology(&client.database(database)).await?;
+    Ok((client, topology))
+}
+
 /// Asks the deployment what it is; also the first proof that it answers and lets us in.
 ///
 /// # Errors
