@@ -49,7 +49,7 @@ impl<S: Sink> Shared<S> {
     /// # Errors
     ///
     /// Those of the store, at the lease.
-    pub(crate) async fn go_alone(
+    pub async fn go_alone(
         &self,
         record: Record,
         read_at: Instant,

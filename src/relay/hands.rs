@@ -104,11 +104,13 @@ impl Hands {
         }
     }
 
-    /// The keys in hand.
-    pub fn busy_keys(&self) -> HashSet<LaneKey> {
+    /// The keys in hand, and those that wait for their turn to go alone.
+    pub fn spoken_for(&self) -> HashSet<LaneKey> {
         let book = self.book();
-        let busy = book.iter().filter(|(_, hand)| matches!(hand, Hand::Busy(_)));
-        busy.map(|(key, _)| key.clone()).collect()
+        let spoken_for = book.iter().filter(|(_, hand)| {
+            matches!(hand, Hand::Busy(_) | Hand::Held { reason: HoldReason::Suspect, .. })
+        });
+        spoken_for.map(|(key, _)| key.clone()).collect()
     }
 
     /// Notes that a key must wait, unless it is in hand.

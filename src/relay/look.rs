@@ -127,8 +127,9 @@ impl<S: Sink> Shared<S> {
     }
 
     async fn read(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
-        // Noted before the snapshot: a lane that ends meanwhile has settled what it shows as leased.
-        let busy = self.hands.busy_keys();
+        // Noted before the snapshot: a lane that ends meanwhile has settled what it shows as leased,
+        // and one that waits its turn to go alone may have had it.
+        let spoken_for = self.hands.spoken_for();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
         let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
@@ -143,7 +144,7 @@ impl<S: Sink> Shared<S> {
                 let (records, before) =
                     self.view(page.records, before, &stretch, room, &mut snapshot).await?;
                 let run = (Settings::LANE, Settings::WHOLE);
-                let plan = self.plan(self.prepared(records), &before, &busy, None, run);
+                let plan = self.plan(self.prepared(records), &before, &spoken_for, None, run);
                 self.note(plan, None, &mut seen);
             }
             Look::Targets(targets) => {
@@ -168,7 +169,8 @@ impl<S: Sink> Shared<S> {
                     let (records, before) =
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
                     let records = self.prepared(records);
-                    let plan = self.plan(records, &before, &busy, lane.as_deref(), (cap, cap));
+                    let plan =
+                        self.plan(records, &before, &spoken_for, lane.as_deref(), (cap, cap));
                     planned.push((plan, lane));
                 }
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
@@ -244,7 +246,7 @@ impl<S: Sink> Shared<S> {
         &self,
         records: Vec<Record>,
         before: &Before,
-        busy: &HashSet<LaneKey>,
+        spoken_for: &HashSet<LaneKey>,
         refill: Option<&Lane>,
         (cap, whole): (usize, usize),
     ) -> Plan {
@@ -252,7 +254,7 @@ impl<S: Sink> Shared<S> {
         let in_hand = |record: &Record| match refill {
             Some(lane) => lane.had(record),
             // Whatever is entered in the book is somebody's turn already.
-            None => busy.contains(&record.lane) || self.hands.busy(&record.lane).is_some(),
+            None => spoken_for.contains(&record.lane) || self.hands.busy(&record.lane).is_some(),
         };
         let all_open = self.all_open();
         let paused = |record: &Record| !all_open && self.is_paused(record);

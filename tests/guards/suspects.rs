@@ -1,14 +1,17 @@
 //! Hazard 7, poison: who crashes or hangs its deliverer goes alone, and dies alone.
 
+use std::time::Instant;
+
 use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
+use postrider::relay::lane::LaneEnd;
 use postrider::relay::settings::Settings;
 
 use crate::support::fragile::FragileSink;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::Spy;
+use crate::support::spy::{Command, Spy};
 use crate::support::stage::Stage;
 use crate::until_arrived;
 
@@ -146,6 +149,33 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
         statement.get_array("u").is_ok_and(|stages| stages[0].to_string().contains("leaseOwner"))
     });
     assert_eq!(leases.count(), 2, "each is leased by itself");
+    outbox.drop().await;
+}
+
+/// A rotation read its pages while the record still waited, and plans them when it has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let mut keyless = suspect("a", "", 1);
+    keyless.remove("key");
+    outbox.insert([keyless]).await;
+    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    let waiting = stage.look().await.suspects.pop().expect("it waits for its turn");
+    let shared = stage.shared.clone();
+    let shows_it = |command: &Command| command.name == "find" && reads_pages(&command.sent);
+    spy.after(shows_it, || async move {
+        let went = shared.go_alone(waiting, Instant::now()).await.unwrap();
+        let (lane, end) = went.expect("it goes alone");
+        assert_eq!(end, LaneEnd::Drained);
+        shared.hands.free(&lane.key);
+    });
+
+    let seen = stage.look().await;
+
+    assert!(spy.has_paused());
+    assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
+    assert!(seen.suspects.is_empty(), "{:?}", seen.suspects);
     outbox.drop().await;
 }
 
