@@ -168,6 +168,8 @@ pub async fn a_dropped_call_harms_nobody<H: Harness>(harness: &H) {
 
 pub async fn a_call_ends_in_time_with_the_outcome_unknown<H: Harness>(harness: &H) {
     let sink = connected(harness, SHORT).await;
+    // From here on the sink knows that there is such a destination.
+    sink.publish(harness.message("before")).await.unwrap();
     harness.freeze().await;
 
     let begin = Instant::now();

@@ -9,6 +9,7 @@ mod support;
 
 mod clauses;
 mod harness;
+mod of_kafka;
 mod of_rabbitmq;
 mod of_stdout;
 mod of_test_sink;
@@ -53,6 +54,7 @@ macro_rules! sinks {
 }
 
 sinks! {
+    kafka: of_kafka::Broker,
     rabbitmq: of_rabbitmq::Broker,
     stdout: of_stdout::Terminal,
     test_sink: of_test_sink::Scripted,

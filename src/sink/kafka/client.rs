@@ -31,7 +31,7 @@ pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
 /// What the producer's callbacks leave behind.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// No broker is connected, or the producer is beyond repair.
+    /// A connection has failed, or the producer is beyond repair.
     pub(super) trouble: Notify,
     /// Something has left the queue.
     pub(super) room: Notify,
@@ -74,10 +74,16 @@ impl Events {
 
 impl ClientContext for Callbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        // What it says of connections is told once, as the sink's state.
-        match (level, facility) {
-            (_, "CONFWARN") => warn!(message, "librdkafka"),
-            _ => debug!(facility, message, "librdkafka"),
+        debug!(?level, facility, message, "librdkafka");
+        match facility {
+            "CONFWARN" => warn!(message, "librdkafka"),
+            // The end of a connection it tells nowhere else.
+            "FAIL" => {
+                self.0.state().words = Some(message.to_owned());
+                self.0.trouble.notify_one();
+            }
+            // What it says else of connections is told once, as the sink's state.
+            _ => {}
         }
     }
 
@@ -95,9 +101,7 @@ impl ClientContext for Callbacks {
                 _ => state.words = Some(reason.to_owned()),
             }
         }
-        if matches!(code, Some(RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::Fatal)) {
-            events.trouble.notify_one();
-        }
+        events.trouble.notify_one();
     }
 
     fn stats(&self, statistics: Statistics) {
@@ -218,8 +222,7 @@ impl Client {
         self.events.state().fatal
     }
 
-    /// Gives up everything that is not confirmed: each record is reported as never sent, or as
-    /// sent without an answer.
+    /// Gives up everything that is not confirmed, so that each record is reported now.
     pub(super) fn purge(&self) {
         self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
     }

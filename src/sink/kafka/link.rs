@@ -1,13 +1,14 @@
 //! One producer in use: opened, watched, given up. A lost one is never revived; the next probe
 //! makes another.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::rendering::Rendered;
@@ -16,8 +17,8 @@ use crate::sink::kafka::topics::Topics;
 use crate::sink::kafka::{KafkaSettings, properties, report};
 use crate::sink::{PublishError, SinkDown, Verdict};
 
-/// How long a producer that has lost every connection may take to find one again before it is
-/// given up: idle connections are closed by the broker, and come back within milliseconds.
+/// How long a producer that has lost a connection may take to be answered on one before it is
+/// given up: a broker closes what is idle, and another connection is there within milliseconds.
 const DOUBT: Duration = Duration::from_secs(1);
 
 /// How long the reports of a producer that was given up are waited for.
@@ -32,6 +33,7 @@ pub(super) struct Link {
     single: OnceLock<Arc<Client>>,
     topics: Topics,
     down: watch::Sender<Option<SinkDown>>,
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl Link {
@@ -53,15 +55,15 @@ impl Link {
         })?;
         Topics::declare(settings, &config).await?;
         let (down, _) = watch::channel(None);
-        let link = Self {
+        let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
+        Ok(Self {
             settings: settings.clone(),
             topics: Topics::new(client.clone()),
             single: OnceLock::new(),
             client,
             down,
-        };
-        link.watch();
-        Ok(link)
+            _watch: AbortOnDropHandle::new(watch),
+        })
     }
 
     /// Why nothing may be published on it, if so.
@@ -103,7 +105,10 @@ impl Link {
         record: &Rendered,
         until: Instant,
     ) -> Result<(), PublishError> {
-        self.topics.look_up(&record.topic, until).await?;
+        tokio::select! {
+            there = self.topics.look_up(&record.topic, until) => there?,
+            down = self.lost() => return Err(PublishError::new(Verdict::Down, down)),
+        }
         let mut result = self.send(&self.client, record, until).await?;
         if let Err(error) = &result
             && report::may_mean_a_neighbour(error)
@@ -146,7 +151,7 @@ impl Link {
         crate::failpoint::hit("sink::after_handover");
         let given_up = async {
             let down = self.lost().await;
-            // The purge reports each record by itself, and tells what was sent from what was not.
+            // A confirm that is on its way to us counts; the purge reports the rest.
             tokio::time::sleep(PURGED).await;
             down
         };
@@ -177,25 +182,17 @@ impl Link {
         // Another may have been quicker.
         Ok(self.single.get_or_init(|| Arc::new(made)).clone())
     }
+}
 
-    /// Gives the link up when every connection is lost and none comes back.
-    fn watch(&self) {
-        let client: Weak<Client> = Arc::downgrade(&self.client);
-        let events = self.client.events.clone();
-        let down = self.down.clone();
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    () = events.trouble.notified() => {}
-                    () = down.closed() => return,
-                }
-                let Some(client) = client.upgrade() else { return };
-                events.forget_losses();
-                if let Err(why) = until_answered(client.clone(), DOUBT).await {
-                    return retire(&down, &client, why);
-                }
-            }
-        });
+/// Gives the link up when a connection has failed and no broker answers on another. (That all
+/// are down librdkafka says only of those that it had a reason to connect to.)
+async fn watch_over(client: Arc<Client>, down: watch::Sender<Option<SinkDown>>) {
+    loop {
+        client.events.trouble.notified().await;
+        client.events.forget_losses();
+        if let Err(why) = until_answered(client.clone(), DOUBT).await {
+            return retire(&down, &client, why);
+        }
     }
 }
 

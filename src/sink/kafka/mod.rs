@@ -73,6 +73,8 @@ impl KafkaSettings {
 #[derive(Debug)]
 pub struct Kafka {
     settings: KafkaSettings,
+    /// In bytes.
+    largest: usize,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: watch::Sender<Option<Arc<Link>>>,
     /// Held while a link is being opened.
@@ -91,7 +93,8 @@ impl Kafka {
         properties::check(&settings)?;
         let (link, _) = watch::channel(None);
         let metrics = Arc::new(KafkaMetrics::new(settings.name.as_str()));
-        Ok(Self { settings, link, opening: Mutex::new(()), metrics })
+        let largest = properties::largest(&settings);
+        Ok(Self { settings, largest, link, opening: Mutex::new(()), metrics })
     }
 
     fn link(&self) -> Option<Arc<Link>> {
@@ -108,7 +111,8 @@ impl Sink for Kafka {
         if let Some(down) = link.trouble() {
             return Err(PublishError::new(Verdict::Down, down));
         }
-        let rendered = rendering::render(message, self.settings.cloud_events.as_ref())?;
+        let cloud_events = self.settings.cloud_events.as_ref();
+        let rendered = rendering::render(message, cloud_events, self.largest)?;
         link.publish(&rendered, until).await
     }
 

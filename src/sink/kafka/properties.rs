@@ -17,6 +17,9 @@ const ALIASES: [(&str, &str); 6] = [
     ("topic.partitioner", "partitioner"),
 ];
 
+/// librdkafka's default for `message.max.bytes`.
+const LARGEST: usize = 1_000_000;
+
 /// A property that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {detail}")]
@@ -102,8 +105,8 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
         // After an outage the next try is not to be long in coming.
         ("reconnect.backoff.max.ms", "1000"),
         ("socket.keepalive.enable", "true"),
-        // A broker closes what is idle; that is no news.
-        ("log.connection.close", "false"),
+        // Not for the log: without it the end of a connection is told to nobody.
+        ("log.connection.close", "true"),
         ("statistics.interval.ms", "5000"),
     ] {
         config.set(name, value);
@@ -114,8 +117,16 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
         }
         config.set(name, value);
     }
-    config.set_log_level(RDKafkaLogLevel::Warning);
+    // Lower than that the end of a connection is not told.
+    config.set_log_level(RDKafkaLogLevel::Info);
     config
+}
+
+/// The largest record that the producer takes, in bytes: the broker's own limit by default.
+pub(super) fn largest(settings: &KafkaSettings) -> usize {
+    let set = settings.properties.iter().find(|(name, _)| *name == "message.max.bytes");
+    // What is no number was refused before.
+    set.and_then(|(_, value)| value.parse().ok()).unwrap_or(LARGEST)
 }
 
 /// librdkafka's words, without the value of any secret.

@@ -33,12 +33,19 @@ impl fmt::Debug for Rendered {
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where its topic has no legal name.
+/// [`Verdict::Refuse`] where its topic has no legal name; [`Verdict::TooLarge`] where its payload
+/// alone is above `limit` bytes. (With key and headers the producer judges it.)
 pub(super) fn render(
     message: Message,
     cloud_events: Option<&CloudEvents>,
+    limit: usize,
 ) -> Result<Rendered, PublishError> {
     check_topic(&message.address.destination)?;
+    let size = message.payload.as_ref().map_or(0, Vec::len);
+    if size > limit {
+        let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
+        return Err(PublishError::new(Verdict::TooLarge, detail));
+    }
     let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
     let Message {
         id,
@@ -129,6 +136,8 @@ mod tests {
     use super::*;
     use crate::sink::Address;
 
+    const LIMIT: usize = 1_000_000;
+
     fn message() -> Message {
         Message {
             id: "m-1".into(),
@@ -156,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_record_carries_the_headers_of_the_contract() {
-        let rendered = render(message(), None).unwrap();
+        let rendered = render(message(), None, LIMIT).unwrap();
 
         assert_eq!(rendered.key, "k");
         assert_eq!(rendered.timestamp, Some(12_345));
@@ -181,7 +190,7 @@ mod tests {
             (Message { key: Some(String::new()), ..message() }, ""),
             (Message { key: None, ..message() }, "m-1"),
         ] {
-            assert_eq!(render(message, None).unwrap().key, key);
+            assert_eq!(render(message, None, LIMIT).unwrap().key, key);
         }
     }
 
@@ -192,7 +201,8 @@ mod tests {
         let cloud_events = CloudEvents { prefix: "ce_".into() };
 
         let rendered =
-            render(Message { headers: forged.to_vec(), ..message() }, Some(&cloud_events)).unwrap();
+            render(Message { headers: forged.to_vec(), ..message() }, Some(&cloud_events), LIMIT)
+                .unwrap();
 
         assert_eq!(named(&rendered, "tenant-id"), [Some(b"t".to_vec())]);
         assert_eq!(named(&rendered, "message-id"), [Some(b"m-1".to_vec())]);
@@ -219,9 +229,17 @@ mod tests {
     fn a_time_before_the_epoch_is_left_out() {
         let before = |time: SystemTime| Message { timestamp: Some(time), ..message() };
 
-        let rendered = render(before(UNIX_EPOCH - Duration::from_secs(1)), None).unwrap();
+        let rendered = render(before(UNIX_EPOCH - Duration::from_secs(1)), None, LIMIT).unwrap();
 
         assert_eq!(rendered.timestamp, None);
+    }
+
+    #[test]
+    fn a_payload_above_the_limit_is_too_large() {
+        let of = |size: usize| Message { payload: Some(vec![0; size]), ..message() };
+
+        assert!(render(of(10), None, 10).is_ok());
+        assert_eq!(render(of(11), None, 10).unwrap_err().verdict, Verdict::TooLarge);
     }
 
     #[test]
@@ -230,11 +248,11 @@ mod tests {
         for name in ["", ".", "..", "a b", "größe", "a/b", "a\0b", &long] {
             let address = Address { destination: name.into(), key: None };
 
-            let error = render(Message { address, ..message() }, None).unwrap_err();
+            let error = render(Message { address, ..message() }, None, LIMIT).unwrap_err();
 
             assert_eq!(error.verdict, Verdict::Refuse, "{name}");
         }
         let longest = Address { destination: "x".repeat(249), key: None };
-        assert!(render(Message { address: longest, ..message() }, None).is_ok());
+        assert!(render(Message { address: longest, ..message() }, None, LIMIT).is_ok());
     }
 }

@@ -62,9 +62,9 @@ fn verdict(code: Code) -> Verdict {
         | Code::ClusterAuthorizationFailed
         | Code::PolicyViolation
         | Code::InvalidDifferentRecord => Verdict::Charge,
-        // Purged from the queue: never sent.
-        Code::PurgeQueue | Code::QueueFull | Code::Authentication | Code::SSL => Verdict::Down,
-        // Sent, or not known to be unsent: timed out, purged in flight, fatal, transport.
+        Code::QueueFull | Code::Authentication | Code::SSL => Verdict::Down,
+        // Sent, or not known to be unsent: timed out, fatal, transport; purged from the queue
+        // too, where a record also waits to be sent a second time.
         _ => Verdict::Unknown,
     }
 }
@@ -80,7 +80,7 @@ mod tests {
             (Code::InvalidTimestamp, Verdict::Refuse),
             (Code::UnknownTopicOrPartition, Verdict::Charge),
             (Code::TopicAuthorizationFailed, Verdict::Charge),
-            (Code::PurgeQueue, Verdict::Down),
+            (Code::PurgeQueue, Verdict::Unknown),
             (Code::PurgeInflight, Verdict::Unknown),
             (Code::MessageTimedOut, Verdict::Unknown),
             (Code::BrokerTransportFailure, Verdict::Unknown),

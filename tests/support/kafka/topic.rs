@@ -50,7 +50,9 @@ impl Topic {
         properties: &[(&str, &str)],
     ) -> Self {
         let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
-        let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        // Tests' messages bear times of long ago, by which Kafka would delete them within seconds.
+        let mut new =
+            NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1");
         for (name, value) in properties {
             new = new.set(name, value);
         }
