@@ -51,6 +51,8 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(25),
         probe_max: Duration::from_secs(5),
+        dead_letter: None,
+        key_windows: std::collections::BTreeMap::new(),
     }
 }
 

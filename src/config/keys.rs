@@ -59,7 +59,7 @@ pub const KEYS: [(&str, Holds); 68] = [
     ("sinks.*.declare", Tree),
     ("sinks.*.brokers", Tree),
     ("sinks.*.topic", Text),
-    ("sinks.*.properties", Properties),
+    ("sinks.*.properties.*", Properties),
     ("sinks.*.cloudevents", Value),
     ("sinks.*.cloudevents_source", Text),
     ("sinks.*.cloudevents_prefix", Text),

@@ -293,12 +293,17 @@ impl Layers {
     ) -> Result<(), LoadError> {
         let value = match keys::holds(&path) {
             None => {
-                self.unknown(&path, origin);
+                match read_value(text) {
+                    // A whole section at once, as `{ sink = "a", destination = "b" }`.
+                    Some(Value::Table(table)) if keys::is_section(&path) => {
+                        self.merge(table, &mut path.clone(), origin);
+                    }
+                    _ => self.unknown(&path, origin),
+                }
                 return Ok(());
             }
-            Some(Holds::Text) => Value::String(text.to_owned()),
-            Some(Holds::Properties) if path.len() > PROPERTY => Value::String(text.to_owned()),
-            Some(Holds::Value | Holds::Tree | Holds::Properties) => {
+            Some(Holds::Text | Holds::Properties) => Value::String(text.to_owned()),
+            Some(Holds::Value | Holds::Tree) => {
                 read_value(text).ok_or_else(|| LoadError::Value {
                     key: path.join("."),
                     detail: "is not a TOML value such as 5, true or [\"a\", \"b\"]".to_owned(),
@@ -306,12 +311,7 @@ impl Layers {
                 })?
             }
         };
-        match value {
-            Value::Table(table) if keys::holds(&path) == Some(Holds::Properties) => {
-                self.merge(table, &mut path.clone(), origin);
-            }
-            value => self.put(path, value, origin),
-        }
+        self.put(path, value, origin);
         Ok(())
     }
 
@@ -415,6 +415,50 @@ mod tests {
         let in_file = Origin::File(file.path().to_owned());
         assert_eq!(loaded.origin(&["relay", "lease"]), in_file);
         assert_eq!(loaded.origin(&["relay", "poll_interval"]), Origin::Default);
+    }
+
+    #[test]
+    fn a_section_may_be_given_as_one_table() {
+        let mut inputs = Inputs::default();
+        inputs.environment = environment(&[(
+            "POSTRIDER__RELAY__DEAD_LETTER",
+            "{ sink = \"a\", destination = \"d\" }",
+        )]);
+        inputs.set = vec!["relay.backoff={ kind = \"fixed\" }".into()];
+
+        let config = load(&inputs).unwrap().config;
+
+        assert_eq!(config.relay.dead_letter.unwrap().destination, "d");
+        assert_eq!(config.relay.backoff.kind, crate::config::tree::BackoffKind::Fixed);
+    }
+
+    #[test]
+    fn properties_come_from_every_layer_by_their_own_names() {
+        let secret = file("hush\n");
+        let (_file, mut inputs) = inputs(
+            "[sinks.K]\nkind = \"kafka\"\n[sinks.K.properties]\nsasl.username = \"u\"\nlinger.ms = 1",
+        );
+        inputs.environment = environment(&[
+            (
+                "POSTRIDER__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE",
+                secret.path().to_str().unwrap(),
+            ),
+            ("POSTRIDER__SINKS__K__PROPERTIES__LINGER_MS", "2"),
+        ]);
+        inputs.set = vec!["sinks.K.properties={ \"ssl.ca.location\" = \"/ca\" }".into()];
+
+        let loaded = load(&inputs).unwrap();
+
+        let properties = loaded.config.sinks["K"].properties.clone().unwrap();
+        let expected = [
+            ("linger.ms", "2"),
+            ("sasl.password", "hush"),
+            ("sasl.username", "u"),
+            ("ssl.ca.location", "/ca"),
+        ];
+        assert_eq!(properties, crate::config::properties::Properties::from(expected));
+        let origin = loaded.origin(&["sinks", "K", "properties", "ssl.ca.location"]);
+        assert_eq!(origin, Origin::Set);
     }
 
     #[test]

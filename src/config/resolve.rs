@@ -12,6 +12,7 @@ use crate::config::tree::{BackoffKind, Config, LogFormat, OnDead, Ordering, Vali
 use crate::ids::SinkName;
 use crate::outbox::fields::ATTEMPT_LIMIT;
 use crate::relay::backoff::{Backoff, Kind};
+use crate::relay::dead_letter::DeadLetters;
 use crate::relay::settings::Settings;
 use crate::routing::{Glob, Route, Router, Template};
 use crate::schema::SchemaOptions;
@@ -101,7 +102,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     let routes = rules.routes(config);
     let partitions = rules.partitions(config);
     rules.log(config);
-    rules.unbuilt(config);
+    let dead_letter = rules.dead_letter(config);
     let warnings = warnings(loaded);
     let (Some(mongo), Some(database)) = (mongo, database) else { return Err(rules.problems) };
     if !rules.problems.is_empty() {
@@ -117,7 +118,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         validator: config.outbox.validator,
         retention: config.outbox.retention,
         relay_enabled: config.relay.enabled,
-        relay: settings(config),
+        relay: Settings { dead_letter, ..settings(config) },
         router: Router::new(routes, addresses, default_sink),
         sinks: sinks.into_iter().map(|(name, (plan, _))| (name, plan)).collect(),
         partitions,
@@ -150,6 +151,13 @@ fn settings(config: &Config) -> Settings {
         },
         shutdown_timeout: relay.shutdown_timeout,
         probe_max: relay.probe_max,
+        dead_letter: None,
+        key_windows: config
+            .sinks
+            .iter()
+            .filter(|(_, sink)| sink.key_window > 1)
+            .map(|(name, sink)| (name.clone(), sink.key_window))
+            .collect(),
     }
 }
 
@@ -337,6 +345,18 @@ impl Rules {
         routes
     }
 
+    fn dead_letter(&mut self, config: &Config) -> Option<DeadLetters> {
+        let wanted = config.relay.dead_letter.as_ref()?;
+        self.is_sink(config, "relay.dead_letter.sink", &wanted.sink);
+        match Template::parse(&wanted.destination) {
+            Ok(destination) => Some(DeadLetters { sink: wanted.sink.as_str().into(), destination }),
+            Err(error) => {
+                self.wrong("relay.dead_letter.destination", error.to_string());
+                None
+            }
+        }
+    }
+
     fn partitions(&mut self, config: &Config) -> Vec<u8> {
         self.unless(
             config.partitions.heartbeat >= Duration::from_millis(100),
@@ -366,14 +386,6 @@ impl Rules {
             !host.is_empty() && port.parse::<u16>().is_ok(),
             "ops.listen",
             "is no address; write host:port, such as 127.0.0.1:9464",
-        );
-    }
-
-    fn unbuilt(&mut self, config: &Config) {
-        self.unless(
-            config.relay.dead_letter.is_none(),
-            "relay.dead_letter",
-            "is not built yet; leave it out",
         );
     }
 }
@@ -487,7 +499,8 @@ mod tests {
             ("partitions.static=5-300", "partitions.static"),
             ("sinks.out.timeout=30s", "sinks.out.timeout"),
             ("sinks.out.uri=amqp://h", "sinks.out.uri"),
-            ("sinks.out.key_window=2", "sinks.out.key_window"),
+            ("sinks.out.key_window=0", "sinks.out.key_window"),
+            ("relay.dead_letter={sink = \"nope\", destination = \"d\"}", "relay.dead_letter.sink"),
             ("routes=[{sink = \"nope\"}]", "routes.0.sink"),
             ("routes=[{destination = \"{nope}\"}]", "routes.0.destination"),
             ("ops.listen=9464", "ops.listen"),

@@ -146,7 +146,7 @@ pub struct Relay {
     pub probe_max: Duration,
     /// The sink of what no route matches; without it the only sink.
     pub default_sink: Option<String>,
-    /// Where dead records are also sent: not built yet, an error when set.
+    /// Where a copy of each dead record is sent.
     pub dead_letter: Option<DeadLetter>,
 }
 
@@ -243,7 +243,7 @@ pub enum BackoffKind {
 pub struct DeadLetter {
     /// The sink.
     pub sink: String,
-    /// Exchange or topic.
+    /// Template of the exchange or topic.
     pub destination: String,
 }
 
@@ -319,7 +319,7 @@ pub struct Sink {
     /// How long a publish may take; below `relay.lease`.
     #[serde(with = "duration", default = "Sink::default_timeout")]
     pub timeout: Duration,
-    /// Unconfirmed messages per key.
+    /// Unconfirmed messages per key; above 1 a failure lets those behind it go first.
     #[serde(default = "Sink::default_key_window")]
     pub key_window: usize,
     /// Globs of the destinations that a record may name itself.

@@ -8,7 +8,7 @@ use crate::outbox::reason::DeadReason;
 use crate::outbox::record::Record;
 use crate::relay::held::Held;
 use crate::relay::shared::Shared;
-use crate::routing::Undeliverable;
+use crate::routing::{Routed, Undeliverable};
 use crate::sink::{HeaderValue, Message, Sink, SinkDown, Verdict};
 
 /// What one delivery came to, and on which sink (empty: none was chosen).
@@ -110,27 +110,31 @@ impl<S: Sink> Shared<S> {
             Undeliverable::Template(detail) => DeadReason::Template(detail),
             Undeliverable::Refused(detail) => DeadReason::Refused(detail),
         })?;
-        let Content {
-            id, key, kind, content_type, payload, mut headers, tenant_id, timestamp, ..
-        } = content;
-        for (name, value) in routed.headers {
-            // A record's own header wins over its route's.
-            if !headers.iter().any(|(own, _)| *own == name) {
-                headers.push((name, HeaderValue::String(value)));
-            }
+        let sink = routed.sink.to_string();
+        Ok((sink, message(content, routed)))
+    }
+}
+
+/// A record's content on its way.
+pub(super) fn message(content: Content, routed: Routed) -> Message {
+    let Content { id, key, kind, content_type, payload, mut headers, tenant_id, timestamp, .. } =
+        content;
+    for (name, value) in routed.headers {
+        // A record's own header wins over its route's.
+        if !headers.iter().any(|(own, _)| *own == name) {
+            headers.push((name, HeaderValue::String(value)));
         }
-        let message = Message {
-            id,
-            key,
-            kind,
-            content_type,
-            payload,
-            headers,
-            tenant_id,
-            timestamp,
-            source: routed.source,
-            address: routed.address,
-        };
-        Ok((routed.sink.to_string(), message))
+    }
+    Message {
+        id,
+        key,
+        kind,
+        content_type,
+        payload,
+        headers,
+        tenant_id,
+        timestamp,
+        source: routed.source,
+        address: routed.address,
     }
 }

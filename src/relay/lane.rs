@@ -4,6 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -11,7 +13,8 @@ use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
-use crate::relay::delivery::Delivery;
+use crate::relay::dead_letter::Sent;
+use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::hands::HoldReason;
 use crate::relay::held::Held;
 use crate::relay::shared::Shared;
@@ -146,13 +149,26 @@ impl Lane {
                 Next::End => break LaneEnd::Drained,
             };
             publishing.resume();
-            if let Some(end) = self.deliver(shared, held).await {
+            let delivered = match self.window(shared, &held) {
+                1 => self.deliver(shared, held).await,
+                window => self.deliver_several(shared, held, window).await,
+            };
+            if let Some(end) = delivered {
                 break end;
             }
         };
         publishing.pause();
         self.give_back(shared).await;
         end
+    }
+
+    /// How many may be unconfirmed at a time, on the sink that this one goes to.
+    fn window<S: Sink>(&self, shared: &Shared<S>, held: &Held) -> usize {
+        if self.alone || shared.settings.key_windows.is_empty() {
+            return 1;
+        }
+        let sink = shared.sink_of(&held.record);
+        sink.map_or(1, |sink| shared.settings.key_window(&sink))
     }
 
     /// One record; `None` lets the next one go.
@@ -162,7 +178,67 @@ impl Lane {
             return Some(LaneEnd::Interrupted);
         }
         let delivery = shared.deliver(&held, self.alone).await;
-        let sink = delivery.sink.clone();
+        self.conclude(shared, held, delivery).await
+    }
+
+    /// Several records of one sink, handed over in order, `window` unconfirmed at a time
+    /// (`sinks.<name>.key_window`): what fails lets those that were under way behind it go before
+    /// it, which is the operator's choice. Nothing new begins after a failure.
+    async fn deliver_several<S: Sink>(
+        self: &Arc<Self>,
+        shared: &Shared<S>,
+        first: Held,
+        window: usize,
+    ) -> Option<LaneEnd> {
+        let sink = shared.sink_of(&first.record);
+        let mut end = None;
+        let mut next = Some(first);
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while end.is_none() && !shared.is_stopping() && under_way.len() < window {
+                let held = match next.take() {
+                    Some(held) => held,
+                    None => match self.next(shared) {
+                        Next::Publish(held) => *held,
+                        Next::Await | Next::End => break,
+                    },
+                };
+                if shared.sink_of(&held.record) != sink {
+                    // On another sink nothing keeps them in order but the confirm.
+                    self.state().waiting.push_front(held);
+                    break;
+                }
+                if held.is_lost() {
+                    shared.lost(&held, self);
+                    end = Some(LaneEnd::Interrupted);
+                    break;
+                }
+                under_way.push(async move {
+                    let delivery = shared.deliver(&held, false).await;
+                    (held, delivery)
+                });
+            }
+            if let Some(held) = next.take() {
+                // A stop came before it was begun.
+                self.state().waiting.push_front(held);
+            }
+            let (held, delivery) = match under_way.next().await {
+                Some(delivered) => delivered,
+                None => return end,
+            };
+            let ended = self.conclude(shared, held, delivery).await;
+            end = end.or(ended);
+        }
+    }
+
+    /// Settles what came of one record; `None` lets the next one go.
+    async fn conclude<S: Sink>(
+        self: &Arc<Self>,
+        shared: &Shared<S>,
+        held: Held,
+        delivery: Delivered,
+    ) -> Option<LaneEnd> {
+        let sink = delivery.sink;
         match delivery.outcome {
             Delivery::Confirmed if self.alone => {
                 // Before the next one's turn, which may end this process: a record that was
@@ -206,6 +282,23 @@ impl Lane {
         let blocks = shared.settings.ordered
             && shared.settings.block_on_dead
             && matches!(self.key, LaneKey::Keyed(_));
+        let attempts = match reason {
+            DeadReason::AttemptsExhausted { attempts, .. } => attempts,
+            // The delivery that can't be is none.
+            _ => held.record.attempt,
+        };
+        match shared.send_dead_letter(&held.record, attempts, &reason).await {
+            Sent::Yes => {}
+            Sent::Never(why) => {
+                warn!(id = %held.record.id, why, "the dead letter could not be sent");
+            }
+            Sent::Later => {
+                // It would die without its dead letter; nobody else is held but its key.
+                self.release_followers(shared).await;
+                shared.settle(self, held, sink, Outcome::Released).await;
+                return Some(wait(shared.settings.probe_max));
+            }
+        }
         let id = held.record.id.clone();
         let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();
         let words = reason.to_string();

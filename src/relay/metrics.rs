@@ -9,8 +9,8 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::outbox::repair::Repaired;
 use crate::relay::hands::HoldReason;
 use crate::telemetry::metrics::{
-    DELIVERY_SECONDS, KEYS_HELD, PARTITIONS_OWNED, PUBLISH_SECONDS, REPAIRED, SETTLED, SINK_UP,
-    STORE_UP,
+    DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PARTITIONS_OWNED, PUBLISH_SECONDS, REPAIRED,
+    SETTLED, SINK_UP, STORE_UP,
 };
 
 /// The label of records that died before a sink was chosen for them.
@@ -22,12 +22,21 @@ pub struct SinkMetrics {
     publish: Histogram,
     delivery: Histogram,
     up: Gauge,
+    dead_letters_sent: Counter,
+    dead_letters_failed: Counter,
 }
 
 impl SinkMetrics {
     /// The series of a sink of this name.
     pub fn new(sink: &str) -> Self {
+        let dead_letters = |outcome: &'static str| {
+            let series = counter!(DEAD_LETTERS, "sink" => sink.to_owned(), "outcome" => outcome);
+            series.increment(0);
+            series
+        };
         Self {
+            dead_letters_sent: dead_letters("sent"),
+            dead_letters_failed: dead_letters("failed"),
             publish: histogram!(PUBLISH_SECONDS, "sink" => sink.to_owned()),
             delivery: histogram!(DELIVERY_SECONDS, "sink" => sink.to_owned()),
             up: gauge!(SINK_UP, "sink" => sink.to_owned()),
@@ -37,6 +46,14 @@ impl SinkMetrics {
     /// The sink was found up or down.
     pub fn up(&self, up: bool) {
         self.up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    /// A dead letter was sent, or can't be.
+    pub fn dead_letter(&self, sent: bool) {
+        match sent {
+            true => self.dead_letters_sent.increment(1),
+            false => self.dead_letters_failed.increment(1),
+        }
     }
 
     /// A publish was answered after this long.

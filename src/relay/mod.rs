@@ -14,6 +14,7 @@
 //! | [`lane`] | one key's records, one unconfirmed at a time |
 //! | `alone` | suspects, one after the other |
 //! | [`delivery`] | one record: address, gate, publish, verdict |
+//! | [`dead_letter`] | a copy of the dead for a broker |
 //! | [`gate`] | a sink's door: shut and probed while the broker is down |
 //! | `settler` | outcomes on their way back, in batches |
 //! | [`renewal`] | leases kept alive under a slow publish |
@@ -23,6 +24,7 @@
 mod alone;
 pub mod backoff;
 mod before;
+pub mod dead_letter;
 pub mod delivery;
 mod driver;
 pub mod gate;

@@ -1,8 +1,10 @@
 //! What an operator decides about the relay.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::relay::backoff::Backoff;
+use crate::relay::dead_letter::DeadLetters;
 
 /// The relay's share of the configuration, checked by `config::validate`.
 #[derive(Clone, Debug)]
@@ -27,6 +29,10 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// The longest pause between two probes of a sink that is down.
     pub probe_max: Duration,
+    /// Where a copy of each dead record goes.
+    pub dead_letter: Option<DeadLetters>,
+    /// Unconfirmed messages per key, of the sinks that allow more than one.
+    pub key_windows: BTreeMap<String, usize>,
 }
 
 impl Settings {
@@ -42,6 +48,11 @@ impl Settings {
     /// on two cores answers; more would only lengthen what a crash leaves leased.
     pub fn in_hand(&self) -> usize {
         self.batch_size * 12
+    }
+
+    /// Unconfirmed messages per key on this sink.
+    pub fn key_window(&self, sink: &str) -> usize {
+        self.key_windows.get(sink).copied().unwrap_or(1)
     }
 
     /// Lanes that wait for a confirm at most, where keys have one record each.

@@ -154,6 +154,23 @@ impl Router {
     }
 }
 
+impl Router {
+    /// A record's way within a sink that was chosen otherwise than by route: by the sink's own
+    /// rules, without a destination.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: what a template of the sink's names.
+    pub fn within(&self, sink: &SinkName, input: &RouteInput<'_>) -> Result<Routed, Missing> {
+        let rules = self.sinks.get(sink);
+        let render = |template: &Template| template.render(input);
+        let key = rules.and_then(|rules| rules.key.as_ref()).map(render).transpose()?;
+        let source = rules.and_then(|rules| rules.source.as_ref()).map(render).transpose()?;
+        let address = Address { destination: String::new(), key };
+        Ok(Routed { sink: sink.clone(), address, headers: Vec::new(), source })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,8 @@ pub const SETTLED: &str = "postrider_records_settled_total";
 pub const PUBLISH_SECONDS: &str = "postrider_publish_seconds";
 /// From `createdAt` to the confirm.
 pub const DELIVERY_SECONDS: &str = "postrider_delivery_seconds";
+/// Copies of dead records, by the sink they are for and outcome.
+pub const DEAD_LETTERS: &str = "postrider_dead_letters_total";
 /// Records by status.
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 /// Age of the oldest pending record.
@@ -76,6 +78,10 @@ fn describe() {
         DELIVERY_SECONDS,
         Unit::Seconds,
         "Time from createdAt (else seq) to the broker's confirm, by the server's clock."
+    );
+    describe_counter!(
+        DEAD_LETTERS,
+        "Copies of dead records, by the sink they are for and outcome."
     );
     describe_gauge!(OUTBOX_RECORDS, "Records in the outbox, by status.");
     describe_gauge!(

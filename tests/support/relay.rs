@@ -34,6 +34,8 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(20),
         probe_max: Duration::from_millis(200),
+        dead_letter: None,
+        key_windows: BTreeMap::new(),
     }
 }
 

@@ -1,0 +1,101 @@
+//! Dead letters: a copy for people and programs that watch a broker rather than the outbox
+//! (contract, section 4.9).
+
+use crate::ids::SinkName;
+use crate::outbox::reason::{DeadReason, shortened};
+use crate::outbox::record::Record;
+use crate::relay::shared::Shared;
+use crate::routing::{RouteInput, Template};
+use crate::sink::{HeaderValue, Message, Sink, SinkDown, Verdict};
+
+/// Why the record is dead.
+const REASON: &str = "x-dead-reason";
+/// Deliveries that were charged.
+const ATTEMPTS: &str = "x-attempts";
+/// Where the record should have gone; absent where it had no way.
+const DESTINATION: &str = "x-destination";
+
+/// Where dead letters go.
+#[derive(Clone, Debug)]
+pub struct DeadLetters {
+    /// The sink.
+    pub sink: SinkName,
+    /// Exchange or topic.
+    pub destination: Template,
+}
+
+/// What became of a dead letter.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// A broker has it, or none was to be sent.
+    Yes,
+    /// It can't be sent, now or later: the record dies without.
+    Never(String),
+    /// Its sink is down: later.
+    Later,
+}
+
+impl<S: Sink> Shared<S> {
+    /// Sends the dead letter of a record, if dead letters are wanted and the record makes a
+    /// message: a malformed one does not.
+    pub(crate) async fn send_dead_letter(
+        &self,
+        record: &Record,
+        attempts: u32,
+        reason: &DeadReason,
+    ) -> Sent {
+        let Some(wanted) = &self.settings.dead_letter else { return Sent::Yes };
+        if matches!(reason, DeadReason::Malformed(_)) {
+            return Sent::Yes;
+        }
+        let message = match self.dead_letter(wanted, record, attempts, reason) {
+            Ok(message) => message,
+            Err(why) => return Sent::Never(why),
+        };
+        let Some(outlet) = self.outlets.get(wanted.sink.as_str()) else {
+            return Sent::Never(format!("sink {:?} is not configured", wanted.sink.as_str()));
+        };
+        let Some(_pass) = outlet.gate.enter(false).await else { return Sent::Later };
+        let Err(error) = outlet.sink.publish(message).await else {
+            outlet.metrics.dead_letter(true);
+            return Sent::Yes;
+        };
+        match error.verdict {
+            Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => {
+                outlet.metrics.dead_letter(false);
+                Sent::Never(error.detail)
+            }
+            Verdict::Unknown | Verdict::Down => {
+                outlet.gate.shut(SinkDown::new(error.detail));
+                Sent::Later
+            }
+        }
+    }
+
+    fn dead_letter(
+        &self,
+        wanted: &DeadLetters,
+        record: &Record,
+        attempts: u32,
+        reason: &DeadReason,
+    ) -> Result<Message, String> {
+        let content = record.content().map_err(|malformed| malformed.to_string())?;
+        let input = RouteInput::from(&content);
+        let destination =
+            wanted.destination.render(&input).map_err(|missing| missing.to_string())?;
+        let had = self.router.address(&input).ok().map(|routed| routed.address.destination);
+        let mut routed =
+            self.router.within(&wanted.sink, &input).map_err(|missing| missing.to_string())?;
+        routed.address.destination = destination;
+        let mut message = crate::relay::delivery::message(content, routed);
+        let ours = [
+            (REASON, Some(HeaderValue::String(shortened(&reason.to_string())))),
+            (ATTEMPTS, Some(HeaderValue::Int32(i32::try_from(attempts).unwrap_or(i32::MAX)))),
+            (DESTINATION, had.map(HeaderValue::String)),
+        ];
+        message.headers.retain(|(name, _)| !ours.iter().any(|(own, _)| own == name));
+        let ours = ours.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        message.headers.extend(ours);
+        Ok(message)
+    }
+}
