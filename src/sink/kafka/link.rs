@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::sink::kafka::client::Client;
+use crate::sink::kafka::client::{Client, Report};
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
@@ -32,6 +32,8 @@ pub(super) struct Link {
     /// Sends one record a batch, made when it is first needed.
     single: OnceLock<Arc<Client>>,
     topics: Topics,
+    /// Whoever waits for room in the queue: those of one key are to enter it in their order.
+    entrance: tokio::sync::Mutex<()>,
     down: watch::Sender<Option<SinkDown>>,
     _watch: AbortOnDropHandle<()>,
 }
@@ -60,6 +62,7 @@ impl Link {
             settings: settings.clone(),
             topics: Topics::new(client.clone()),
             single: OnceLock::new(),
+            entrance: tokio::sync::Mutex::default(),
             client,
             down,
             _watch: AbortOnDropHandle::new(watch),
@@ -118,7 +121,7 @@ impl Link {
             result = self.send(&single, record, until).await?;
         }
         result.map_err(|error| {
-            if report::unknown_topic(&error) {
+            if report::doubts_topic(&error) {
                 self.topics.forget(&record.topic);
             }
             if self.client.is_fatal() {
@@ -135,17 +138,12 @@ impl Link {
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
-        let report = loop {
-            let room = client.events.room.notified();
-            match client.send(record) {
-                Ok(report) => break report,
-                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
-                    if tokio::time::timeout_at(until, room).await.is_err() {
-                        let detail = "the producer's queue stayed full";
-                        return Err(PublishError::new(Verdict::Down, detail));
-                    }
-                }
-                Err(error) => return Ok(Err(error)),
+        let report = match tokio::time::timeout_at(until, self.enter(client, record)).await {
+            Ok(Ok(report)) => report,
+            Ok(Err(error)) => return Ok(Err(error)),
+            Err(_) => {
+                let detail = "the producer's queue stayed full";
+                return Err(PublishError::new(Verdict::Down, detail));
             }
         };
         crate::failpoint::hit("sink::after_handover");
@@ -166,6 +164,18 @@ impl Link {
                 let why = format!("no confirm within {:?}", self.settings.timeout);
                 self.retire(SinkDown::new(&why));
                 Err(unknown(&why))
+            }
+        }
+    }
+
+    /// Puts a record into a producer's queue, and waits while that is full.
+    async fn enter(&self, client: &Client, record: &Rendered) -> Result<Report, KafkaError> {
+        let _entrance = self.entrance.lock().await;
+        loop {
+            let room = client.events.room.notified();
+            match client.send(record) {
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => room.await,
+                other => return other,
             }
         }
     }

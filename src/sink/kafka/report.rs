@@ -29,10 +29,18 @@ pub(super) fn may_mean_a_neighbour(error: &KafkaError) -> bool {
     )
 }
 
-/// Whether the topic is gone, or was never there.
-pub(super) fn unknown_topic(error: &KafkaError) -> bool {
-    let gone = [Code::UnknownTopic, Code::UnknownTopicOrPartition, Code::UnknownPartition];
-    code(error).is_some_and(|code| gone.contains(&code))
+/// Whether the topic is to be looked up again: it is gone, or forbidden, which librdkafka
+/// remembers until it is asked.
+pub(super) fn doubts_topic(error: &KafkaError) -> bool {
+    matches!(
+        code(error),
+        Some(
+            Code::UnknownTopic
+                | Code::UnknownTopicOrPartition
+                | Code::UnknownPartition
+                | Code::TopicAuthorizationFailed
+        )
+    )
 }
 
 /// Judges a record by its report; one that was alone in its batch, where that matters.
