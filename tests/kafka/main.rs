@@ -5,7 +5,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ear;
+mod missing;
 mod node;
 mod producer;
+mod refusals;
+mod secure;
 mod topic;
 mod wired;

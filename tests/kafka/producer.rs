@@ -15,11 +15,14 @@ pub struct Sent {
     pub took: Duration,
 }
 
-/// Idempotent, one request at a time to come, and given up after ten seconds.
+/// Idempotent, and given up after ten seconds.
 pub fn producer(brokers: &str, settings: &[(&str, &str)]) -> FutureProducer {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers);
     config.set("enable.idempotence", "true").set("message.timeout.ms", "10000");
+    // Else up to ten seconds pass until a broker that is back is tried, and until a message
+    // whose time is over hears of that.
+    config.set("reconnect.backoff.max.ms", "500");
     for (name, value) in settings {
         config.set(*name, *value);
     }

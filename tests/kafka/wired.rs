@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rdkafka::producer::Producer;
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::producer::{Producer, PurgeConfig};
 
 use crate::producer::{producer, record, send};
 use crate::support::kafka::wired::Wired;
@@ -71,4 +72,60 @@ async fn a_wire_is_given_back_in_good_order() {
         wired.refuse(true);
         wired.delay(Duration::from_secs(60));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_whose_answer_was_cut_off_is_repeated_and_stored_once() {
+    let wired = Wired::take().await;
+    let topic = wired.topic(1).await;
+    let producer = producer(&wired.brokers(), &[]);
+    send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
+
+    wired.hold_answers(true);
+    let cutting = async {
+        topic.until(2).await;
+        wired.cut();
+        wired.hold_answers(false);
+    };
+    let (sent, ()) = tokio::join!(send(&producer, record(&topic.name, "cut", b"x")), cutting);
+
+    assert_eq!(sent.outcome, Ok((0, 1)));
+    assert_eq!(topic.read_ids().await, ["before", "cut"]);
+    topic.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_that_nobody_answers_times_out_and_may_have_arrived() {
+    let wired = Wired::take().await;
+    let topic = wired.topic(1).await;
+    let producer = producer(&wired.brokers(), &[("message.timeout.ms", "2000")]);
+    send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
+
+    wired.hold_answers(true);
+    let sent = send(&producer, record(&topic.name, "unheard", b"x")).await;
+    wired.hold_answers(false);
+
+    assert_eq!(sent.outcome, Err(RDKafkaErrorCode::MessageTimedOut));
+    send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
+    assert_eq!(topic.read_ids().await, ["before", "unheard", "after"]);
+    topic.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_purged_on_its_way_says_so() {
+    let wired = Wired::take().await;
+    let topic = wired.topic(1).await;
+    let producer = producer(&wired.brokers(), &[]);
+    send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
+    wired.hold_answers(true);
+
+    let purging = async {
+        topic.until(2).await;
+        producer.purge(PurgeConfig::default().queue().inflight());
+    };
+    let (sent, ()) = tokio::join!(send(&producer, record(&topic.name, "purged", b"x")), purging);
+    wired.hold_answers(false);
+
+    assert_eq!(sent.outcome, Err(RDKafkaErrorCode::PurgeInflight));
+    topic.drop().await;
 }

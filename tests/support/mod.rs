@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
 pub mod arrivals;
+pub mod authority;
 pub mod broker;
 pub mod fragile;
 pub mod history;

@@ -5,11 +5,14 @@
 //! | somewhere to publish to | [`topic::Topic`] on the shared broker |
 //! | a connection that it can cut, hold or delay | [`wired::Wired`], on the binary's own broker |
 //! | a broker that stops, hangs or is configured otherwise | [`node::Node`] |
+//! | TLS, logins, users who may not | [`secure::Secure`] |
 
+pub mod acl;
 pub mod node;
 pub mod options;
 pub mod ports;
 pub mod record;
+pub mod secure;
 pub mod topic;
 pub mod wired;
 

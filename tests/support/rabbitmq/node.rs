@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Weak};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::support::authority::Authority;
 
 /// The variable with the path of the script that runs nodes.
 const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";
@@ -55,7 +56,7 @@ impl Node {
     async fn start_new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (port, tls_port) = free_ports();
-        let certificates = certificates(dir.path());
+        certificates(dir.path());
         let tls = format!(
             "listeners.ssl.1 = 127.0.0.1:{tls_port}\n\
              ssl_options.certfile = {0}/server.pem\n\
@@ -63,7 +64,6 @@ impl Node {
             dir.path().display()
         );
         std::fs::write(dir.path().join("extra.conf"), tls).unwrap();
-        certificates.unwrap();
         let node = Self { dir, port, tls_port };
         node.start().await;
         node
@@ -146,25 +146,15 @@ fn free_ports() -> (u16, u16) {
 }
 
 /// An authority, a server's certificate by it, and an authority that has signed nothing.
-fn certificates(dir: &Path) -> Result<(), rcgen::Error> {
-    let authority = authority_of("the node's")?;
-    let stranger = authority_of("a stranger's")?;
-    let key = KeyPair::generate()?;
-    let server = CertificateParams::new(vec!["localhost".into()])?.signed_by(&key, &authority)?;
+fn certificates(dir: &Path) {
+    let authority = Authority::new("the node's");
+    let server = authority.certify(&["localhost"]);
     for (name, text) in [
         ("authority.pem", authority.pem()),
-        ("stranger.pem", stranger.pem()),
-        ("server.pem", server.pem()),
-        ("server.key", key.serialize_pem()),
+        ("stranger.pem", Authority::new("a stranger's").pem()),
+        ("server.pem", server.certificate),
+        ("server.key", server.key),
     ] {
         std::fs::write(dir.join(name), text).unwrap();
     }
-    Ok(())
-}
-
-fn authority_of(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
-    let mut parameters = CertificateParams::new(Vec::new())?;
-    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    parameters.distinguished_name.push(DnType::CommonName, name);
-    CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)
 }
