@@ -86,6 +86,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
         allow: vec![Glob::new("*")],
+        source: None,
     };
     let started = Instant::now();
     let confirmed = Arc::new(AtomicUsize::new(0));

@@ -17,8 +17,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use postrider::config::secret::SecretUri;
-use postrider::ids::{InstanceId, SinkName};
+use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
@@ -107,13 +106,7 @@ impl Queue {
 }
 
 fn sink() -> RabbitMq {
-    RabbitMq::new(RabbitMqSettings {
-        name: SinkName::from("rabbit"),
-        uri: SecretUri::from(amqp_uri().as_str()),
-        mandatory: true,
-        timeout: Duration::from_secs(10),
-    })
-    .unwrap()
+    RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap()
 }
 
 struct Running {
@@ -129,6 +122,7 @@ fn start<S: Sink>(collections: &Collections, queue: &str, sink: S) -> Running {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse(queue).unwrap()),
         allow: vec![Glob::new("*")],
+        source: None,
     };
     let parts = RelayParts {
         settings: support::settings(),

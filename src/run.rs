@@ -27,6 +27,7 @@ use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::any::AnySink;
+use crate::sink::kafka::{Kafka, WrongProperty};
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
 use crate::store::connect::{self, Topology};
@@ -284,6 +285,14 @@ pub fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
     let made = plan.sinks.iter().map(|(name, sink)| {
         let sink = match sink {
             SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
+            SinkPlan::Kafka(settings) => {
+                let made = Kafka::new(settings.clone());
+                let wrong = |wrong: WrongProperty| RunError::Sink {
+                    name: name.to_string(),
+                    detail: wrong.to_string(),
+                };
+                AnySink::Kafka(made.map_err(wrong)?)
+            }
             SinkPlan::RabbitMq(settings) => {
                 let made = RabbitMq::new(settings.clone());
                 let wrong = |detail| RunError::Sink { name: name.to_string(), detail };

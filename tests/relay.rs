@@ -218,7 +218,7 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     stage.shared.look(Look::Targets(targets.to_vec()), &owned, room).await.unwrap_err();
 
     assert!(spy.has_paused());
-    assert!(stage.shared.hands.busy_keys().is_empty());
+    assert!(stage.shared.hands.spoken_for().is_empty());
     outbox.drop().await;
 }
 

@@ -51,6 +51,11 @@ advertised.listeners=PLAINTEXT://127.0.0.1:$broker
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=$data/kafka/log
+# As in production: a topic is made by whoever runs the broker, and a misspelt one is an error.
+auto.create.topics.enable=false
+# For topics whose maker leaves the choice to the broker.
+num.partitions=4
+default.replication.factor=1
 # One broker: the internal topics have one replica, and few partitions so that the first consumer need not wait for fifty.
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -90,4 +95,8 @@ kafka_stop() { stop_processes kafka 30; }
 
 kafka_clean() { rm -rf "$data/kafka"; }
 
-kafka_env() { export_line POSTRIDER_TEST_KAFKA_BROKERS "127.0.0.1:$POSTRIDER_KAFKA_PORT"; }
+kafka_env() {
+  export_line POSTRIDER_TEST_KAFKA_BROKERS "127.0.0.1:$POSTRIDER_KAFKA_PORT"
+  # The jars, for tests that run a broker of their own.
+  export_line POSTRIDER_TEST_KAFKA_HOME "$kafka_dir"
+}

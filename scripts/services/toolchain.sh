@@ -1,5 +1,11 @@
-# What building needs beside Rust itself: a C compiler for `ring`, cmake and friends for librdkafka.
+# What building needs beside Rust itself: a C compiler for `ring`, make and OpenSSL for librdkafka, which brings its own
+# zlib and zstd.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
+
+# OPENSSL_DIR is how `openssl-sys` is told of an OpenSSL in another place.
+have_openssl_headers() {
+  [[ -n ${OPENSSL_DIR:-} || -e /usr/include/openssl/ssl.h ]] || pkg-config --exists openssl 2>/dev/null
+}
 
 toolchain_packages() {
   have cc || echo gcc libc6-dev
@@ -7,6 +13,7 @@ toolchain_packages() {
   have make || echo make
   have cmake || echo cmake
   have pkg-config || echo pkg-config
+  have_openssl_headers || echo libssl-dev
 }
 
 toolchain_install() {

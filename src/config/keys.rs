@@ -10,9 +10,11 @@ pub enum Holds {
     Value,
     /// Whatever stands below it too.
     Tree,
+    /// Texts by names that may have dots.
+    Properties,
 }
 
-use Holds::{Text, Tree, Value};
+use Holds::{Properties, Text, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
 pub const KEYS: [(&str, Holds); 68] = [
@@ -57,7 +59,7 @@ pub const KEYS: [(&str, Holds); 68] = [
     ("sinks.*.declare", Tree),
     ("sinks.*.brokers", Tree),
     ("sinks.*.topic", Text),
-    ("sinks.*.properties", Tree),
+    ("sinks.*.properties", Properties),
     ("sinks.*.cloudevents", Value),
     ("sinks.*.cloudevents_source", Text),
     ("sinks.*.cloudevents_prefix", Text),
@@ -129,7 +131,7 @@ pub fn nearest(path: &[String]) -> Option<String> {
 fn matches(pattern: &str, holds: Holds, path: &[String]) -> bool {
     let parts: Vec<&str> = pattern.split('.').collect();
     let long_enough = match holds {
-        Tree => path.len() >= parts.len(),
+        Tree | Properties => path.len() >= parts.len(),
         Text | Value => path.len() == parts.len(),
     };
     long_enough && fits(&parts, &path[..parts.len()])
@@ -162,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_tree_takes_whatever_stands_below_it() {
-        assert_eq!(holds(&path("sinks.k.properties.ssl.key")), Some(Tree));
+        assert_eq!(holds(&path("sinks.k.declare.topics")), Some(Tree));
+        assert_eq!(holds(&path("sinks.k.properties.ssl.key")), Some(Properties));
         assert_eq!(holds(&path("sinks.k.uri.x")), None);
     }
 }

@@ -12,6 +12,9 @@ use crate::config::tree::Config;
 /// Environment variables that begin so are ours, all of them.
 const PREFIX: &str = "POSTRIDER__";
 
+/// Where the name of a property stands: `sinks.<name>.properties.<property>`.
+const PROPERTY: usize = 3;
+
 /// Names a secret's file in place of its value.
 const FILE_SUFFIX: &str = "_FILE";
 
@@ -174,7 +177,12 @@ impl Layers {
     }
 
     /// Sets one leaf, or notes that there is no such key.
-    fn put(&mut self, path: Vec<String>, value: Value, origin: &Origin) {
+    fn put(&mut self, mut path: Vec<String>, value: Value, origin: &Origin) {
+        if keys::holds(&path) == Some(Holds::Properties) {
+            // One form, whether its dots were TOML's or quoted.
+            let name = path.split_off(PROPERTY).join(".");
+            path.push(name);
+        }
         if let Value::Array(items) = &value
             && path == ["routes"]
         {
@@ -210,8 +218,8 @@ impl Layers {
     fn environment(&mut self, name: &str, rest: &str, text: &str) -> Result<(), LoadError> {
         let origin = Origin::Environment(name.to_owned());
         let path = self.with_known_names(rest.to_lowercase());
-        // A key may itself end so; none does at present.
-        if keys::holds(&path).is_none()
+        // A key may itself end so; none does at present, nor does a property of librdkafka.
+        if matches!(keys::holds(&path), None | Some(Holds::Properties))
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
             let path = self.with_known_names(stem.to_lowercase());
@@ -253,6 +261,12 @@ impl Layers {
             table = table.and_then(|table| table.get(&name)).and_then(Value::as_table);
             path.push(name);
         }
+        if keys::holds(&path) == Some(Holds::Properties) {
+            // A variable's name can have no dots, and a property's has no underscores.
+            for part in &mut path[PROPERTY..] {
+                *part = part.replace('_', ".");
+            }
+        }
         path
     }
 
@@ -283,7 +297,8 @@ impl Layers {
                 return Ok(());
             }
             Some(Holds::Text) => Value::String(text.to_owned()),
-            Some(Holds::Value | Holds::Tree) => {
+            Some(Holds::Properties) if path.len() > PROPERTY => Value::String(text.to_owned()),
+            Some(Holds::Value | Holds::Tree | Holds::Properties) => {
                 read_value(text).ok_or_else(|| LoadError::Value {
                     key: path.join("."),
                     detail: "is not a TOML value such as 5, true or [\"a\", \"b\"]".to_owned(),
@@ -291,7 +306,12 @@ impl Layers {
                 })?
             }
         };
-        self.put(path, value, origin);
+        match value {
+            Value::Table(table) if keys::holds(&path) == Some(Holds::Properties) => {
+                self.merge(table, &mut path.clone(), origin);
+            }
+            value => self.put(path, value, origin),
+        }
         Ok(())
     }
 

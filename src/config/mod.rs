@@ -13,11 +13,12 @@
 //! | [mod@load] | the layers, merged |
 //! | [mod@resolve] | the rules, and the result |
 //! | [mod@print] | `postrider config print` |
-//! | [`secret`], [`units`] | kinds of values |
+//! | [`secret`], [`units`], [`properties`] | kinds of values |
 
 pub mod keys;
 pub mod load;
 pub mod print;
+pub mod properties;
 pub mod resolve;
 pub mod secret;
 pub mod tree;

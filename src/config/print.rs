@@ -4,12 +4,7 @@ use toml::{Table, Value};
 
 use crate::config::keys::{self, Holds};
 use crate::config::load::{Loaded, Origin};
-
-/// What stands in a secret's place.
-const HIDDEN: &str = "***";
-
-/// Words in the names of librdkafka properties that hold a secret.
-const SECRET_WORDS: [&str; 5] = ["password", "secret", "passphrase", "oauthbearer.config", ".pem"];
+use crate::config::properties::{HIDDEN, Properties};
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
 pub fn print(loaded: &Loaded) -> String {
@@ -91,7 +86,7 @@ fn hide(path: &[String], value: &Value) -> Value {
         (["api", "tokens"], Value::Array(tokens)) => {
             Value::Array(vec![Value::String(HIDDEN.into()); tokens.len()])
         }
-        (["sinks", _, "properties", ..], Value::Table(properties)) => {
+        (["sinks", _, "properties"], Value::Table(properties)) => {
             let shown = properties.iter().map(|(name, value)| {
                 let mut below = path.to_vec();
                 below.push(name.clone());
@@ -99,13 +94,10 @@ fn hide(path: &[String], value: &Value) -> Value {
             });
             Value::Table(shown.collect())
         }
-        (["sinks", _, "properties", .., name], value) => {
-            let name = name.to_lowercase();
-            match SECRET_WORDS.iter().any(|word| name.contains(word)) {
-                true => Value::String(HIDDEN.into()),
-                false => value.clone(),
-            }
-        }
+        (["sinks", _, "properties", name], value) => match Properties::is_secret(name) {
+            true => Value::String(HIDDEN.into()),
+            false => value.clone(),
+        },
         (_, value) => value.clone(),
     }
 }

@@ -1,21 +1,22 @@
 //! From settings to what the parts are built from, by the rules that span several keys.
 
+mod sinks;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::config::load::Loaded;
 use crate::config::secret::SecretUri;
-use crate::config::tree::{
-    BackoffKind, Config, LogFormat, OnDead, Ordering, Sink, SinkKind, Validator,
-};
+use crate::config::tree::{BackoffKind, Config, LogFormat, OnDead, Ordering, Validator};
 use crate::ids::SinkName;
 use crate::outbox::fields::ATTEMPT_LIMIT;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::settings::Settings;
-use crate::routing::{Glob, Route, Router, SinkRules, Template};
+use crate::routing::{Glob, Route, Router, Template};
 use crate::schema::SchemaOptions;
-use crate::sink::rabbitmq::RabbitMqSettings;
+
+pub use sinks::SinkPlan;
 
 /// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
 const LONGEST_RETENTION: Duration = Duration::from_secs(i32::MAX as u64);
@@ -73,15 +74,6 @@ impl Resolved {
     pub fn schema_options(&self) -> SchemaOptions {
         SchemaOptions { retention: self.retention, validator: self.validator }
     }
-}
-
-/// How to make one sink.
-#[derive(Clone, Debug)]
-pub enum SinkPlan {
-    /// RabbitMQ.
-    RabbitMq(RabbitMqSettings),
-    /// Standard output, with this limit for a line.
-    Stdout(Duration),
 }
 
 /// `true` for JSON, `false` for text, `None` for whichever fits the output.
@@ -191,8 +183,6 @@ fn warnings(loaded: &Loaded) -> Vec<String> {
 struct Rules {
     problems: Vec<Problem>,
 }
-
-type Sinks = BTreeMap<SinkName, (SinkPlan, SinkRules)>;
 
 impl Rules {
     fn wrong(&mut self, key: impl Into<String>, detail: impl Into<String>) {
@@ -313,111 +303,6 @@ impl Rules {
         if let Some(sink) = &relay.default_sink {
             self.is_sink(config, "relay.default_sink", sink);
         }
-    }
-
-    fn is_sink(&mut self, config: &Config, key: &str, sink: &str) {
-        let names: Vec<&str> = config.sinks.keys().map(String::as_str).collect();
-        self.unless(
-            config.sinks.contains_key(sink),
-            key,
-            format!("there is no sink {sink:?}; there is {}", list(&names)),
-        );
-    }
-
-    fn sinks(&mut self, config: &Config) -> Sinks {
-        if config.relay.enabled {
-            let detail = "there is no sink; add one, such as [sinks.orders] with kind = \
-                          \"rabbitmq\" and uri, or set relay.enabled = false";
-            self.unless(!config.sinks.is_empty(), "sinks", detail);
-        }
-        let mut sinks = Sinks::new();
-        for (name, sink) in &config.sinks {
-            if let Some(made) = self.sink(config, name, sink) {
-                sinks.insert(SinkName::from(name.as_str()), made);
-            }
-        }
-        sinks
-    }
-
-    fn sink(&mut self, config: &Config, name: &str, sink: &Sink) -> Option<(SinkPlan, SinkRules)> {
-        let key = |key: &str| format!("sinks.{name}.{key}");
-        self.unless(
-            sink.timeout > Duration::ZERO && sink.timeout < config.relay.lease,
-            key("timeout"),
-            "is to be above 0 and below relay.lease: a publish that outlives its lease is repeated",
-        );
-        self.unless(
-            sink.key_window == 1,
-            key("key_window"),
-            "more than one unconfirmed message per key is not built yet; leave it at 1",
-        );
-        self.unless(!sink.cloudevents, key("cloudevents"), "is not built yet; leave it false");
-        self.unless(sink.declare.is_none(), key("declare"), "is not built yet; leave it out");
-        let kafka = [
-            ("brokers", sink.brokers.is_some()),
-            ("topic", sink.topic.is_some()),
-            ("properties", sink.properties.is_some()),
-        ];
-        let rabbitmq = [
-            ("uri", sink.uri.is_some()),
-            ("exchange", sink.exchange.is_some()),
-            ("routing_key", sink.routing_key.is_some()),
-            ("mandatory", sink.mandatory.is_some()),
-        ];
-        let foreign = |of: &[(&'static str, bool)]| -> Vec<&'static str> {
-            of.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
-        };
-        let (foreign, kind) = match sink.kind {
-            SinkKind::Rabbitmq => (foreign(&kafka), "rabbitmq"),
-            SinkKind::Kafka => (foreign(&rabbitmq), "kafka"),
-            SinkKind::Stdout => ([foreign(&kafka), foreign(&rabbitmq)].concat(), "stdout"),
-        };
-        for other in foreign {
-            self.wrong(key(other), format!("is not for a sink of kind {kind:?}; leave it out"));
-        }
-        let template = |text: &Option<String>, default: &str| {
-            Template::parse(text.as_deref().unwrap_or(default))
-        };
-        let destination = template(&sink.exchange, "");
-        let routing_key = template(&sink.routing_key, "{type}");
-        for (name, parsed) in [("exchange", &destination), ("routing_key", &routing_key)] {
-            if let Err(error) = parsed {
-                self.wrong(key(name), error.to_string());
-            }
-        }
-        let rules = SinkRules {
-            destination: destination.ok()?,
-            key: Some(routing_key.ok()?),
-            allow: sink.allow.iter().map(|glob| Glob::new(glob)).collect(),
-        };
-        let plan = match sink.kind {
-            SinkKind::Kafka => {
-                self.wrong(
-                    key("kind"),
-                    "\"kafka\" is not built yet; use \"rabbitmq\" or \"stdout\"",
-                );
-                return None;
-            }
-            SinkKind::Stdout => SinkPlan::Stdout(sink.timeout),
-            SinkKind::Rabbitmq => {
-                let Some(uri) = sink.uri.clone() else {
-                    let detail = "is not set; write it as amqp://user:password@host:5672/vhost";
-                    self.wrong(key("uri"), detail);
-                    return None;
-                };
-                let settings = RabbitMqSettings {
-                    name: SinkName::from(name),
-                    uri,
-                    mandatory: sink.mandatory.unwrap_or(true),
-                    timeout: sink.timeout,
-                };
-                if let Err(error) = crate::sink::rabbitmq::RabbitMq::new(settings.clone()) {
-                    self.wrong(key("uri"), format!("is no AMQP URI: {error}"));
-                }
-                SinkPlan::RabbitMq(settings)
-            }
-        };
-        Some((plan, rules))
     }
 
     fn routes(&mut self, config: &Config) -> Vec<Route> {
@@ -603,7 +488,6 @@ mod tests {
             ("sinks.out.timeout=30s", "sinks.out.timeout"),
             ("sinks.out.uri=amqp://h", "sinks.out.uri"),
             ("sinks.out.key_window=2", "sinks.out.key_window"),
-            ("sinks.out.cloudevents=true", "sinks.out.cloudevents"),
             ("routes=[{sink = \"nope\"}]", "routes.0.sink"),
             ("routes=[{destination = \"{nope}\"}]", "routes.0.destination"),
             ("ops.listen=9464", "ops.listen"),
@@ -622,18 +506,6 @@ mod tests {
         let problems = resolve(&loaded(&["relay.batch_size=0", "relay.lease=1ms"])).unwrap_err();
 
         assert!(problems.len() >= 4, "{problems:?}");
-    }
-
-    #[test]
-    fn a_rabbitmq_sink_needs_a_uri_that_is_one() {
-        let kind = "sinks.r.kind=rabbitmq";
-
-        let without = with(&[kind]).unwrap_err();
-        let wrong = with(&[kind, "sinks.r.uri=http://u:secret@h"]).unwrap_err();
-
-        assert_eq!(without[0].key, "sinks.r.uri");
-        assert_eq!(wrong[0].key, "sinks.r.uri");
-        assert!(!format!("{wrong:?}").contains("secret"));
     }
 
     #[test]

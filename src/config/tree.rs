@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::properties::Properties;
 use crate::config::secret::SecretUri;
 use crate::config::units::{duration, size};
 
@@ -293,31 +294,32 @@ pub struct Sink {
     /// rabbitmq: whether a message that no queue takes is a failure; true without it.
     #[serde(default)]
     pub mandatory: Option<bool>,
-    /// Exchanges, queues, bindings or topics to make: not built yet, an error when set.
+    /// What is to be made where it is absent: exchanges, queues and bindings, or topics.
     #[serde(default)]
-    pub declare: Option<toml::Value>,
-    /// kafka: not built yet.
+    pub declare: Option<Declare>,
+    /// kafka: where to begin, `host:9092` or several of them.
     #[serde(default)]
-    pub brokers: Option<toml::Value>,
-    /// kafka: not built yet.
+    pub brokers: Option<Brokers>,
+    /// kafka: template of the topic; `{type}` without it.
     #[serde(default)]
     pub topic: Option<String>,
-    /// kafka: not built yet.
+    /// kafka: what librdkafka is told beside.
     #[serde(default)]
-    pub properties: Option<toml::Table>,
-    /// CloudEvents binary mode: not built yet, an error when true.
+    pub properties: Option<Properties>,
+    /// Whether messages are CloudEvents in binary mode.
     #[serde(default)]
     pub cloudevents: bool,
-    /// CloudEvents source: not built yet.
+    /// Template of the CloudEvents source; `postrider` without it.
     #[serde(default)]
     pub cloudevents_source: Option<String>,
-    /// CloudEvents prefix: not built yet.
+    /// In front of the names of CloudEvents attributes; without it `cloudEvents_` for RabbitMQ,
+    /// `ce_` for Kafka.
     #[serde(default)]
     pub cloudevents_prefix: Option<String>,
     /// How long a publish may take; below `relay.lease`.
     #[serde(with = "duration", default = "Sink::default_timeout")]
     pub timeout: Duration,
-    /// Unconfirmed messages per key; more than 1 is not built yet.
+    /// Unconfirmed messages per key.
     #[serde(default = "Sink::default_key_window")]
     pub key_window: usize,
     /// Globs of the destinations that a record may name itself.
@@ -339,13 +341,127 @@ impl Sink {
     }
 }
 
+/// Kafka's addresses to begin with, as a text with commas or as a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Brokers {
+    /// `"one:9092,two:9092"`.
+    Text(String),
+    /// `["one:9092", "two:9092"]`.
+    List(Vec<String>),
+}
+
+impl Brokers {
+    /// All of them, with commas between.
+    pub fn joined(&self) -> String {
+        match self {
+            Self::Text(text) => text.trim().to_owned(),
+            Self::List(list) => list.join(","),
+        }
+    }
+}
+
+/// What a sink makes where it is absent, and never alters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Declare {
+    /// rabbitmq.
+    pub exchanges: Vec<Exchange>,
+    /// rabbitmq.
+    pub queues: Vec<Queue>,
+    /// rabbitmq.
+    pub bindings: Vec<Binding>,
+    /// kafka.
+    pub topics: Vec<Topic>,
+}
+
+/// A durable exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// Its name.
+    pub name: String,
+    /// `direct`, `fanout`, `topic`, `headers`, or what a plugin of the broker brings.
+    #[serde(rename = "type", default = "Exchange::default_kind")]
+    pub kind: String,
+    /// As the broker knows them, such as `alternate-exchange`.
+    #[serde(default)]
+    pub arguments: toml::Table,
+}
+
+impl Exchange {
+    fn default_kind() -> String {
+        "topic".into()
+    }
+}
+
+/// A durable queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// `quorum`, `classic` or `stream`.
+    #[serde(rename = "type", default)]
+    pub kind: QueueKind,
+    /// As the broker knows them, such as `x-delivery-limit`.
+    #[serde(default)]
+    pub arguments: toml::Table,
+}
+
+/// What a queue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueKind {
+    /// Replicated: what a confirm from it means outlives a node.
+    #[default]
+    Quorum,
+    /// On one node.
+    Classic,
+    /// A log.
+    Stream,
+}
+
+/// A binding of a queue to an exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// From where.
+    pub exchange: String,
+    /// To where.
+    pub queue: String,
+    /// Which messages.
+    #[serde(default)]
+    pub routing_key: String,
+    /// For `headers` exchanges.
+    #[serde(default)]
+    pub arguments: toml::Table,
+}
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topic {
+    /// Its name.
+    pub name: String,
+    /// Partitions; without it what the broker makes by default.
+    #[serde(default)]
+    pub partitions: Option<i32>,
+    /// Replicas of each; without it what the broker makes by default.
+    #[serde(default)]
+    pub replication: Option<i32>,
+    /// As the broker knows them, such as `"retention.ms"`.
+    #[serde(default)]
+    pub properties: Properties,
+}
+
 /// What a sink is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SinkKind {
     /// RabbitMQ, by AMQP 0-9-1.
     Rabbitmq,
-    /// Kafka: not built yet.
+    /// Kafka, by `librdkafka`.
     Kafka,
     /// One JSON object per line on standard output.
     Stdout,

@@ -128,6 +128,7 @@ impl<S: Sink> Shared<S> {
             headers,
             tenant_id,
             timestamp,
+            source: routed.source,
             address: routed.address,
         };
         Ok((routed.sink.to_string(), message))

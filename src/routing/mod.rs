@@ -48,6 +48,8 @@ pub struct SinkRules {
     pub key: Option<Template>,
     /// The destinations that a record may name itself.
     pub allow: Vec<Glob>,
+    /// The CloudEvents source; `None` where the sink doesn't speak CloudEvents.
+    pub source: Option<Template>,
 }
 
 /// One `[[routes]]` table.
@@ -74,6 +76,8 @@ pub struct Routed {
     pub address: Address,
     /// The route's headers, rendered; the record's own win over them.
     pub headers: Vec<(String, String)>,
+    /// The CloudEvents source.
+    pub source: Option<String>,
 }
 
 /// A record that has no way: it is dead at once, for the reason of this name.
@@ -145,7 +149,8 @@ impl Router {
             .iter()
             .map(|(name, template)| Ok((name.clone(), render(template)?)))
             .collect::<Result<Vec<_>, Undeliverable>>()?;
-        Ok(Routed { sink: sink.clone(), address: Address { destination, key }, headers })
+        let source = rules.source.as_ref().map(render).transpose()?;
+        Ok(Routed { sink: sink.clone(), address: Address { destination, key }, headers, source })
     }
 }
 
@@ -158,6 +163,7 @@ mod tests {
             destination: Template::parse(destination).unwrap(),
             key: key.map(|key| Template::parse(key).unwrap()),
             allow: vec![Glob::new(allow)],
+            source: None,
         }
     }
 

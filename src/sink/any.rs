@@ -1,5 +1,6 @@
 //! The sink that the configuration chose: several kinds side by side in one relay.
 
+use crate::sink::kafka::Kafka;
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
 use crate::sink::{Message, PublishError, Sink, SinkDown};
@@ -9,6 +10,8 @@ use crate::sink::{Message, PublishError, Sink, SinkDown};
 pub enum AnySink {
     /// RabbitMQ.
     RabbitMq(RabbitMq),
+    /// Kafka.
+    Kafka(Kafka),
     /// Standard output.
     Stdout(Stdout),
 }
@@ -17,6 +20,7 @@ impl Sink for AnySink {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         match self {
             Self::RabbitMq(sink) => sink.publish(message).await,
+            Self::Kafka(sink) => sink.publish(message).await,
             Self::Stdout(sink) => sink.publish(message).await,
         }
     }
@@ -24,6 +28,7 @@ impl Sink for AnySink {
     async fn probe(&self) -> Result<(), SinkDown> {
         match self {
             Self::RabbitMq(sink) => sink.probe().await,
+            Self::Kafka(sink) => sink.probe().await,
             Self::Stdout(sink) => sink.probe().await,
         }
     }
@@ -31,6 +36,7 @@ impl Sink for AnySink {
     async fn lost(&self) -> SinkDown {
         match self {
             Self::RabbitMq(sink) => sink.lost().await,
+            Self::Kafka(sink) => sink.lost().await,
             Self::Stdout(sink) => sink.lost().await,
         }
     }
@@ -38,6 +44,7 @@ impl Sink for AnySink {
     async fn close(&self) {
         match self {
             Self::RabbitMq(sink) => sink.close().await,
+            Self::Kafka(sink) => sink.close().await,
             Self::Stdout(sink) => sink.close().await,
         }
     }

@@ -28,6 +28,8 @@ pub struct Message {
     pub tenant_id: Option<String>,
     /// `createdAt`, else the seconds of `seq`.
     pub timestamp: Option<SystemTime>,
+    /// The CloudEvents source, where the message's sink speaks CloudEvents.
+    pub source: Option<String>,
     /// Where to.
     pub address: Address,
 }
@@ -44,6 +46,7 @@ impl fmt::Debug for Message {
             .field("headers", &self.headers)
             .field("tenant_id", &self.tenant_id)
             .field("timestamp", &self.timestamp)
+            .field("source", &self.source)
             .field("address", &self.address)
             .finish()
     }

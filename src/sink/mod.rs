@@ -4,11 +4,15 @@
 //! |---|---|
 //! | [`message`] | a record rendered for the wire |
 //! | [`rabbitmq`] | RabbitMQ by `lapin`: confirms, returns, supervised reconnect |
+//! | [`kafka`] | Kafka by librdkafka: an idempotent producer, its delivery reports |
 //! | [`stdout`] | one JSON object per line |
+//! | [`cloud_events`] | CloudEvents attributes, for either broker |
 //! | [`any`] | the sink that the configuration chose |
 
 pub mod any;
+pub mod cloud_events;
 mod error;
+pub mod kafka;
 pub mod message;
 pub mod rabbitmq;
 pub mod stdout;

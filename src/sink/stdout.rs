@@ -251,6 +251,7 @@ mod tests {
             headers: vec![("n".into(), HeaderValue::Int32(7))],
             tenant_id: None,
             timestamp: Some(UNIX_EPOCH + Duration::from_secs(1)),
+            source: None,
             address: Address { destination: "d".into(), key: None },
         }
     }

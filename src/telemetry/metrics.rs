@@ -23,6 +23,22 @@ pub const SINK_UP: &str = "postrider_sink_up";
 pub const KEYS_HELD: &str = "postrider_keys_held";
 /// Records repaired.
 pub const REPAIRED: &str = "postrider_records_repaired_total";
+/// Records in a Kafka producer's queue or on their way.
+pub const KAFKA_QUEUE_MESSAGES: &str = "postrider_kafka_queue_messages";
+/// Their bytes.
+pub const KAFKA_QUEUE_BYTES: &str = "postrider_kafka_queue_bytes";
+/// Requests that Kafka has not answered yet.
+pub const KAFKA_IN_FLIGHT: &str = "postrider_kafka_requests_in_flight";
+/// Round trip to the slowest broker.
+pub const KAFKA_RTT: &str = "postrider_kafka_rtt_seconds";
+/// Requests to Kafka.
+pub const KAFKA_REQUESTS: &str = "postrider_kafka_requests_total";
+/// Bytes sent to Kafka.
+pub const KAFKA_SENT_BYTES: &str = "postrider_kafka_sent_bytes_total";
+/// Requests to Kafka that were repeated.
+pub const KAFKA_RETRIES: &str = "postrider_kafka_request_retries_total";
+/// Requests to Kafka that had no answer in time.
+pub const KAFKA_TIMEOUTS: &str = "postrider_kafka_request_timeouts_total";
 /// Version of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
 
@@ -75,5 +91,17 @@ fn describe() {
         REPAIRED,
         "Records that were given what their producer left out, by what it was."
     );
+    describe_gauge!(KAFKA_QUEUE_MESSAGES, "Records in a Kafka producer's queue or on their way.");
+    describe_gauge!(KAFKA_QUEUE_BYTES, Unit::Bytes, "Bytes of the same.");
+    describe_gauge!(KAFKA_IN_FLIGHT, "Requests that Kafka has not answered yet.");
+    describe_gauge!(
+        KAFKA_RTT,
+        Unit::Seconds,
+        "Round trip to the slowest broker, its 99th percentile of late."
+    );
+    describe_counter!(KAFKA_REQUESTS, "Requests sent to Kafka.");
+    describe_counter!(KAFKA_SENT_BYTES, Unit::Bytes, "Bytes sent to Kafka, compressed.");
+    describe_counter!(KAFKA_RETRIES, "Requests to Kafka that were repeated.");
+    describe_counter!(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time.");
     describe_gauge!(BUILD_INFO, "Always 1; the label names the version.");
 }

@@ -28,6 +28,7 @@ fn router() -> Router {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
         allow: vec![Glob::new("*")],
+        source: None,
     };
     let sinks = ["up", "down"].map(|sink| (SinkName::from(sink), rules()));
     Router::new(vec![to("down", "Down"), to("up", "*")], BTreeMap::from(sinks), None)

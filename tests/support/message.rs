@@ -19,6 +19,7 @@ pub fn message(id: impl Into<String>, destination: &str, key: &str) -> Message {
         headers: Vec::new(),
         tenant_id: None,
         timestamp: Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        source: None,
         address: Address { destination: destination.into(), key: Some(key.into()) },
     }
 }

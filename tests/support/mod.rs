@@ -7,6 +7,7 @@ pub mod arrivals;
 pub mod broker;
 pub mod fragile;
 pub mod history;
+pub mod kafka;
 pub mod message;
 pub mod mongod;
 pub mod oracle;

@@ -43,6 +43,7 @@ pub fn router(sink: &str) -> Router {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
         allow: vec![Glob::new("*")],
+        source: None,
     };
     Router::new(Vec::new(), BTreeMap::from([(SinkName::from(sink), rules)]), None)
 }

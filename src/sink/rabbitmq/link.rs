@@ -17,6 +17,7 @@ use crate::sink::rabbitmq::RabbitMqSettings;
 use crate::sink::rabbitmq::closure;
 use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp, Refused};
 use crate::sink::rabbitmq::publisher::{self, Owner, Request};
+use crate::sink::rabbitmq::topology;
 
 /// How often an idle connection is looked at: `lapin` tells no one of its end but those
 /// who wait for an answer.
@@ -61,13 +62,16 @@ impl Link {
         settings: &RabbitMqSettings,
         refused: &Arc<Refused>,
     ) -> Result<Self, SinkDown> {
-        let opening = Self::connect(settings, refused);
-        match tokio::time::timeout(settings.timeout, opening).await {
-            Ok(Ok(link)) => Ok(link),
-            Ok(Err(error)) => {
+        let opening = async {
+            let link = Self::connect(settings, refused).await.map_err(|error| {
                 let (at, cause) = (settings.uri.redacted(), closure::unreachable(&error));
-                Err(SinkDown::new(format!("cannot connect to {at}: {cause}")))
-            }
+                SinkDown::new(format!("cannot connect to {at}: {cause}"))
+            })?;
+            topology::declare(&link.connection, &settings.name, &settings.declare).await?;
+            Ok(link)
+        };
+        match tokio::time::timeout(settings.timeout, opening).await {
+            Ok(opened) => opened,
             Err(_) => {
                 let (at, limit) = (settings.uri.redacted(), settings.timeout);
                 Err(SinkDown::new(format!("cannot connect to {at}: no answer within {limit:?}")))

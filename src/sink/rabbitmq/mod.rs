@@ -5,6 +5,7 @@
 //! | `rendering` | a message as AMQP properties; refuses what the protocol can't carry |
 //! | `link` | one connection: opened, watched, given up |
 //! | `exchanges` | passive look-up on a channel of its own |
+//! | `topology` | what an operator declared, made where it is absent |
 //! | `publisher` | the one task that publishes on a link, and collects its confirms |
 //! | `returns` | which message came back: `lapin`'s own pairing can't be relied on |
 //! | `closure` | what a channel or connection closed by the broker means |
@@ -18,6 +19,7 @@ mod link;
 mod publisher;
 mod rendering;
 mod returns;
+mod topology;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,9 @@ use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
+use crate::config::tree::Declare;
 use crate::ids::SinkName;
+use crate::sink::cloud_events::CloudEvents;
 use crate::sink::rabbitmq::exchanges::Refused;
 use crate::sink::rabbitmq::link::{Link, State};
 use crate::sink::rabbitmq::publisher::Request;
@@ -44,6 +48,24 @@ pub struct RabbitMqSettings {
     pub mandatory: bool,
     /// Limit of one publish, and of one connection attempt.
     pub timeout: Duration,
+    /// Exchanges, queues and bindings to make where they are absent.
+    pub declare: Declare,
+    /// Whether and how messages are CloudEvents.
+    pub cloud_events: Option<CloudEvents>,
+}
+
+impl RabbitMqSettings {
+    /// The defaults of the configuration.
+    pub fn new(name: &str, uri: &str) -> Self {
+        Self {
+            name: name.into(),
+            uri: uri.into(),
+            mandatory: true,
+            timeout: Duration::from_secs(10),
+            declare: Declare::default(),
+            cloud_events: None,
+        }
+    }
 }
 
 /// A RabbitMQ broker, or cluster, behind one URI.
@@ -79,7 +101,8 @@ impl RabbitMq {
         link: &Link,
         until: Instant,
     ) -> Result<(), PublishError> {
-        let rendered = rendering::render(message, link.frame_max())?;
+        let rendered =
+            rendering::render(message, self.settings.cloud_events.as_ref(), link.frame_max())?;
         let exchanges = link.exchanges();
         let looking_up = exchanges.look_up(&rendered.exchange);
         match tokio::time::timeout_at(until, looking_up).await {

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
+use crate::sink::cloud_events::CloudEvents;
 use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
@@ -41,9 +42,24 @@ impl fmt::Debug for Rendered {
 ///
 /// [`Verdict::Refuse`] where a limit of AMQP is exceeded: 255 bytes in a short string,
 /// `frame_max` (of this connection; 0 means none) in the headers.
-pub(super) fn render(message: Message, frame_max: u32) -> Result<Rendered, PublishError> {
-    let Message { id, key, kind, content_type, payload, headers, tenant_id, timestamp, address } =
-        message;
+pub(super) fn render(
+    message: Message,
+    cloud_events: Option<&CloudEvents>,
+    frame_max: u32,
+) -> Result<Rendered, PublishError> {
+    let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
+    let Message {
+        id,
+        key,
+        kind,
+        content_type,
+        payload,
+        headers,
+        tenant_id,
+        timestamp,
+        address,
+        ..
+    } = message;
     let exchange = short("exchange name", address.destination)?;
     let routing_key = short("routing key", address.key.unwrap_or_default())?;
     let mut table = FieldTable::default();
@@ -54,11 +70,12 @@ pub(super) fn render(message: Message, frame_max: u32) -> Result<Rendered, Publi
         table.insert(header_name(name)?, value);
     }
     // Behind the record's own: ours win over headers of the same name.
-    for (name, value) in [("message-key", key), ("tenant-id", tenant_id)] {
-        let Some(value) = value else { continue };
+    let ours = [("message-key", key), ("tenant-id", tenant_id)];
+    let ours = ours.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    for (name, value) in ours.chain(attributes) {
         let value = AMQPValue::LongString(LongString::from(value));
-        size += entry_size(name, &value);
-        table.insert(name.into(), value);
+        size += entry_size(&name, &value);
+        table.insert(header_name(name)?, value);
     }
     if frame_max > 0 && size + BESIDE_HEADERS > frame_max as usize {
         let detail = format!(
@@ -152,6 +169,7 @@ mod tests {
             headers: Vec::new(),
             tenant_id: Some("t".into()),
             timestamp: Some(UNIX_EPOCH + std::time::Duration::from_millis(12_345)),
+            source: None,
             address: Address { destination: "x".into(), key: Some("rk".into()) },
         }
     }
@@ -162,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_message_carries_the_properties_of_the_contract() {
-        let rendered = render(message(), 131_072).unwrap();
+        let rendered = render(message(), None, 131_072).unwrap();
 
         let properties = &rendered.properties;
         assert_eq!(properties.delivery_mode(), &Some(2));
@@ -179,7 +197,7 @@ mod tests {
     fn our_own_headers_win_over_the_records() {
         let own = ("tenant-id".to_owned(), HeaderValue::String("forged".into()));
 
-        let rendered = render(Message { headers: vec![own], ..message() }, 131_072).unwrap();
+        let rendered = render(Message { headers: vec![own], ..message() }, None, 131_072).unwrap();
 
         let tenant = &headers(&rendered).inner()["tenant-id"];
         assert_eq!(tenant, &AMQPValue::LongString("t".into()));
@@ -215,7 +233,7 @@ mod tests {
             (Message { content_type: long, ..message() }, "content type"),
             (Message { headers: vec![header], ..message() }, "header name"),
         ] {
-            let error = render(message, 131_072).unwrap_err();
+            let error = render(message, None, 131_072).unwrap_err();
 
             assert_eq!(error.verdict, Verdict::Refuse);
             assert!(error.detail.contains(word), "{error}");
@@ -227,7 +245,7 @@ mod tests {
         let header = ("h".to_owned(), HeaderValue::String("x".repeat(4_096)));
         let message = Message { headers: vec![header], ..message() };
 
-        assert!(render(message.clone(), 8_192).is_ok());
-        assert_eq!(render(message, 4_096).unwrap_err().verdict, Verdict::Refuse);
+        assert!(render(message.clone(), None, 8_192).is_ok());
+        assert_eq!(render(message, None, 4_096).unwrap_err().verdict, Verdict::Refuse);
     }
 }

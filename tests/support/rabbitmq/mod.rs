@@ -16,7 +16,7 @@ pub fn sink(uri: &str, timeout: Duration) -> RabbitMq {
 
 /// The same with a choice of `mandatory`.
 pub fn sink_with(uri: &str, timeout: Duration, mandatory: bool) -> RabbitMq {
-    let settings = RabbitMqSettings { name: "test".into(), uri: uri.into(), mandatory, timeout };
+    let settings = RabbitMqSettings { mandatory, timeout, ..RabbitMqSettings::new("test", uri) };
     RabbitMq::new(settings).unwrap()
 }
 

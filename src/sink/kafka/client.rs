@@ -1,0 +1,235 @@
+//! librdkafka's producer with its callbacks: each delivery report goes to whoever waits for it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::OwnedHeaders;
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
+};
+use rdkafka::statistics::Statistics;
+use tokio::sync::{Notify, oneshot};
+use tracing::{debug, warn};
+
+use crate::sink::SinkDown;
+use crate::sink::kafka::rendering::Rendered;
+use crate::sink::kafka::statistics::KafkaMetrics;
+
+/// A topic that every cluster may have, to ask a broker about: an answer shows that it answers,
+/// whatever it says. (Without a topic the question is for all of them, however many.)
+const ANY_TOPIC: &str = "__consumer_offsets";
+
+/// How long one question waits before the reasons against waiting are looked at.
+const SLICE: Duration = Duration::from_millis(250);
+
+pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
+
+/// What the producer's callbacks leave behind.
+#[derive(Debug)]
+pub(super) struct Events {
+    /// No broker is connected, or the producer is beyond repair.
+    pub(super) trouble: Notify,
+    /// Something has left the queue.
+    pub(super) room: Notify,
+    state: Mutex<State>,
+    metrics: Option<Arc<KafkaMetrics>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The latest words about a connection that failed.
+    words: Option<String>,
+    all_down: bool,
+    fatal: bool,
+}
+
+impl Events {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whatever was lost before says nothing about now.
+    pub(super) fn forget_losses(&self) {
+        self.state().all_down = false;
+    }
+
+    /// The latest words about what goes wrong, with the remedy where it is known.
+    fn why(&self) -> String {
+        let words = self.state().words.clone().unwrap_or_else(|| "no broker answers".into());
+        let remedy = if words.contains("certificate") || words.contains("SSL") {
+            "; the broker's authority has to be among the system's certificates, or in the file \
+             that the property ssl.ca.location names"
+        } else if words.contains("uthentication") {
+            "; check the properties security.protocol and sasl.*"
+        } else {
+            ""
+        };
+        format!("{words}{remedy}")
+    }
+}
+
+impl ClientContext for Callbacks {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        // What it says of connections is told once, as the sink's state.
+        match (level, facility) {
+            (_, "CONFWARN") => warn!(message, "librdkafka"),
+            _ => debug!(facility, message, "librdkafka"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let events = &self.0;
+        let code = error.rdkafka_error_code();
+        {
+            let mut state = events.state();
+            match code {
+                Some(RDKafkaErrorCode::AllBrokersDown) => state.all_down = true,
+                Some(RDKafkaErrorCode::Fatal) => {
+                    state.fatal = true;
+                    state.words = Some(reason.to_owned());
+                }
+                _ => state.words = Some(reason.to_owned()),
+            }
+        }
+        if matches!(code, Some(RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::Fatal)) {
+            events.trouble.notify_one();
+        }
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.take(&statistics);
+        }
+    }
+}
+
+/// Called by the producer's own thread.
+pub(super) struct Callbacks(Arc<Events>);
+
+impl ProducerContext for Callbacks {
+    type DeliveryOpaque = Box<oneshot::Sender<KafkaResult<()>>>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, reply: Self::DeliveryOpaque) {
+        let report = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.clone()),
+        };
+        // Whoever waited may have given up.
+        let _ = reply.send(report);
+        self.0.room.notify_waiters();
+    }
+}
+
+/// One producer.
+pub(super) struct Client {
+    /// Taken only when dropped.
+    producer: Option<ThreadedProducer<Callbacks>>,
+    pub(super) events: Arc<Events>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Makes a producer; it connects by itself.
+    ///
+    /// # Errors
+    ///
+    /// Settings that librdkafka doesn't take.
+    pub(super) fn new(
+        config: &ClientConfig,
+        metrics: Option<Arc<KafkaMetrics>>,
+    ) -> KafkaResult<Self> {
+        let events = Arc::new(Events {
+            trouble: Notify::new(),
+            room: Notify::new(),
+            state: Mutex::default(),
+            metrics,
+        });
+        let producer = config.create_with_context(Callbacks(events.clone()))?;
+        Ok(Self { producer: Some(producer), events })
+    }
+
+    pub(super) fn producer(&self) -> &ThreadedProducer<Callbacks> {
+        // Nobody holds it any more when it is taken.
+        #[allow(clippy::unwrap_used)]
+        self.producer.as_ref().unwrap()
+    }
+
+    /// Puts a record into the producer's queue.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not put there: no room, too large.
+    pub(super) fn send(&self, record: &Rendered) -> Result<Report, KafkaError> {
+        let (reply, report) = oneshot::channel();
+        let base = BaseRecord {
+            topic: &record.topic,
+            partition: None,
+            payload: record.payload.as_deref(),
+            key: Some(record.key.as_str()),
+            timestamp: record.timestamp,
+            headers: Some(record.headers.clone()) as Option<OwnedHeaders>,
+            delivery_opaque: Box::new(reply),
+        };
+        match self.producer().send(base) {
+            Ok(()) => Ok(report),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Waits, blocking, until some broker answers: at most `limit`, and no longer than there is hope.
+    ///
+    /// # Errors
+    ///
+    /// Why none answers.
+    pub(super) fn until_answered(&self, limit: Duration) -> Result<(), SinkDown> {
+        let begin = std::time::Instant::now();
+        loop {
+            let left = limit.saturating_sub(begin.elapsed());
+            let asked = self.producer().client().fetch_metadata(Some(ANY_TOPIC), left.min(SLICE));
+            if asked.is_ok() && !self.events.state().fatal {
+                return Ok(());
+            }
+            let hopeless = {
+                let state = self.events.state();
+                state.all_down || state.fatal
+            };
+            if hopeless {
+                return Err(SinkDown::new(self.events.why()));
+            }
+            if begin.elapsed() >= limit {
+                return Err(SinkDown::new(format!(
+                    "no answer within {limit:?}: {}",
+                    self.events.why()
+                )));
+            }
+        }
+    }
+
+    pub(super) fn is_fatal(&self) -> bool {
+        self.events.state().fatal
+    }
+
+    /// Gives up everything that is not confirmed: each record is reported as never sent, or as
+    /// sent without an answer.
+    pub(super) fn purge(&self) {
+        self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
+    }
+}
+
+/// On a thread of its own: the producer joins its threads, which takes up to a second.
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(producer) = self.producer.take() {
+            std::thread::spawn(move || drop(producer));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One producer in use: opened, watched, given up. A lost one is never revived; the next probe
+//! makes another.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::sink::kafka::client::Client;
+use crate::sink::kafka::rendering::Rendered;
+use crate::sink::kafka::statistics::KafkaMetrics;
+use crate::sink::kafka::topics::Topics;
+use crate::sink::kafka::{KafkaSettings, properties, report};
+use crate::sink::{PublishError, SinkDown, Verdict};
+
+/// How long a producer that has lost every connection may take to find one again before it is
+/// given up: idle connections are closed by the broker, and come back within milliseconds.
+const DOUBT: Duration = Duration::from_secs(1);
+
+/// How long the reports of a producer that was given up are waited for.
+const PURGED: Duration = Duration::from_secs(1);
+
+/// A producer and what is known of its topics.
+#[derive(Debug)]
+pub(super) struct Link {
+    settings: KafkaSettings,
+    client: Arc<Client>,
+    /// Sends one record a batch, made when it is first needed.
+    single: OnceLock<Arc<Client>>,
+    topics: Topics,
+    down: watch::Sender<Option<SinkDown>>,
+}
+
+impl Link {
+    /// Makes a producer and waits until a broker answers it, within the sink's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkDown`]: no broker, a wrong password, a certificate that is not trusted; topics that
+    /// can't be made.
+    pub(super) async fn open(
+        settings: &KafkaSettings,
+        metrics: Arc<KafkaMetrics>,
+    ) -> Result<Self, SinkDown> {
+        let config = properties::client_config(settings);
+        let client = Client::new(&config, Some(metrics)).map_err(SinkDown::new)?;
+        let client = Arc::new(client);
+        until_answered(client.clone(), settings.timeout).await.map_err(|down| {
+            SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
+        })?;
+        Topics::declare(settings, &config).await?;
+        let (down, _) = watch::channel(None);
+        let link = Self {
+            settings: settings.clone(),
+            topics: Topics::new(client.clone()),
+            single: OnceLock::new(),
+            client,
+            down,
+        };
+        link.watch();
+        Ok(link)
+    }
+
+    /// Why nothing may be published on it, if so.
+    pub(super) fn trouble(&self) -> Option<SinkDown> {
+        self.down.borrow().clone()
+    }
+
+    /// Whether a broker answers.
+    ///
+    /// # Errors
+    ///
+    /// Why none does.
+    pub(super) async fn answers(&self) -> Result<(), SinkDown> {
+        self.client.events.forget_losses();
+        until_answered(self.client.clone(), self.settings.timeout).await
+    }
+
+    /// Resolves when it can no longer be published on.
+    pub(super) async fn lost(&self) -> SinkDown {
+        let mut down = self.down.subscribe();
+        let lost = down.wait_for(Option::is_some).await;
+        // The sender lives as long as this link.
+        let lost = lost.ok().and_then(|down| down.clone());
+        lost.unwrap_or_else(|| SinkDown::new("closed"))
+    }
+
+    /// No further publish; those under way end now.
+    pub(super) fn retire(&self, why: SinkDown) {
+        retire(&self.down, &self.client, why);
+    }
+
+    /// Publishes one record and waits for its confirm, at most until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sink::publish`](crate::sink::Sink::publish) says.
+    pub(super) async fn publish(
+        &self,
+        record: &Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        self.topics.look_up(&record.topic, until).await?;
+        let mut result = self.send(&self.client, record, until).await?;
+        if let Err(error) = &result
+            && report::may_mean_a_neighbour(error)
+        {
+            // Alone in its batch it can only be itself that the broker means.
+            let single = self.single()?;
+            result = self.send(&single, record, until).await?;
+        }
+        result.map_err(|error| {
+            if report::unknown_topic(&error) {
+                self.topics.forget(&record.topic);
+            }
+            if self.client.is_fatal() {
+                self.retire(SinkDown::new(format!("its producer failed for good: {error}")));
+            }
+            report::judge(&error, &record.topic)
+        })
+    }
+
+    /// Hands over, and waits for the broker's report; the outer error says that there was none.
+    async fn send(
+        &self,
+        client: &Client,
+        record: &Rendered,
+        until: Instant,
+    ) -> Result<Result<(), KafkaError>, PublishError> {
+        let report = loop {
+            let room = client.events.room.notified();
+            match client.send(record) {
+                Ok(report) => break report,
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
+                    if tokio::time::timeout_at(until, room).await.is_err() {
+                        let detail = "the producer's queue stayed full";
+                        return Err(PublishError::new(Verdict::Down, detail));
+                    }
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        };
+        crate::failpoint::hit("sink::after_handover");
+        let given_up = async {
+            let down = self.lost().await;
+            // The purge reports each record by itself, and tells what was sent from what was not.
+            tokio::time::sleep(PURGED).await;
+            down
+        };
+        tokio::select! {
+            biased;
+            report = report => match report {
+                Ok(result) => Ok(result),
+                Err(_) => Err(unknown("the producer was given up before the confirm")),
+            },
+            down = given_up => Err(unknown(&down.detail)),
+            () = tokio::time::sleep_until(until) => {
+                let why = format!("no confirm within {:?}", self.settings.timeout);
+                self.retire(SinkDown::new(&why));
+                Err(unknown(&why))
+            }
+        }
+    }
+
+    /// The producer that sends one record a batch.
+    fn single(&self) -> Result<Arc<Client>, PublishError> {
+        if let Some(single) = self.single.get() {
+            return Ok(single.clone());
+        }
+        let mut config = properties::client_config(&self.settings);
+        config.set("batch.num.messages", "1");
+        let made =
+            Client::new(&config, None).map_err(|error| PublishError::new(Verdict::Down, error))?;
+        // Another may have been quicker.
+        Ok(self.single.get_or_init(|| Arc::new(made)).clone())
+    }
+
+    /// Gives the link up when every connection is lost and none comes back.
+    fn watch(&self) {
+        let client: Weak<Client> = Arc::downgrade(&self.client);
+        let events = self.client.events.clone();
+        let down = self.down.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = events.trouble.notified() => {}
+                    () = down.closed() => return,
+                }
+                let Some(client) = client.upgrade() else { return };
+                events.forget_losses();
+                if let Err(why) = until_answered(client.clone(), DOUBT).await {
+                    return retire(&down, &client, why);
+                }
+            }
+        });
+    }
+}
+
+async fn until_answered(client: Arc<Client>, limit: Duration) -> Result<(), SinkDown> {
+    let asking = tokio::task::spawn_blocking(move || client.until_answered(limit));
+    asking.await.unwrap_or_else(|panic| Err(SinkDown::new(panic)))
+}
+
+fn retire(down: &watch::Sender<Option<SinkDown>>, client: &Arc<Client>, why: SinkDown) {
+    let was_up = down.send_if_modified(|down| {
+        let was_up = down.is_none();
+        down.get_or_insert(why);
+        was_up
+    });
+    if was_up {
+        client.purge();
+    }
+}
+
+fn unknown(why: &str) -> PublishError {
+    PublishError::new(Verdict::Unknown, why)
+}

@@ -1,0 +1,151 @@
+//! Kafka, through librdkafka's idempotent producer.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `properties` | what the client is told: our defaults, the operator's own, and what must not be |
+//! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
+//! | `link` | one producer: opened, watched, given up |
+//! | `client` | the producer itself, with its callbacks |
+//! | `topics` | look-up of topics before the first record goes to them, and their creation |
+//! | `report` | what a delivery report means for its record |
+//! | `statistics` | librdkafka's own figures as metrics |
+//!
+//! librdkafka reconnects and retries by itself, within the sink's timeout. What goes beyond is
+//! the relay's to repeat: a producer that lost its brokers, left a record unanswered, or met a
+//! fatal error is given up with all that is in it, and the next probe makes another.
+
+mod client;
+mod link;
+mod properties;
+mod rendering;
+mod report;
+mod statistics;
+mod topics;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+pub use properties::WrongProperty;
+
+use crate::config::properties::Properties;
+use crate::config::tree::Topic;
+use crate::ids::SinkName;
+use crate::sink::cloud_events::CloudEvents;
+use crate::sink::kafka::link::Link;
+use crate::sink::kafka::statistics::KafkaMetrics;
+use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+
+/// What an operator decides about a Kafka sink.
+#[derive(Clone, Debug)]
+pub struct KafkaSettings {
+    /// The sink's name.
+    pub name: SinkName,
+    /// Where to begin: `host:port`, several with commas between.
+    pub brokers: String,
+    /// For librdkafka, over our own defaults: TLS, SASL, limits, compression.
+    pub properties: Properties,
+    /// Limit of one publish, and of one connection attempt.
+    pub timeout: Duration,
+    /// Topics to make where they are absent.
+    pub topics: Vec<Topic>,
+    /// Whether and how messages are CloudEvents.
+    pub cloud_events: Option<CloudEvents>,
+}
+
+impl KafkaSettings {
+    /// The defaults of the configuration.
+    pub fn new(name: &str, brokers: &str) -> Self {
+        Self {
+            name: name.into(),
+            brokers: brokers.to_owned(),
+            properties: Properties::default(),
+            timeout: Duration::from_secs(10),
+            topics: Vec::new(),
+            cloud_events: None,
+        }
+    }
+}
+
+/// A Kafka cluster.
+#[derive(Debug)]
+pub struct Kafka {
+    settings: KafkaSettings,
+    /// The link in use; `None` before the first probe and after [`close`](Sink::close).
+    link: watch::Sender<Option<Arc<Link>>>,
+    /// Held while a link is being opened.
+    opening: Mutex<()>,
+    metrics: Arc<KafkaMetrics>,
+}
+
+impl Kafka {
+    /// A sink that connects at its first probe.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongProperty`]: one that librdkafka does not know or accept, or that would break what
+    /// Postrider promises. Nothing is connected to.
+    pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperty> {
+        properties::check(&settings)?;
+        let (link, _) = watch::channel(None);
+        let metrics = Arc::new(KafkaMetrics::new(settings.name.as_str()));
+        Ok(Self { settings, link, opening: Mutex::new(()), metrics })
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        self.link.borrow().clone()
+    }
+}
+
+impl Sink for Kafka {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let until = Instant::now() + self.settings.timeout;
+        let Some(link) = self.link() else {
+            return Err(PublishError::new(Verdict::Down, "not connected"));
+        };
+        if let Some(down) = link.trouble() {
+            return Err(PublishError::new(Verdict::Down, down));
+        }
+        let rendered = rendering::render(message, self.settings.cloud_events.as_ref())?;
+        link.publish(&rendered, until).await
+    }
+
+    async fn probe(&self) -> Result<(), SinkDown> {
+        let _opening = self.opening.lock().await;
+        if let Some(link) = self.link() {
+            if link.trouble().is_none() && link.answers().await.is_ok() {
+                return Ok(());
+            }
+            self.link.send_replace(None);
+            link.retire(SinkDown::new("it did not answer a probe"));
+        }
+        let link = Link::open(&self.settings, self.metrics.clone()).await?;
+        self.link.send_replace(Some(Arc::new(link)));
+        Ok(())
+    }
+
+    async fn lost(&self) -> SinkDown {
+        let mut links = self.link.subscribe();
+        loop {
+            let link = links.borrow_and_update().clone();
+            match link {
+                None => {
+                    // The sender lives as long as this sink.
+                    let _ = links.changed().await;
+                }
+                Some(link) => tokio::select! {
+                    down = link.lost() => return down,
+                    _ = links.changed() => {}
+                },
+            }
+        }
+    }
+
+    async fn close(&self) {
+        if let Some(link) = self.link.send_replace(None) {
+            link.retire(SinkDown::new("closed"));
+        }
+    }
+}

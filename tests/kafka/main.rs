@@ -1,0 +1,11 @@
+//! The tests' own Kafka: that it does what the sink's tests rest on, and how it answers.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod node;
+mod producer;
+mod topic;
+mod wired;

@@ -1,0 +1,222 @@
+//! A Kafka broker of the tests' own: to be stopped, killed, frozen, or configured otherwise.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::options::{DIRECT, Listener, Options};
+
+/// The variable with the folder of the broker's jars.
+const HOME: &str = "POSTRIDER_TEST_KAFKA_HOME";
+
+/// Any 16 bytes in base64; nodes share nothing by which they could meet.
+const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qg";
+
+/// How long a start or a stop may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// One process, broker and controller. It is killed when dropped, and its data goes with it.
+///
+/// It also ends with the test process, however that ends: so it may be kept in a static.
+pub struct Node {
+    dir: TempDir,
+    direct: Listener,
+    listeners: Vec<Listener>,
+    /// `None` while it is stopped.
+    process: Option<Jvm>,
+}
+
+impl Node {
+    /// A broker with [`DIRECT`] alone.
+    pub async fn start() -> Self {
+        Self::with(Options::default()).await
+    }
+
+    /// A broker that takes requests.
+    pub async fn with(options: Options) -> Self {
+        let dir = tempfile::Builder::new().prefix("postrider-kafka-").tempdir().unwrap();
+        let direct = Listener::new(DIRECT, "PLAINTEXT");
+        let data = dir.path().join("data");
+        let properties = options.server_properties(data.to_str().unwrap(), &direct);
+        std::fs::write(dir.path().join("server.properties"), properties).unwrap();
+        let mut node = Self { dir, direct, listeners: options.listeners, process: None };
+        node.format(&options.scram).await;
+        node.start_again().await;
+        node
+    }
+
+    /// `bootstrap.servers` of the listener [`DIRECT`].
+    pub fn brokers(&self) -> String {
+        self.direct.address().to_string()
+    }
+
+    /// Where the clients of a listener are sent.
+    pub fn address(&self, listener: &str) -> SocketAddr {
+        let found = self.listeners.iter().find(|one| one.name == listener);
+        found.unwrap_or_else(|| panic!("no listener {listener}")).advertised()
+    }
+
+    /// Starts it on the same ports, with all that it had stored, and waits until it takes requests.
+    pub async fn start_again(&mut self) {
+        assert!(self.process.is_none(), "it runs");
+        let log = self.dir.path().join("log");
+        // Its word below must be this start's.
+        let _ = std::fs::rename(&log, self.dir.path().join("log.before"));
+        let mut jvm = self.jvm(&log, &["kafka.Kafka", &self.file("server.properties")]);
+        let started = async || {
+            if jvm.has_ended() {
+                return Some(false);
+            }
+            self.log().contains("Kafka Server started").then_some(true)
+        };
+        let started = until("a broker to start", started).await;
+        assert!(started, "the broker ended by itself; its log:\n{}", self.log_tail());
+        self.process = Some(jvm);
+    }
+
+    /// Stops it in good order (SIGTERM).
+    pub async fn stop(&mut self) {
+        let mut jvm = self.process.take().expect("it runs");
+        jvm.signal(Signal::TERM);
+        until("a broker to stop", async || jvm.has_ended().then_some(())).await;
+    }
+
+    /// Ends it at once (SIGKILL); its data stays.
+    pub fn kill(&mut self) {
+        drop(self.process.take().expect("it runs"));
+    }
+
+    /// Stops it where it is (SIGSTOP): connections hang, and do not close.
+    pub fn freeze(&self) {
+        self.running().signal(Signal::STOP);
+    }
+
+    /// Lets it run on (SIGCONT).
+    pub fn thaw(&self) {
+        self.running().signal(Signal::CONT);
+    }
+
+    /// What it has logged since its last start.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+
+    fn running(&self) -> &Jvm {
+        self.process.as_ref().expect("it runs")
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    async fn format(&self, scram: &[(String, String)]) {
+        let properties = self.file("server.properties");
+        let mut arguments = vec!["kafka.tools.StorageTool", "format", "-t", CLUSTER];
+        arguments.extend(["-c", &properties]);
+        let users: Vec<String> = scram
+            .iter()
+            .map(|(name, password)| format!("SCRAM-SHA-256=[name={name},password={password}]"))
+            .collect();
+        arguments.extend(users.iter().flat_map(|user| ["--add-scram", user]));
+        let log = self.dir.path().join("format.log");
+        let mut jvm = self.jvm(&log, &arguments);
+        until("the storage to be formatted", async || jvm.has_ended().then_some(())).await;
+        let formatted = self.dir.path().join("data/meta.properties").exists();
+        assert!(formatted, "not formatted: {}", std::fs::read_to_string(log).unwrap());
+    }
+
+    fn jvm(&self, log: &Path, arguments: &[&str]) -> Jvm {
+        Jvm::launch(self.dir.path(), log, arguments)
+    }
+}
+
+/// Runs `java`, and beside it a watcher, which holds the other end of a pipe from us: when
+/// we end without a word, though it be by SIGKILL, it kills the broker and removes its folder.
+const WATCHED: &str = r#"
+exec 3<&0
+(read -r _ <&3 || { kill -9 $$; sleep 0.2; rm -rf "$0"; }) >/dev/null 2>&1 &
+exec java "$@" 3<&- </dev/null
+"#;
+
+/// A process of Java, killed when dropped.
+struct Jvm {
+    child: Child,
+}
+
+impl Jvm {
+    fn launch(dir: &Path, log: &Path, arguments: &[&str]) -> Self {
+        let settings = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let settings = settings.join("scripts/services/kafka/log4j2.properties");
+        let log = File::create(log).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", WATCHED]).arg(dir).current_dir(dir);
+        // Little memory, and a compiler that is done soon: the machine is shared.
+        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+        command.arg(format!("-Dlog4j2.configurationFile={}", settings.display()));
+        command.arg("-cp").arg(home().join("*")).args(arguments);
+        // By this mark `scripts/services.sh stop` finds what an interrupted test has left.
+        if let Some(services) = std::env::var_os("POSTRIDER_SERVICES_DIR") {
+            command.env("POSTRIDER_SERVICE_OF", services);
+        }
+        command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        Self { child: command.spawn().unwrap() }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Jvm {
+    fn drop(&mut self) {
+        // The watcher's work is done here; it may have ended by itself with the rest.
+        if let Some(mut watcher) = self.child.stdin.take() {
+            let _ = watcher.write_all(b"\n");
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn home() -> PathBuf {
+    let path = std::env::var_os(HOME).map(PathBuf::from).unwrap_or_else(|| {
+        panic!(
+            "{HOME} is not set: run the tests by `make test`, or before this one: \
+             eval \"$(scripts/services.sh env)\""
+        )
+    });
+    let path_is = path.display();
+    assert!(
+        path.is_dir(),
+        "{HOME}={path_is}: `scripts/services.sh install kafka` fetches the jars"
+    );
+    path
+}
+
+/// Waits until `probe` finds what it looks for.
+async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

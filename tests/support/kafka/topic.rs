@@ -1,0 +1,180 @@
+//! A topic of the test's own, and what has arrived there.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use super::record::Record;
+use crate::support::outbox::eventually;
+
+/// How long a broker in good order may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A topic whose name nobody else has.
+pub struct Topic {
+    pub name: String,
+    brokers: String,
+    partitions: i32,
+}
+
+impl Topic {
+    /// One on the shared broker.
+    pub async fn new(partitions: i32) -> Self {
+        Self::with(partitions, &[]).await
+    }
+
+    /// The same with properties of its own, such as `max.message.bytes`.
+    pub async fn with(partitions: i32, properties: &[(&str, &str)]) -> Self {
+        Self::on(&super::brokers(), partitions, properties).await
+    }
+
+    /// The same on another broker, by a listener that asks for no login.
+    pub async fn on(brokers: &str, partitions: i32, properties: &[(&str, &str)]) -> Self {
+        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        Self::named(brokers, &name, partitions, properties).await
+    }
+
+    /// One whose name the test has chosen; it must not exist.
+    pub async fn named(
+        brokers: &str,
+        name: &str,
+        partitions: i32,
+        properties: &[(&str, &str)],
+    ) -> Self {
+        let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
+        let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        for (name, value) in properties {
+            new = new.set(name, value);
+        }
+        let made = topic.admin().create_topics([&new], &patiently()).await.unwrap();
+        made.into_iter().for_each(|made| assert!(made.is_ok(), "{made:?}"));
+        topic.until_led().await;
+        topic
+    }
+
+    /// Everything that is there at the call, in order within each partition, partition by partition.
+    pub async fn read(&self) -> Vec<Record> {
+        let consumer: BaseConsumer = self
+            .config()
+            // Demanded by librdkafka; who assigns by himself joins no group.
+            .set("group.id", "nobody")
+            .set("enable.partition.eof", "true")
+            .set("enable.auto.commit", "false")
+            .set("isolation.level", "read_uncommitted")
+            // Else the word that there is no more comes half a second late.
+            .set("fetch.wait.max.ms", "10")
+            .create()
+            .unwrap();
+        let (name, partitions) = (self.name.clone(), self.partitions);
+        let reading = move || read(&consumer, &name, partitions);
+        tokio::task::spawn_blocking(reading).await.unwrap()
+    }
+
+    /// The same; the messages' ids.
+    pub async fn read_ids(&self) -> Vec<String> {
+        self.read().await.iter().map(|record| record.id().to_owned()).collect()
+    }
+
+    /// Waits until this many records are there, repetitions too.
+    pub async fn until(&self, count: usize) -> Vec<Record> {
+        let found = std::sync::Mutex::new(Vec::new());
+        eventually(&format!("{count} records in {}", self.name), || async {
+            let read = self.read().await;
+            let enough = read.len() >= count;
+            *found.lock().unwrap() = read;
+            enough
+        })
+        .await;
+        found.into_inner().unwrap()
+    }
+
+    /// Sets its properties, all of them, as an operator would, while it is in use.
+    pub async fn alter(&self, properties: &[(&str, &str)]) {
+        let mut change = AlterConfig::new(ResourceSpecifier::Topic(&self.name));
+        for (name, value) in properties {
+            change = change.set(name, value);
+        }
+        let changed = self.admin().alter_configs([&change], &patiently()).await.unwrap();
+        changed.into_iter().for_each(|changed| assert!(changed.is_ok(), "{changed:?}"));
+    }
+
+    /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
+    pub async fn drop(self) {
+        self.delete().await;
+    }
+
+    /// Deletes it while the test goes on.
+    pub async fn delete(&self) {
+        let gone = self.admin().delete_topics(&[&self.name], &patiently()).await.unwrap();
+        gone.into_iter().for_each(|gone| assert!(gone.is_ok(), "{gone:?}"));
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers);
+        config
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.config().create().unwrap()
+    }
+
+    /// A topic is there before its partitions have a leader. A consumer looks, not a producer, who
+    /// would create the topic where the broker lets him.
+    async fn until_led(&self) {
+        let consumer: BaseConsumer = self.config().create().unwrap();
+        let name = self.name.clone();
+        let looking = move || {
+            let deadline = Instant::now() + PATIENCE;
+            while !is_led(&consumer, &name) {
+                assert!(Instant::now() < deadline, "{name} has no leader");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        tokio::task::spawn_blocking(looking).await.unwrap();
+    }
+}
+
+fn is_led(consumer: &BaseConsumer, name: &str) -> bool {
+    let metadata = consumer.fetch_metadata(Some(name), PATIENCE).unwrap();
+    let topic = metadata.topics().iter().find(|topic| topic.name() == name).unwrap();
+    let partitions = topic.partitions();
+    !partitions.is_empty() && partitions.iter().all(|one| one.error().is_none() && one.leader() > 0)
+}
+
+fn patiently() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE))
+}
+
+/// A fetch is answered with what is there when it reaches the broker, so the end that it
+/// reports is not before the end at the call.
+fn read(consumer: &BaseConsumer, topic: &str, partitions: i32) -> Vec<Record> {
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..partitions {
+        assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+    }
+    consumer.assign(&assignment).unwrap();
+    let mut found = Vec::new();
+    let mut unread: HashSet<i32> = (0..partitions).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while !unread.is_empty() {
+        assert!(Instant::now() < deadline, "{topic}: partitions never read to the end: {unread:?}");
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => found.push(Record::of(&message)),
+            Some(Err(KafkaError::PartitionEOF(partition))) => _ = unread.remove(&partition),
+            // A connection that ended: librdkafka makes another.
+            None | Some(Err(KafkaError::MessageConsumption(_))) => {}
+            Some(Err(error)) => panic!("{topic}: {error}"),
+        }
+    }
+    found.sort_by_key(|record| (record.partition, record.offset));
+    found
+}

@@ -1,0 +1,107 @@
+//! A broker behind many wires: each test takes one, which it may cut, hold or delay.
+//!
+//! A Kafka client leaves its `bootstrap.servers` for the address that the broker names, so a
+//! proxy must be known to the broker: each of these listeners names the wire in front of it.
+
+use std::ops::Deref;
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+
+use super::node::Node;
+use super::options::{Listener, Options};
+use super::topic::Topic;
+use crate::support::wire::Wire;
+
+/// More than tests that run at the same time; whoever finds none left waits.
+const WIRES: usize = 16;
+
+/// The tests' own runtimes end with each test, and with them what they carry; the wires stay.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+
+/// The node of this test binary, from the first who needs it to the process's end.
+static SHARED: OnceCell<Shared> = OnceCell::const_new();
+
+struct Shared {
+    node: Node,
+    wires: Vec<Wire>,
+    free: Mutex<Vec<usize>>,
+    count: Semaphore,
+}
+
+/// Exclusive use of a wire to the binary's broker, who goes on serving all others.
+///
+/// What is done by [`Wire`]'s methods is undone when this value is dropped.
+pub struct Wired {
+    number: usize,
+    shared: &'static Shared,
+    _permit: SemaphorePermit<'static>,
+}
+
+impl Wired {
+    /// Takes a wire; the first call starts the broker.
+    pub async fn take() -> Self {
+        let shared = SHARED.get_or_init(Shared::start).await;
+        let permit = shared.count.acquire().await.unwrap();
+        let number = shared.free.lock().unwrap().pop().expect("one for each permit");
+        Self { number, shared, _permit: permit }
+    }
+
+    /// `bootstrap.servers` of who is to go by this wire.
+    pub fn brokers(&self) -> String {
+        self.address().to_string()
+    }
+
+    /// `bootstrap.servers` of the same broker by no wire.
+    pub fn direct(&self) -> String {
+        self.shared.node.brokers()
+    }
+
+    /// A topic on this broker, made and read by no wire.
+    pub async fn topic(&self, partitions: i32) -> Topic {
+        self.topic_with(partitions, &[]).await
+    }
+
+    /// The same with properties of its own.
+    pub async fn topic_with(&self, partitions: i32, properties: &[(&str, &str)]) -> Topic {
+        Topic::on(&self.direct(), partitions, properties).await
+    }
+}
+
+impl Deref for Wired {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        &self.shared.wires[self.number]
+    }
+}
+
+impl Drop for Wired {
+    fn drop(&mut self) {
+        self.refuse(false);
+        self.delay(Duration::ZERO);
+        self.cut();
+        self.freeze(false);
+        self.shared.free.lock().unwrap().push(self.number);
+    }
+}
+
+impl Shared {
+    async fn start() -> Self {
+        // Nobody kills this one, and a machine that is slow for once must not cost it its lead.
+        let mut options = Options::default().property("broker.session.timeout.ms", "30000");
+        let mut wires = Vec::new();
+        for number in 0..WIRES {
+            let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
+            let wire = RUNTIME.spawn(Wire::to(listener.address())).await.unwrap();
+            options = options.listener(listener.advertised_at(wire.address()));
+            wires.push(wire);
+        }
+        let node = Node::with(options).await;
+        let free = Mutex::new((0..WIRES).rev().collect());
+        Self { node, wires, free, count: Semaphore::new(WIRES) }
+    }
+}
