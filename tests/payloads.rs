@@ -15,6 +15,8 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Document, doc};
 use lapin::types::AMQPValue;
 use serde_json::Value;
+use support::kafka::brokers;
+use support::kafka::topic::Topic;
 use support::outbox::{TestOutbox, record};
 use support::payloads::{self, Arrived};
 use support::process::Postrider;
@@ -54,6 +56,31 @@ async fn a_queue_gets_of_every_kind_what_the_contract_says() {
     });
     payloads::judge(&outbox, &cases, &found.collect(), Some(b"")).await;
     vhost.drop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_gets_of_every_kind_what_the_contract_says() {
+    let outbox = TestOutbox::new().await;
+    let topic = Topic::new(3).await;
+    let cases = payloads::all();
+    outbox.collections.records().insert_many(payloads::records(&cases)).await.unwrap();
+
+    let sink = [
+        "sinks.kafka.kind=kafka".to_owned(),
+        format!("sinks.kafka.brokers=[{:?}]", brokers()),
+        format!("sinks.kafka.topic={}", topic.name),
+    ];
+    let mut relay = Postrider::start(&[mongo_settings(&outbox.database), sink.to_vec()].concat());
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, cases.len() as u64).await;
+    relay.stop().await;
+
+    let found = topic.read().await.into_iter().map(|record| {
+        let content_type = record.header("content-type").unwrap().to_owned();
+        (record.id().to_owned(), Arrived { content_type, body: record.payload })
+    });
+    payloads::judge(&outbox, &cases, &found.collect(), None).await;
+    topic.drop().await;
     outbox.drop().await;
 }
 
