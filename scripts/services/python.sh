@@ -10,7 +10,7 @@ python_binary() { [[ -x $python_dir/python ]] && echo "$python_dir/python"; }
 
 python_packages() { python_binary >/dev/null || wheel_packages; }
 
-# Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part, and this needs no more than pip.
+# Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part; this needs no more than pip.
 python_install() {
   python_binary >/dev/null && return
   local start part=$python_dir.part
@@ -19,8 +19,8 @@ python_install() {
     die python "python3 is $(python3 --version); Python $PYTHON_MINIMUM or newer is needed"
   say python "fetching pymongo and cloudevents…"
   rm -rf "$part" && mkdir -p "$part"
-  quietly python "$logs/install-python.log" python3 -m pip install --target "$part/packages" --no-deps --require-hashes \
-    --no-cache-dir --only-binary=:all: --requirement "$python_requirements" ||
+  quietly python "$logs/install-python.log" python3 -m pip install --target "$part/packages" --no-deps \
+    --require-hashes --no-cache-dir --only-binary=:all: --requirement "$python_requirements" ||
     die python "the packages could not be fetched; pip must reach its index"
   # Names its Python, and keeps out whatever else that one has.
   # shellcheck disable=SC2016 # for the script to expand
