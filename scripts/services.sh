@@ -9,7 +9,7 @@
 #   scripts/services.sh clean   [NAME…]   remove the data of stopped servers
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
-# Names: mongodb rabbitmq kafka prometheus (servers), mongosh toolchain (only installed). Without names: all of them.
+# Names: mongodb rabbitmq kafka prometheus (servers), mongosh python toolchain (only installed). Without names: all.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
 # scripts/versions.env; a variable of the same name in the environment wins.
@@ -20,7 +20,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/services/common.sh"
 
 servers=(mongodb rabbitmq kafka prometheus)
-tools=(mongosh toolchain)
+tools=(mongosh python toolchain)
 
 # shellcheck source=services/wheel.sh
 source "$here/services/wheel.sh"

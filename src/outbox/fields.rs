@@ -5,6 +5,8 @@
     reason = "each constant is the name that it holds; section 1 explains them"
 )]
 
+use bson::{Document, doc};
+
 pub const ID: &str = "_id";
 pub const KEY: &str = "key";
 pub const TYPE: &str = "type";
@@ -37,3 +39,8 @@ pub const DEAD: &str = "dead";
 
 /// Deliveries charged are never counted beyond this.
 pub const ATTEMPT_LIMIT: i32 = 1_000_000;
+
+/// What matches this very text: a plain equality matches an array that holds it as well.
+pub(crate) fn exactly(text: &str) -> Document {
+    doc! { "$eq": text, "$not": { "$type": "array" } }
+}

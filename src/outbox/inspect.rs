@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
-    DEAD, DONE, HEADERS, ID, KEY, PAYLOAD, PENDING, SCHEDULED, SEQ, STATUS, TYPE,
+    DEAD, DONE, HEADERS, ID, KEY, PAYLOAD, PENDING, SCHEDULED, SEQ, STATUS, TYPE, exactly,
 };
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::repair::SCHEDULED_INDEX;
@@ -113,7 +113,7 @@ impl Inspector {
             { "$gt": [&seq, NO_SEQ] },
         ] };
         let pipeline = [
-            doc! { "$match": { STATUS: PENDING } },
+            doc! { "$match": { STATUS: exactly(PENDING) } },
             doc! { "$group": {
                 ID: Bson::Null,
                 "count": { "$sum": 1 },
@@ -143,7 +143,10 @@ impl Inspector {
     ///
     /// Those of the store.
     pub async fn invalid(&self) -> Result<u64, StoreError> {
-        let filter = doc! { STATUS: { "$nin": [PENDING, SCHEDULED, DONE, DEAD] } };
+        let filter = doc! { "$or": [
+            { STATUS: { "$nin": [PENDING, SCHEDULED, DONE, DEAD] } },
+            { STATUS: { "$type": "array" } },
+        ] };
         let records = self.collections.records();
         let counting = records.count_documents(filter);
         within("count invalid records", limits::SURVEY, counting.into_future()).await
@@ -199,8 +202,9 @@ impl Inspector {
 
     async fn count(&self, status: &str, index: &str) -> Result<u64, StoreError> {
         let records = self.collections.records();
-        let counting =
-            records.count_documents(doc! { STATUS: status }).hint(Hint::Name(index.to_owned()));
+        let counting = records
+            .count_documents(doc! { STATUS: exactly(status) })
+            .hint(Hint::Name(index.to_owned()));
         within("count records", limits::SURVEY, counting.into_future()).await
     }
 

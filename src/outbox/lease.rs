@@ -147,7 +147,8 @@ impl Leaser {
                 "$and": [
                     { "$or": [
                         { LEASE_UNTIL: { "$not": { "$type": "date" } } },
-                        { LEASE_ID: { "$not": { "$type": "binData" } } },
+                        { LEASE_ID: { "$not": uuids() } },
+                        { LEASE_ID: { "$type": "array" } },
                         { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
                         { LEASE_ID: mine.clone() },
                     ] },
@@ -175,6 +176,12 @@ impl Leaser {
         let millis = i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX);
         doc! { "$add": ["$$NOW", millis] }
     }
+}
+
+/// What matches a UUID: the server orders binaries by length, then by subtype, then by bytes.
+fn uuids() -> Document {
+    let uuid = |byte| bson::Uuid::from_bytes([byte; 16]);
+    doc! { "$gte": uuid(0), "$lte": uuid(u8::MAX) }
 }
 
 /// `attempt + 1`, where what is no count (another type, negative, a fraction) is zero.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`fields`], [`collections`] | the names of the contract |
 //! | [`enqueue`] | inserts a record in the caller's transaction |
-//! | [`record`], [`content`], [`payload`] | reads a record: what the relay needs, what the producer wrote |
+//! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
 //! | [`snapshot`], [`position`] | reads what is pending, as of one point in time |
 //! | [`lease`] | takes records, by the server's clock |
 //! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
@@ -17,6 +17,7 @@
 pub mod collections;
 pub mod content;
 pub mod enqueue;
+mod extjson;
 pub mod fields;
 pub mod inspect;
 pub mod lease;

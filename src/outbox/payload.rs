@@ -1,7 +1,8 @@
 //! A record's payload as bytes, by its BSON type (contract, section 1).
 
-use bson::Bson;
 use bson::raw::RawBsonRef;
+
+use crate::outbox::extjson;
 
 /// What goes on the wire, and the content type that goes with it unless the
 /// producer named one.
@@ -27,12 +28,7 @@ pub fn render(value: RawBsonRef<'_>) -> Result<Payload, String> {
         RawBsonRef::Binary(binary) => (Some(binary.bytes.to_vec()), "application/octet-stream"),
         RawBsonRef::String(text) => (Some(text.as_bytes().to_vec()), "text/plain; charset=utf-8"),
         RawBsonRef::Null => (None, "application/json"),
-        other => {
-            let value = Bson::try_from(other).map_err(|error| error.to_string())?;
-            let json = serde_json::to_vec(&value.into_relaxed_extjson())
-                .map_err(|error| error.to_string())?;
-            (Some(json), "application/json")
-        }
+        other => (Some(extjson::relaxed(other)?), "application/json"),
     };
     Ok(Payload { bytes, content_type })
 }
@@ -41,7 +37,7 @@ pub fn render(value: RawBsonRef<'_>) -> Result<Payload, String> {
 mod tests {
     use bson::oid::ObjectId;
     use bson::raw::RawDocumentBuf;
-    use bson::{Binary, DateTime, bson, doc};
+    use bson::{Binary, Bson, DateTime, bson, doc};
 
     use super::*;
 

@@ -11,7 +11,7 @@ use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
     BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, KEY, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION,
-    PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT,
+    PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
 };
 use crate::outbox::lease::bson_ids;
 use crate::outbox::position::NO_SEQ;
@@ -110,6 +110,7 @@ impl Repairs {
                     STATUS: PENDING,
                     "$or": [
                         { SEQ: { "$not": { "$type": "timestamp" } } },
+                        { SEQ: { "$type": "array" } },
                         { SEQ: Bson::Timestamp(NO_SEQ) },
                     ],
                 },
@@ -131,12 +132,12 @@ impl Repairs {
     /// Those of the store; what was not promoted is due still.
     pub async fn promote(&self, limit: usize) -> Result<Promoted, StoreError> {
         let visible_at = format!("${VISIBLE_AT}");
-        let due = doc! { STATUS: SCHEDULED, "$expr": { "$lte": [&visible_at, "$$NOW"] } };
+        let due = doc! { STATUS: exactly(SCHEDULED), "$expr": { "$lte": [&visible_at, "$$NOW"] } };
         let mut ids = self.scheduled(due, limit).await?;
         if ids.len() < limit {
             // The kinds that sort after a date, by the index as well.
             let after_dates = doc! {
-                STATUS: SCHEDULED,
+                STATUS: exactly(SCHEDULED),
                 "$expr": { "$gt": [&visible_at, Bson::DateTime(DateTime::MAX)] },
             };
             ids.extend(self.scheduled(after_dates, limit - ids.len()).await?);
@@ -262,7 +263,7 @@ impl Repairs {
     async fn next_due(&self) -> Result<Option<DateTime>, StoreError> {
         let records = self.collections.records().clone_with_type::<Document>();
         let find = records
-            .find_one(doc! { STATUS: SCHEDULED, VISIBLE_AT: { "$type": "date" } })
+            .find_one(doc! { STATUS: exactly(SCHEDULED), VISIBLE_AT: { "$type": "date" } })
             .projection(doc! { VISIBLE_AT: 1 })
             .sort(doc! { VISIBLE_AT: 1 })
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
@@ -284,5 +285,6 @@ impl Repairs {
 
 /// A partition that is believed: any integral number from 0 to 255.
 fn stamped() -> Document {
-    doc! { PARTITION: { "$in": (0..i32::from(PARTITIONS)).collect::<Vec<_>>() } }
+    let numbers: Vec<i32> = (0..i32::from(PARTITIONS)).collect();
+    doc! { PARTITION: { "$in": numbers, "$not": { "$type": "array" } } }
 }

@@ -16,7 +16,7 @@ use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
 use crate::outbox::collections::Collections;
-use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS};
+use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use crate::outbox::position::{Position, Segment};
 use crate::outbox::record::{LaneKey, Record};
 use crate::partition::PARTITIONS;
@@ -144,7 +144,7 @@ impl Snapshot {
         key: &str,
         room: Room,
     ) -> Result<Vec<Record>, StoreError> {
-        let filter = doc! { STATUS: PENDING, PARTITION: i32::from(partition), KEY: key };
+        let filter = doc! { STATUS: exactly(PENDING), PARTITION: i32::from(partition), KEY: key };
         self.find("read a lane", filter, lane_order(), room).await
     }
 
@@ -158,7 +158,7 @@ impl Snapshot {
         keys: Option<&[Bson]>,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let mut filter = doc! { STATUS: PENDING, PARTITION: Bson::Null };
+        let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: Bson::Null };
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
         }
@@ -178,7 +178,8 @@ impl Snapshot {
     /// Those of the store.
     pub async fn misstamped(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
         let valid = std::iter::once(Bson::Null).chain((0..i32::from(PARTITIONS)).map(Bson::Int32));
-        let filter = doc! { STATUS: PENDING, PARTITION: { "$nin": valid.collect::<Vec<_>>() } };
+        let filter =
+            doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid.collect::<Vec<_>>() } };
         let room = Room { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
@@ -277,7 +278,7 @@ fn lane_order() -> Document {
 }
 
 fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
-    let mut filter = doc! { STATUS: PENDING, PARTITION: segment.partitions };
+    let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: segment.partitions };
     let mut key = segment.key.unwrap_or_default();
     // An equality on key needs no list: it is never a key to be passed over.
     if !key.contains_key("$eq") {

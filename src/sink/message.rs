@@ -87,3 +87,15 @@ pub enum HeaderValue {
     /// AMQP void, Kafka null.
     Null,
 }
+
+/// The name of a double that is no finite number, as extended JSON has it; `None` for all others.
+///
+/// JSON has no such number, and Erlang neither: RabbitMQ closes the connection on one.
+pub(crate) fn name_of_non_finite(number: f64) -> Option<&'static str> {
+    match number {
+        _ if number.is_nan() => Some("NaN"),
+        f64::INFINITY => Some("Infinity"),
+        f64::NEG_INFINITY => Some("-Infinity"),
+        _ => None,
+    }
+}

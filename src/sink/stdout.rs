@@ -12,10 +12,12 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bson::DateTime;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, watch};
 
+use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// A writer of lines. A message counts as delivered when its line was flushed.
@@ -104,7 +106,7 @@ impl Output {
 impl Sink for Stdout {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         self.shared.check().map_err(|down| PublishError::new(Verdict::Down, down))?;
-        let mut line = line(&message).to_string();
+        let mut line = line(&message);
         line.push('\n');
         let shared = self.shared.clone();
         // A task of its own: a line begun is ended, whoever has stopped waiting.
@@ -149,7 +151,7 @@ impl Sink for Stdout {
 }
 
 /// The line's object, its fields in the contract's order (section 3).
-fn line(message: &Message) -> Value {
+fn line(message: &Message) -> String {
     let mut line = Map::new();
     line.insert("id".into(), json!(message.id));
     line.insert("key".into(), json!(message.key));
@@ -163,22 +165,43 @@ fn line(message: &Message) -> Value {
     }
     line.insert("headers".into(), Value::Object(headers));
     line.insert("timestamp".into(), json!(message.timestamp.and_then(rfc3339)));
+    let mut line = Value::Object(line).to_string();
+    // The payload is JSON already.
+    line.pop();
     let (name, payload) = payload(message);
-    line.insert(name.into(), payload);
-    Value::Object(line)
+    line + &format!(r#","{name}":{payload}}}"#)
 }
 
-fn payload(message: &Message) -> (&'static str, Value) {
-    let Some(bytes) = &message.payload else { return ("payload", Value::Null) };
+/// The field's name, and its value as JSON.
+fn payload(message: &Message) -> (&'static str, String) {
+    let Some(bytes) = &message.payload else { return ("payload", "null".into()) };
+    let text = std::str::from_utf8(bytes).ok();
     if is_json(&message.content_type)
-        && let Ok(value) = serde_json::from_slice(bytes)
+        && let Some(json) = text.and_then(compact)
     {
-        return ("payload", value);
+        return ("payload", json);
     }
-    match std::str::from_utf8(bytes) {
-        Ok(text) if message.content_type.starts_with("text/") => ("payload", json!(text)),
-        _ => ("payloadBase64", json!(BASE64.encode(bytes))),
+    match text {
+        Some(text) if message.content_type.starts_with("text/") => {
+            ("payload", json!(text).to_string())
+        }
+        _ => ("payloadBase64", json!(BASE64.encode(bytes)).to_string()),
     }
+}
+
+/// JSON without the space between its tokens, so on one line; `None` where it is no JSON.
+///
+/// Its tokens stay as they are: a number keeps its digits, and no depth is too much.
+fn compact(text: &str) -> Option<String> {
+    serde_json::from_str::<IgnoredAny>(text).ok()?;
+    let (mut in_string, mut escaped) = (false, false);
+    let is_token = |character: &char| {
+        let ends_or_begins = *character == '"' && !escaped;
+        escaped = in_string && *character == '\\' && !escaped;
+        in_string ^= ends_or_begins;
+        in_string || !character.is_ascii_whitespace()
+    };
+    Some(text.chars().filter(is_token).collect())
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -191,7 +214,10 @@ fn header(value: &HeaderValue) -> Value {
         HeaderValue::String(text) => json!(text),
         HeaderValue::Int32(number) => json!(number),
         HeaderValue::Int64(number) => json!(number),
-        HeaderValue::Double(number) => json!(number),
+        HeaderValue::Double(number) => match name_of_non_finite(*number) {
+            None => json!(number),
+            Some(name) => json!(name),
+        },
         HeaderValue::Bool(value) => json!(value),
         HeaderValue::Date(millis) => {
             json!(DateTime::from_millis(*millis).try_to_rfc3339_string().ok())
@@ -232,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_fields_of_the_contract_in_their_order() {
-        let line = line(&message("application/json", Some(br#"{"b":1,"a":2}"#))).to_string();
+        let line = line(&message("application/json", Some(br#"{"b":1,"a":2}"#)));
 
         let expected = r#"{"id":"1","key":null,"type":"T","destination":"d","contentType":"application/json","headers":{"n":7},"timestamp":"1970-01-01T00:00:01Z","payload":{"b":1,"a":2}}"#;
         assert_eq!(line, expected);
@@ -241,13 +267,34 @@ mod tests {
     #[test]
     fn a_payload_is_json_or_text_or_base64() {
         for (content_type, payload_bytes, expected) in [
-            ("text/plain; charset=utf-8", Some(&b"hi"[..]), ("payload", json!("hi"))),
-            ("application/octet-stream", Some(&b"hi"[..]), ("payloadBase64", json!("aGk="))),
-            ("application/json", Some(&b"{broken"[..]), ("payloadBase64", json!("e2Jyb2tlbg=="))),
-            ("application/vnd.x+json", Some(&b"1"[..]), ("payload", json!(1))),
-            ("application/json", None, ("payload", Value::Null)),
+            ("text/plain; charset=utf-8", Some(&b"hi"[..]), ("payload", r#""hi""#)),
+            ("application/octet-stream", Some(&b"hi"[..]), ("payloadBase64", r#""aGk=""#)),
+            ("application/json", Some(&b"{broken"[..]), ("payloadBase64", r#""e2Jyb2tlbg==""#)),
+            ("application/json", Some(&b"\"\xff\""[..]), ("payloadBase64", r#""Iv8i""#)),
+            ("application/vnd.x+json", Some(&b"1"[..]), ("payload", "1")),
+            ("application/json", None, ("payload", "null")),
         ] {
-            assert_eq!(payload(&message(content_type, payload_bytes)), expected);
+            let (name, value) = payload(&message(content_type, payload_bytes));
+
+            assert_eq!((name, value.as_str()), expected);
         }
+    }
+
+    #[test]
+    fn json_of_many_lines_goes_on_one_and_keeps_its_tokens() {
+        for (text, expected) in [
+            ("{\r\n\t\"a b\" : [ 1.50, 1e400 ]\n}\n", r#"{"a b":[1.50,1e400]}"#),
+            (r#"[ "\\", " \" " , "\\\" " ]"#, r#"["\\"," \" ","\\\" "]"#),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ] {
+            assert_eq!(compact(text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn json_of_any_depth_is_json() {
+        let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+
+        assert_eq!(compact(&deep).unwrap(), deep);
     }
 }

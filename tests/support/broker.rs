@@ -17,8 +17,14 @@ pub struct Broker {
 impl Broker {
     /// Starts a node on a free port.
     pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// The same with more lines in its `rabbitmq.conf`.
+    pub async fn start_with(lines: &str) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let broker = Self { folder: TempDir::new().unwrap(), port };
+        std::fs::write(broker.folder.path().join("extra.conf"), lines).unwrap();
         broker.begin().await;
         broker
     }

@@ -7,6 +7,7 @@ use bson::DateTime;
 use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::sink::cloud_events::CloudEvents;
+use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
 /// What a topic's name has at most.
@@ -115,7 +116,9 @@ fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
         HeaderValue::String(text) => text.clone(),
         HeaderValue::Int32(number) => number.to_string(),
         HeaderValue::Int64(number) => number.to_string(),
-        HeaderValue::Double(number) => number.to_string(),
+        HeaderValue::Double(number) => {
+            name_of_non_finite(*number).map_or_else(|| number.to_string(), str::to_owned)
+        }
         HeaderValue::Bool(value) => value.to_string(),
         HeaderValue::Date(millis) => DateTime::from_millis(*millis)
             .try_to_rfc3339_string()
@@ -215,6 +218,7 @@ mod tests {
         for (value, expected) in [
             (HeaderValue::Int64(-5), Some(&b"-5"[..])),
             (HeaderValue::Double(0.5), Some(b"0.5")),
+            (HeaderValue::Double(f64::NEG_INFINITY), Some(b"-Infinity")),
             (HeaderValue::Bool(true), Some(b"true")),
             (HeaderValue::Date(-1_000), Some(b"1969-12-31T23:59:59Z")),
             (HeaderValue::Binary(vec![0, 255]), Some(&[0, 255])),

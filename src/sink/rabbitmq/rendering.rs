@@ -7,6 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use crate::sink::cloud_events::CloudEvents;
+use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
 /// `delivery_mode` of a message that survives a restart of the broker.
@@ -118,7 +119,10 @@ fn amqp_value(value: HeaderValue) -> AMQPValue {
         HeaderValue::String(value) => text(value),
         HeaderValue::Int32(value) => AMQPValue::LongInt(value),
         HeaderValue::Int64(value) => AMQPValue::LongLongInt(value),
-        HeaderValue::Double(value) => AMQPValue::Double(value),
+        HeaderValue::Double(value) => match name_of_non_finite(value) {
+            None => AMQPValue::Double(value),
+            Some(name) => text(name.to_owned()),
+        },
         HeaderValue::Bool(value) => AMQPValue::Boolean(value),
         HeaderValue::Date(millis) => match u64::try_from(millis) {
             Ok(millis) => AMQPValue::Timestamp(millis / 1_000),
@@ -205,6 +209,8 @@ mod tests {
             (HeaderValue::Int32(-1), AMQPValue::LongInt(-1)),
             (HeaderValue::Int64(1 << 40), AMQPValue::LongLongInt(1 << 40)),
             (HeaderValue::Double(0.5), AMQPValue::Double(0.5)),
+            (HeaderValue::Double(-f64::INFINITY), AMQPValue::LongString("-Infinity".into())),
+            (HeaderValue::Double(-f64::NAN), AMQPValue::LongString("NaN".into())),
             (HeaderValue::Bool(true), AMQPValue::Boolean(true)),
             (HeaderValue::Date(2_500), AMQPValue::Timestamp(2)),
             (HeaderValue::Date(-1_000), AMQPValue::LongString("1969-12-31T23:59:59Z".into())),

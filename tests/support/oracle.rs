@@ -1,0 +1,30 @@
+//! Other implementations, asked by a Python that `scripts/services.sh` installs.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// The variable with that Python.
+const PYTHON: &str = "POSTRIDER_TEST_PYTHON";
+
+/// Runs `tests/oracle/<script>`, which reads JSON and answers with JSON.
+pub async fn ask(script: &str, arguments: &[&str], question: &Value) -> Value {
+    let python = std::env::var(PYTHON);
+    let python =
+        python.unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(script);
+    let mut command = Command::new(python);
+    command.arg(script).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let question = question.to_string();
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut child = command.spawn().unwrap();
+        // All of it is read before anything is answered.
+        child.stdin.take().unwrap().write_all(question.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    });
+    let ended = asking.await.unwrap();
+    assert!(ended.status.success(), "its own words are on standard error");
+    serde_json::from_slice(&ended.stdout).unwrap()
+}
