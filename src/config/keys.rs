@@ -10,11 +10,13 @@ pub enum Holds {
     Value,
     /// Whatever stands below it too.
     Tree,
+    /// Text, or a TOML list of texts.
+    Texts,
     /// Texts by names that may have dots.
     Properties,
 }
 
-use Holds::{Properties, Text, Tree, Value};
+use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
 pub const KEYS: [(&str, Holds); 68] = [
@@ -57,7 +59,7 @@ pub const KEYS: [(&str, Holds); 68] = [
     ("sinks.*.routing_key", Text),
     ("sinks.*.mandatory", Value),
     ("sinks.*.declare", Tree),
-    ("sinks.*.brokers", Tree),
+    ("sinks.*.brokers", Texts),
     ("sinks.*.topic", Text),
     ("sinks.*.properties.*", Properties),
     ("sinks.*.cloudevents", Value),
@@ -132,7 +134,7 @@ fn matches(pattern: &str, holds: Holds, path: &[String]) -> bool {
     let parts: Vec<&str> = pattern.split('.').collect();
     let long_enough = match holds {
         Tree | Properties => path.len() >= parts.len(),
-        Text | Value => path.len() == parts.len(),
+        Text | Texts | Value => path.len() == parts.len(),
     };
     long_enough && fits(&parts, &path[..parts.len()])
 }

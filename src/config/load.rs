@@ -303,6 +303,10 @@ impl Layers {
                 return Ok(());
             }
             Some(Holds::Text | Holds::Properties) => Value::String(text.to_owned()),
+            Some(Holds::Texts) => match read_value(text) {
+                Some(list @ Value::Array(_)) => list,
+                _ => Value::String(text.to_owned()),
+            },
             Some(Holds::Value | Holds::Tree) => {
                 read_value(text).ok_or_else(|| LoadError::Value {
                     key: path.join("."),

@@ -6,8 +6,9 @@ use crate::failpoint;
 use crate::outbox::content::Content;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::Record;
+use crate::relay::gate::Pass;
 use crate::relay::held::Held;
-use crate::relay::shared::Shared;
+use crate::relay::shared::{Outlet, Shared};
 use crate::routing::{Routed, Undeliverable};
 use crate::sink::{HeaderValue, Message, Sink, SinkDown, Verdict};
 
@@ -33,18 +34,53 @@ pub enum Delivery {
     Interrupted,
 }
 
+/// A record at the open door of its sink.
+pub(super) struct Admitted<'a, S> {
+    sink: String,
+    outlet: &'a Outlet<S>,
+    message: Message,
+    _pass: Pass,
+}
+
+impl<S> Admitted<'_, S> {
+    /// Sink and destination: within both a broker keeps what it is given in order.
+    pub(super) fn way(&self) -> (String, String) {
+        (self.sink.clone(), self.message.address.destination.clone())
+    }
+}
+
 impl<S: Sink> Shared<S> {
     /// Publishes one record, if it has an address, its sink is up and its lease has budget.
     pub async fn deliver(&self, held: &Held, alone: bool) -> Delivered {
-        let (sink, message) = match self.message(&held.record) {
-            Ok(addressed) => addressed,
-            Err(reason) => {
-                let outcome = Delivery::Undeliverable(reason);
-                return Delivered { sink: String::new(), outcome };
-            }
+        match self.admit(held, alone).await {
+            Ok(admitted) => self.send(admitted, held, alone).await,
+            Err(delivered) => delivered,
+        }
+    }
+
+    /// The first half: address and gate.
+    ///
+    /// # Errors
+    ///
+    /// What the delivery came to, where it is not published.
+    pub(super) async fn admit(
+        &self,
+        held: &Held,
+        alone: bool,
+    ) -> Result<Admitted<'_, S>, Delivered> {
+        let (sink, message) = self.message(&held.record).map_err(|reason| Delivered {
+            sink: String::new(),
+            outcome: Delivery::Undeliverable(reason),
+        })?;
+        let Some(outlet) = self.outlets.get(&sink) else {
+            let detail = format!("sink {sink:?} is not configured");
+            let outcome = Delivery::Undeliverable(DeadReason::Unroutable(detail));
+            return Err(Delivered { sink, outcome });
         };
-        let outcome = self.publish(&sink, message, held, alone).await;
-        Delivered { sink, outcome }
+        match outlet.gate.enter(alone).await {
+            Some(pass) => Ok(Admitted { sink, outlet, message, _pass: pass }),
+            None => Err(Delivered { sink, outcome: Delivery::Interrupted }),
+        }
     }
 
     /// The name of the sink that a record goes to; `None` where it has none.
@@ -52,12 +88,25 @@ impl<S: Sink> Shared<S> {
         self.message(record).ok().map(|(sink, _)| sink)
     }
 
-    async fn publish(&self, sink: &str, message: Message, held: &Held, alone: bool) -> Delivery {
-        let Some(outlet) = self.outlets.get(sink) else {
-            let detail = format!("sink {sink:?} is not configured");
-            return Delivery::Undeliverable(DeadReason::Unroutable(detail));
-        };
-        let Some(_pass) = outlet.gate.enter(alone).await else { return Delivery::Interrupted };
+    /// The second half: publish, and what became of it.
+    pub(super) async fn send(
+        &self,
+        admitted: Admitted<'_, S>,
+        held: &Held,
+        alone: bool,
+    ) -> Delivered {
+        let Admitted { sink, outlet, message, _pass } = admitted;
+        let outcome = self.publish(outlet, message, held, alone).await;
+        Delivered { sink, outcome }
+    }
+
+    async fn publish(
+        &self,
+        outlet: &Outlet<S>,
+        message: Message,
+        held: &Held,
+        alone: bool,
+    ) -> Delivery {
         // Judged as late as can be: no publish starts after the lease has ended.
         if !held.may_start() {
             return Delivery::Interrupted;

@@ -2,10 +2,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -181,53 +182,79 @@ impl Lane {
         self.conclude(shared, held, delivery).await
     }
 
-    /// Several records of one sink, handed over in order, `window` unconfirmed at a time
-    /// (`sinks.<name>.key_window`): what fails lets those that were under way behind it go before
-    /// it, which is the operator's choice. Nothing new begins after a failure.
+    /// Records with several unconfirmed at a time (`sinks.<name>.key_window`): what fails lets
+    /// those that were under way behind it go before it, which is the operator's choice.
+    ///
+    /// Everything else keeps its order. The first on a way (sink and destination) is confirmed
+    /// before the second is begun: after that a sink hands over what it is given at once, and here
+    /// it is given one after the other. Nothing new begins after a failure.
     async fn deliver_several<S: Sink>(
         self: &Arc<Self>,
         shared: &Shared<S>,
         first: Held,
         window: usize,
     ) -> Option<LaneEnd> {
-        let sink = shared.sink_of(&first.record);
         let mut end = None;
         let mut next = Some(first);
+        let mut known_way = None;
         let mut under_way = FuturesUnordered::new();
         loop {
-            while end.is_none() && !shared.is_stopping() && under_way.len() < window {
-                let held = match next.take() {
-                    Some(held) => held,
-                    None => match self.next(shared) {
-                        Next::Publish(held) => *held,
-                        Next::Await | Next::End => break,
-                    },
-                };
-                if shared.sink_of(&held.record) != sink {
-                    // On another sink nothing keeps them in order but the confirm.
-                    self.state().waiting.push_front(held);
-                    break;
-                }
+            while end.is_none() && under_way.len() < window {
+                let Some(held) = next.take().or_else(|| self.next_waiting(shared)) else { break };
                 if held.is_lost() {
                     shared.lost(&held, self);
                     end = Some(LaneEnd::Interrupted);
                     break;
                 }
-                under_way.push(async move {
-                    let delivery = shared.deliver(&held, false).await;
-                    (held, delivery)
-                });
+                let admitted = match shared.admit(&held, false).await {
+                    Ok(admitted) => admitted,
+                    Err(delivered) => {
+                        let held = std::future::ready((held, delivered));
+                        under_way.push(held.boxed());
+                        // Its outcome first.
+                        break;
+                    }
+                };
+                let way = Some(admitted.way());
+                let is_known = way == known_way;
+                if !is_known && !under_way.is_empty() {
+                    next = Some(held);
+                    break;
+                }
+                known_way = way;
+                let mut sending = async move {
+                    let delivered = shared.send(admitted, &held, false).await;
+                    (held, delivered)
+                }
+                .boxed();
+                // The first poll hands it over: before the next one is given.
+                match futures_util::poll!(&mut sending) {
+                    Poll::Ready(sent) => under_way.push(std::future::ready(sent).boxed()),
+                    Poll::Pending => under_way.push(sending),
+                }
+                if !is_known {
+                    break;
+                }
             }
-            if let Some(held) = next.take() {
-                // A stop came before it was begun.
-                self.state().waiting.push_front(held);
-            }
-            let (held, delivery) = match under_way.next().await {
-                Some(delivered) => delivered,
-                None => return end,
+            let Some((held, delivered)) = under_way.next().await else {
+                if let Some(held) = next {
+                    self.state().waiting.push_front(held);
+                }
+                return end;
             };
-            let ended = self.conclude(shared, held, delivery).await;
+            let ended = self.conclude(shared, held, delivered).await;
             end = end.or(ended);
+        }
+    }
+
+    /// The next one that waits, unless a stop came.
+    fn next_waiting<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Option<Held> {
+        if shared.is_stopping() {
+            return None;
+        }
+        match self.next(shared) {
+            Next::Publish(held) => Some(*held),
+            Next::Await | Next::End => None,
         }
     }
 

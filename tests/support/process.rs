@@ -238,6 +238,12 @@ impl Postrider {
         Some(value.parse().unwrap())
     }
 
+    /// Waits until a sample fulfils a condition.
+    pub async fn until_metric(&self, series: &str, condition: impl Fn(f64) -> bool) {
+        let fulfilled = || async { self.metric(series).await.is_some_and(&condition) };
+        self.eventually(series, fulfilled).await;
+    }
+
     /// What it wrote to standard output so far.
     pub fn stdout(&self) -> String {
         self.process.stdout()

@@ -9,7 +9,7 @@ use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayError, RelayParts};
-use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::routing::{Glob, Route, Router, SinkRules, Template};
 use postrider::sink::Sink;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -39,15 +39,25 @@ pub fn settings() -> Settings {
     }
 }
 
-/// Everything to the one sink, under the record's type.
-pub fn router(sink: &str) -> Router {
-    let rules = SinkRules {
+/// Everything to the first sink, under the record's type, but what bears another one's name as
+/// its type.
+pub fn router(sinks: &[&str]) -> Router {
+    let rules = || SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
         allow: vec![Glob::new("*")],
         source: None,
     };
-    Router::new(Vec::new(), BTreeMap::from([(SinkName::from(sink), rules)]), None)
+    let route = |sink: &&str| Route {
+        kind: Some(Glob::new(sink)),
+        sink: Some(SinkName::from(*sink)),
+        destination: None,
+        key: None,
+        headers: Vec::new(),
+    };
+    let routes = sinks.iter().map(route).collect();
+    let rules = sinks.iter().map(|sink| (SinkName::from(*sink), rules())).collect();
+    Router::new(routes, rules, Some(SinkName::from(sinks[0])))
 }
 
 /// A running relay; stopped in good order by `stop`, abandoned like a crashed one when dropped.
@@ -82,12 +92,24 @@ pub fn parts<S: Sink>(
     owned: watch::Receiver<Vec<u8>>,
     wake: Wake,
 ) -> RelayParts<S> {
+    parts_with(collections, [("test", sink)], settings, owned, wake)
+}
+
+/// The same with several sinks.
+pub fn parts_with<S: Sink, const N: usize>(
+    collections: &Collections,
+    sinks: [(&str, S); N],
+    settings: Settings,
+    owned: watch::Receiver<Vec<u8>>,
+    wake: Wake,
+) -> RelayParts<S> {
+    let names: Vec<&str> = sinks.iter().map(|(name, _)| *name).collect();
     RelayParts {
         settings,
         collections: collections.clone(),
         instance: InstanceId::fresh(),
-        router: router("test"),
-        sinks: BTreeMap::from([("test".to_owned(), sink)]),
+        router: router(&names),
+        sinks: sinks.into_iter().map(|(name, sink)| (name.to_owned(), sink)).collect(),
         owned,
         wake,
         delete_done: false,
@@ -99,6 +121,17 @@ pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) ->
     let (owner, owned) = watch::channel((0..=255).collect());
     let wake = Wake::default();
     run(parts(collections, sink, settings, owned, wake), owner)
+}
+
+/// The same with several sinks, of which the first is the default one.
+pub fn start_with<S: Sink, const N: usize>(
+    collections: &Collections,
+    sinks: [(&str, S); N],
+    settings: Settings,
+) -> Running {
+    let (owner, owned) = watch::channel((0..=255).collect());
+    let parts = parts_with(collections, sinks, settings, owned, Wake::default());
+    run(parts, owner)
 }
 
 /// Starts a relay of these parts, whose partitions come from `owner`.

@@ -51,6 +51,7 @@ struct Inner {
     arrived: Mutex<Vec<Message>>,
     faults: Mutex<HashMap<String, Vec<Fault>>>,
     under_way: Mutex<HashMap<String, usize>>,
+    begun: Mutex<Vec<String>>,
     most_under_way: Mutex<HashMap<Option<String>, usize>>,
     changed: Notify,
     release: watch::Sender<bool>,
@@ -105,6 +106,16 @@ impl TestSink {
     /// The most publishes of one key that were under way at once.
     pub fn most_under_way(&self, key: &str) -> usize {
         *self.inner.most_under_way.lock().unwrap().get(&Some(key.to_owned())).unwrap_or(&0)
+    }
+
+    /// Publishes of this record that were begun.
+    pub fn tries(&self, id: &str) -> usize {
+        self.begun().iter().filter(|begun| *begun == id).count()
+    }
+
+    /// The ids of all publishes, in the order in which they were begun.
+    pub fn begun(&self) -> Vec<String> {
+        self.inner.begun.lock().unwrap().clone()
     }
 
     /// Publishes of this record that were begun and have not ended.
@@ -228,6 +239,7 @@ impl<'a> UnderWay<'a> {
     fn begin(inner: &'a Inner, message: &Message) -> Self {
         let guard = Self { inner, id: message.id.clone(), key: message.key.clone() };
         *inner.under_way.lock().unwrap().entry(guard.id.clone()).or_default() += 1;
+        inner.begun.lock().unwrap().push(guard.id.clone());
         if let Some(key) = &guard.key {
             let name = format!("key {key}");
             let mut counts = inner.under_way.lock().unwrap();

@@ -4,7 +4,7 @@
 //! before another one is in the same round, or in one before ([`Returns`]).
 
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +120,6 @@ pub(super) async fn run<O: Owner>(
                 open = count > 0;
                 batch.drain(..).for_each(|request| publisher.accept(request));
             }
-            // The first poll of what was just accepted is what hands it to the channel.
             Some(first) = publisher.outstanding.next() => publisher.round(first),
         }
     }
@@ -140,7 +139,7 @@ impl<O: Owner> Publisher<O> {
         self.ids.entry(id.clone()).or_default();
         let outstanding = Outstanding { id, exchange: exchange.clone(), reply };
         let channel = self.channel.clone();
-        self.outstanding.push(Box::pin(async move {
+        let mut publishing: Publishing = Box::pin(async move {
             let options = BasicPublishOptions { mandatory, ..Default::default() };
             let connected = channel.status().connected();
             let sent =
@@ -158,7 +157,13 @@ impl<O: Owner> Publisher<O> {
                 Err(error) => Answered::NotSent(error),
             };
             Published { outstanding, answer }
-        }));
+        });
+        // The first poll hands it to the channel: here, since the set would poll the last one first.
+        let mut context = Context::from_waker(Waker::noop());
+        match publishing.as_mut().poll(&mut context) {
+            Poll::Ready(published) => self.outstanding.push(Box::pin(ready(published))),
+            Poll::Pending => self.outstanding.push(publishing),
+        }
     }
 
     /// Notes everything that is ready now, and answers what is certain.

@@ -20,6 +20,9 @@ const SHORT: usize = 255;
 /// properties, seven short strings at their longest.
 const BESIDE_HEADERS: usize = 8 + 14 + 7 * (SHORT + 1) + 16;
 
+/// Headers for which RabbitMQ closes the channel where they are no lists.
+const SELECTORS: [&str; 2] = ["CC", "BCC"];
+
 /// A message ready for the wire.
 pub(super) struct Rendered {
     pub(super) id: String,
@@ -65,6 +68,13 @@ pub(super) fn render(
     let mut table = FieldTable::default();
     let mut size = 4;
     for (name, value) in headers {
+        if SELECTORS.contains(&name.as_str()) {
+            let detail = format!(
+                "its header {name:?} is RabbitMQ's own (sender-selected distribution), and is to \
+                 be a list, which no header of a record can be"
+            );
+            return Err(PublishError::new(Verdict::Refuse, detail));
+        }
         let value = amqp_value(value);
         size += entry_size(&name, &value);
         table.insert(header_name(name)?, value);

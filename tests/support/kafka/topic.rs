@@ -62,6 +62,11 @@ impl Topic {
         topic
     }
 
+    /// One on the shared broker that somebody else has made.
+    pub fn existing(name: &str, partitions: i32) -> Self {
+        Self { name: name.to_owned(), brokers: super::brokers(), partitions }
+    }
+
     /// Everything that is there at the call, in order within each partition, partition by partition.
     pub async fn read(&self) -> Vec<Record> {
         let consumer: BaseConsumer = self

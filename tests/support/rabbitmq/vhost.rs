@@ -62,6 +62,11 @@ impl Vhost {
         self.call(Method::DELETE, &format!("users/{user}"), Value::Null).await;
     }
 
+    /// What the broker says of a queue.
+    pub async fn queue(&self, name: &str) -> Value {
+        self.call(Method::GET, &format!("queues/{}/{name}", self.name), Value::Null).await
+    }
+
     /// The connections to the vhost that the broker lists: some seconds after they were opened.
     pub async fn connections(&self) -> Vec<String> {
         let listed = self.call(Method::GET, "connections", Value::Null).await;

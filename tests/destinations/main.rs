@@ -1,0 +1,14 @@
+//! Where a record goes, by the real process on real brokers: routes, destinations, declared
+//! topology, dead letters, several sinks side by side.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod brokers;
+mod dead_letters;
+mod declare;
+mod routes;
+mod side_by_side;
+mod window;
