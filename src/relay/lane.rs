@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::Notify;
+use tokio::task::coop::unconstrained;
 use tracing::{debug, warn};
 
 use crate::ids::RecordId;
@@ -222,12 +223,13 @@ impl Lane {
                     break;
                 }
                 known_way = way;
-                let mut sending = async move {
+                let sending = async move {
                     let delivered = shared.send(admitted, &held, false).await;
                     (held, delivered)
-                }
-                .boxed();
-                // The first poll hands it over: before the next one is given.
+                };
+                // The first poll hands it over, before the next one is given: tokio must not put
+                // it off because this task has done much already.
+                let mut sending = unconstrained(sending).boxed();
                 match futures_util::poll!(&mut sending) {
                     Poll::Ready(sent) => under_way.push(std::future::ready(sent).boxed()),
                     Poll::Pending => under_way.push(sending),

@@ -17,6 +17,7 @@ use lapin::options::BasicPublishOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::unconstrained;
 
 use crate::failpoint;
 use crate::sink::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND};
@@ -139,7 +140,7 @@ impl<O: Owner> Publisher<O> {
         self.ids.entry(id.clone()).or_default();
         let outstanding = Outstanding { id, exchange: exchange.clone(), reply };
         let channel = self.channel.clone();
-        let mut publishing: Publishing = Box::pin(async move {
+        let mut publishing: Publishing = Box::pin(unconstrained(async move {
             let options = BasicPublishOptions { mandatory, ..Default::default() };
             let connected = channel.status().connected();
             let sent =
@@ -157,7 +158,7 @@ impl<O: Owner> Publisher<O> {
                 Err(error) => Answered::NotSent(error),
             };
             Published { outstanding, answer }
-        });
+        }));
         // The first poll hands it to the channel: here, since the set would poll the last one first.
         let mut context = Context::from_waker(Waker::noop());
         match publishing.as_mut().poll(&mut context) {
