@@ -6,7 +6,6 @@
 mod support;
 
 use std::collections::{BTreeMap, HashMap};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,8 @@ use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::Sink;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
-use support::cost;
+use support::daemon::Relayed;
+use support::{cost, daemon};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -145,49 +145,16 @@ impl Running {
     }
 }
 
-/// What a daemon made of a backlog.
-struct Relayed {
-    /// Records per second, from its start on.
-    rate: f64,
-    /// Microseconds of its CPU per record.
-    cpu: f64,
-    peak_mb: u64,
-}
-
-/// Sends a backlog to a queue by the daemon itself, with its defaults.
+/// Sends a backlog to a queue by the daemon itself.
 async fn relay(collections: &Collections, queue: &Queue, count: usize) -> Relayed {
-    let started = Instant::now();
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_postrider"));
-    daemon.arg("run").env_clear().stdout(Stdio::null()).stderr(Stdio::null());
-    for setting in [
-        format!("mongo.uri={}", support::mongodb_uri()),
-        format!("mongo.database={}", collections.database().name()),
-        "sinks.rabbit.kind=rabbitmq".into(),
+    let settings = [
+        "sinks.rabbit.kind=rabbitmq".to_owned(),
         format!("sinks.rabbit.uri={}", amqp_uri()),
         format!("sinks.rabbit.routing_key={}", queue.name),
-        "ops.listen=127.0.0.1:0".into(),
-    ] {
-        daemon.args(["--set", &setting]);
-    }
-    let mut daemon = daemon.spawn().unwrap();
-    let pid = daemon.id().to_string();
-    let mut pause = || {
-        assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
-        // The broker should have better to do than to answer us.
-        tokio::time::sleep(Duration::from_millis(50))
-    };
-    while queue.messages().await < count {
-        pause().await;
-    }
-    while support::is_pending(collections).await {
-        pause().await;
-    }
-    let rate = count as f64 / started.elapsed().as_secs_f64();
-    let cpu = cost::cpu_micros(&pid) as f64 / count as f64;
-    let peak_mb = cost::peak_mb(&pid);
-    daemon.kill().unwrap();
-    daemon.wait().unwrap();
-    Relayed { rate, cpu, peak_mb }
+    ];
+    let arrived = async || queue.messages().await;
+    let settled = async || !support::is_pending(collections).await;
+    daemon::drain(collections, &settings, count, arrived, settled).await
 }
 
 async fn drain(kind: &str, count: usize) -> f64 {

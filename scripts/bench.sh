@@ -10,6 +10,6 @@ cd "$repo"
 "$services" install toolchain
 say bench "building optimised; the first time takes some minutes…"
 cargo bench --no-run "$@"
-borrow_services mongodb rabbitmq
+borrow_services mongodb rabbitmq kafka
 say bench "measuring…"
 cargo bench "$@"

@@ -5,6 +5,7 @@
 #![allow(missing_docs, reason = "not an API")]
 
 pub mod cost;
+pub mod daemon;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -72,23 +73,41 @@ pub async fn outbox() -> Collections {
 
 /// Fills the outbox with 400-byte payloads over `keys` keys, round robin.
 pub async fn fill(collections: &Collections, from: usize, count: usize, keys: usize) {
+    fill_with(collections, KIND, from, count, keys).await;
+}
+
+/// The same with records of another type, whose keys are their own.
+pub async fn fill_with(
+    collections: &Collections,
+    kind: &str,
+    from: usize,
+    count: usize,
+    keys: usize,
+) {
     let batches = (from..from + count).collect::<Vec<_>>();
     for batch in batches.chunks(4_000) {
         let inserts = batch.chunks(1_000).map(|chunk| async move {
-            let documents = chunk.iter().map(|n| record(*n, keys));
+            let documents = chunk.iter().map(|n| record_with(kind, *n, keys));
             collections.records().insert_many(documents).await.unwrap();
         });
         join_all(inserts).await;
     }
 }
 
+/// The type of a record, where it does not matter.
+pub const KIND: &str = "OrderCreated";
+
 pub fn record(n: usize, keys: usize) -> RawDocumentBuf {
-    let key = format!("customer-{}", n % keys);
+    record_with(KIND, n, keys)
+}
+
+fn record_with(kind: &str, n: usize, keys: usize) -> RawDocumentBuf {
+    let key = format!("{kind}-{}", n % keys);
     let document = doc! {
         "_id": uuid::Uuid::new_v4(),
         "partition": i32::from(postrider::partition::of_key(&key)),
         "key": key,
-        "type": "OrderCreated",
+        "type": kind,
         "payload": Bson::String(payload(n)),
         "status": "pending",
         "seq": Bson::Timestamp(Timestamp { time: 0, increment: 0 }),

@@ -1,0 +1,332 @@
+//! From MongoDB to Kafka, beside a bare producer with the same settings; one hot key; two brokers
+//! at once; and a live sink beside a million records of one that is paused.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection, ConnectionProperties};
+use postrider::outbox::collections::Collections;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use support::daemon::Relayed;
+use support::{KEYS, KIND, cost, daemon};
+
+/// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
+const WINDOW: usize = 1_000;
+
+/// Records of the hot key.
+const HOT: usize = 10_000;
+
+/// Records of the paused sink.
+const PAUSED: usize = 1_000_000;
+
+/// Their type.
+const WAITING: &str = "Waiting";
+
+const PARTITIONS: i32 = 12;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
+}
+
+fn brokers() -> String {
+    variable("POSTRIDER_TEST_KAFKA_BROKERS")
+}
+
+struct Topic {
+    name: String,
+    consumer: BaseConsumer,
+}
+
+impl Topic {
+    async fn make() -> Self {
+        let name = format!("bench-{}", uuid::Uuid::new_v4().simple());
+        let new = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(1));
+        let made = admin().create_topics([&new], &AdminOptions::new()).await.unwrap();
+        made.into_iter().for_each(|made| drop(made.unwrap()));
+        let consumer = ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap();
+        Self { name, consumer }
+    }
+
+    async fn delete(self) {
+        admin().delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap();
+    }
+
+    /// How many messages are in it.
+    async fn messages(&self) -> usize {
+        let ends = (0..PARTITIONS).map(|partition| {
+            let marks = self.consumer.fetch_watermarks(&self.name, partition, PATIENCE);
+            // A partition that was made just now has no leader yet.
+            marks.map_or(0, |(_, end)| usize::try_from(end).unwrap())
+        });
+        tokio::task::block_in_place(|| ends.sum())
+    }
+
+    /// Messages per second of a bare producer with a window.
+    async fn ceiling(&self, count: usize, window: usize, keys: usize) -> f64 {
+        let producer: FutureProducer = ClientConfig::new()
+            .set("bootstrap.servers", brokers())
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("linger.ms", "0")
+            .set("compression.type", "lz4")
+            .set("partitioner", "murmur2_random")
+            .create()
+            .unwrap();
+        let publish = async |n: usize| {
+            let id = uuid::Uuid::new_v4().to_string();
+            let header = |key, value| Header { key, value: Some(value) };
+            let headers = OwnedHeaders::new()
+                .insert(header("message-id", id.as_str()))
+                .insert(header("message-type", KIND))
+                .insert(header("content-type", "text/plain; charset=utf-8"));
+            let (key, payload) = (format!("{KIND}-{}", n % keys), format!("{n:0>400}"));
+            let record = FutureRecord::to(&self.name).key(&key).payload(&payload).headers(headers);
+            producer.send(record, PATIENCE).await.unwrap();
+        };
+        let started = Instant::now();
+        let mut under_way = FuturesUnordered::new();
+        for n in 0..count {
+            if under_way.len() >= window {
+                under_way.next().await;
+            }
+            under_way.push(publish(n));
+        }
+        while under_way.next().await.is_some() {}
+        count as f64 / started.elapsed().as_secs_f64()
+    }
+
+    fn settings(&self) -> Vec<String> {
+        vec![
+            "sinks.stream.kind=kafka".into(),
+            format!("sinks.stream.brokers={}", brokers()),
+            format!("sinks.stream.topic={}", self.name),
+        ]
+    }
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap()
+}
+
+async fn relay(collections: &Collections, topic: &Topic, count: usize) -> Relayed {
+    let settled = async || !support::is_pending(collections).await;
+    let arrived = async || topic.messages().await;
+    daemon::drain(collections, &topic.settings(), count, arrived, settled).await
+}
+
+/// The same outbox into the daemon's standard output, which goes nowhere: what MongoDB leaves.
+async fn discarded(count: usize) -> f64 {
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count, KEYS).await;
+    let settings = ["sinks.out.kind=stdout".to_owned()];
+    let settled = async || !support::is_pending(&collections).await;
+    let Relayed { rate, .. } =
+        daemon::drain(&collections, &settings, count, async || count, settled).await;
+    support::drop(collections).await;
+    rate
+}
+
+async fn drain(count: usize) -> (f64, f64) {
+    let topic = Topic::make().await;
+    let ceiling = topic.ceiling(count, WINDOW, KEYS).await;
+    topic.delete().await;
+    let nowhere = discarded(count).await;
+    let topic = Topic::make().await;
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count, KEYS).await;
+    let before = cost::mongo(&collections).await;
+    let cpu = cost::cpu_micros(&before.pid);
+    let Relayed { rate, cpu: own, peak_mb } = relay(&collections, &topic, count).await;
+    let mongod = (cost::cpu_micros(&before.pid) - cpu) as f64 / count as f64;
+    println!(
+        "drain    bare producer {ceiling:>7.0}/s  to stdout {nowhere:>6.0}/s  to Kafka {rate:>6.0}/s  of the producer {:.2}  of stdout {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0}  peak {peak_mb} MB",
+        rate / ceiling,
+        rate / nowhere,
+    );
+    support::drop(collections).await;
+    topic.delete().await;
+    (rate / ceiling, rate / nowhere)
+}
+
+async fn hot_key(count: usize) -> f64 {
+    let topic = Topic::make().await;
+    let ceiling = topic.ceiling(count, 1, 1).await;
+    topic.delete().await;
+    let topic = Topic::make().await;
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count, 1).await;
+    let Relayed { rate, .. } = relay(&collections, &topic, count).await;
+    println!(
+        "hot key  one by one {ceiling:>6.0}/s  relay {rate:>6.0}/s  ratio {:.2}",
+        rate / ceiling
+    );
+    support::drop(collections).await;
+    topic.delete().await;
+    rate / ceiling
+}
+
+struct Queue {
+    name: String,
+    _connection: Connection,
+    channel: Channel,
+}
+
+impl Queue {
+    async fn declare() -> Self {
+        let uri = variable("POSTRIDER_TEST_AMQP_URI");
+        let connection = Connection::connect(&uri, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare(name.as_str().into(), durable, FieldTable::default()).await.unwrap();
+        Self { name, _connection: connection, channel }
+    }
+
+    async fn messages(&self) -> usize {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let name = self.name.as_str().into();
+        let queue = self.channel.queue_declare(name, options, FieldTable::default()).await;
+        queue.unwrap().message_count() as usize
+    }
+
+    async fn delete(self) {
+        let options = QueueDeleteOptions::default();
+        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
+    }
+
+    fn settings(&self) -> Vec<String> {
+        vec![
+            "sinks.rabbit.kind=rabbitmq".into(),
+            format!("sinks.rabbit.uri={}", variable("POSTRIDER_TEST_AMQP_URI")),
+            format!("sinks.rabbit.routing_key={}", self.name),
+        ]
+    }
+}
+
+/// Half of the records to each broker, beside all of them to one.
+async fn both(count: usize) -> f64 {
+    let (topic, queue) = (Topic::make().await, Queue::declare().await);
+    let collections = support::outbox().await;
+    support::fill(&collections, 0, count / 2, KEYS / 2).await;
+    support::fill_with(&collections, "Invoice", 0, count / 2, KEYS / 2).await;
+    let routes = "routes=[{type = \"Invoice\", sink = \"rabbit\"}]".to_owned();
+    let default = "relay.default_sink=stream".to_owned();
+    let settings = [topic.settings(), queue.settings(), vec![routes, default]].concat();
+    let arrived = async || topic.messages().await + queue.messages().await;
+    let settled = async || !support::is_pending(&collections).await;
+    let both = daemon::drain(&collections, &settings, count, arrived, settled).await.rate;
+    support::drop(collections).await;
+    let mut alone = Vec::new();
+    {
+        let collections = support::outbox().await;
+        support::fill(&collections, 0, count, KEYS).await;
+        let topic = Topic::make().await;
+        alone.push(relay(&collections, &topic, count).await.rate);
+        support::drop(collections).await;
+        topic.delete().await;
+    }
+    {
+        let collections = support::outbox().await;
+        support::fill(&collections, 0, count, KEYS).await;
+        let other = Queue::declare().await;
+        let arrived = async || other.messages().await;
+        let settled = async || !support::is_pending(&collections).await;
+        let rate = daemon::drain(&collections, &other.settings(), count, arrived, settled).await;
+        alone.push(rate.rate);
+        support::drop(collections).await;
+        other.delete().await;
+    }
+    topic.delete().await;
+    queue.delete().await;
+    // What the two would need one after the other.
+    let apart = 2.0 / (1.0 / alone[0] + 1.0 / alone[1]);
+    println!(
+        "both     Kafka {:>6.0}/s  RabbitMQ {:>6.0}/s  half to each {both:>6.0}/s  ratio {:.2}",
+        alone[0],
+        alone[1],
+        both / apart
+    );
+    both / apart
+}
+
+/// A live sink's backlog alone, and beside that of a sink that is down.
+async fn paused(count: usize, waiting: usize, keys: usize) -> f64 {
+    let mut rates = Vec::new();
+    for waiting in [0, waiting] {
+        let topic = Topic::make().await;
+        let collections = support::outbox().await;
+        support::fill_with(&collections, WAITING, 0, waiting, keys).await;
+        support::fill(&collections, 0, count, KEYS).await;
+        let more = [
+            // Nothing listens there.
+            "sinks.down.kind=rabbitmq".to_owned(),
+            "sinks.down.uri=amqp://guest:guest@127.0.0.1:1/".to_owned(),
+            "relay.default_sink=stream".to_owned(),
+            format!("routes=[{{type = \"{WAITING}\", sink = \"down\"}}]"),
+        ];
+        let settings = [topic.settings(), more.to_vec()].concat();
+        let arrived = async || topic.messages().await;
+        let settled = async || true;
+        rates.push(daemon::drain(&collections, &settings, count, arrived, settled).await.rate);
+        support::drop(collections).await;
+        topic.delete().await;
+    }
+    println!(
+        "paused   alone {:>6.0}/s  beside {waiting} waiting records of {keys} keys {:>6.0}/s  ratio {:.2}",
+        rates[0],
+        rates[1],
+        rates[1] / rates[0]
+    );
+    rates[1] / rates[0]
+}
+
+/// `cargo bench --bench kafka -- drain hot` measures those parts alone.
+fn main() {
+    postrider::telemetry::init(Some(false), "warn").unwrap();
+    let asked: Vec<String> = std::env::args().collect();
+    let parts = ["drain", "hot", "both", "paused"];
+    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
+    let wanted = |part: &str| !any || asked.iter().any(|asked| asked == part);
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        let count = support::records();
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for _ in 0..3 {
+            if wanted("drain") {
+                let (of_producer, of_stdout) = drain(count).await;
+                ratios.entry("drain / bare producer").or_default().push(of_producer);
+                ratios.entry("drain / the same to stdout").or_default().push(of_stdout);
+            }
+            if wanted("hot") {
+                ratios.entry("hot key / one by one").or_default().push(hot_key(HOT).await);
+            }
+            if wanted("both") {
+                ratios
+                    .entry("both brokers / one after the other")
+                    .or_default()
+                    .push(both(count).await);
+            }
+        }
+        if wanted("paused") {
+            let ratio = paused(count, PAUSED, 10_000).await;
+            ratios.entry("live beside paused / alone").or_default().push(ratio);
+        }
+        for (name, mut values) in ratios {
+            println!("median {name}: {:.2}", support::median(&mut values));
+        }
+    });
+}
