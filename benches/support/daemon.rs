@@ -7,6 +7,9 @@ use postrider::outbox::collections::Collections;
 
 use super::cost;
 
+/// Where the daemon serves its metrics.
+const OPS: u16 = 9474;
+
 /// What a daemon made of a backlog.
 pub struct Relayed {
     /// Records per second, from its start on.
@@ -39,16 +42,18 @@ pub async fn drain(
     Relayed { rate, cpu, peak_mb: cost::peak_mb(&pid) }
 }
 
-struct Daemon(Child);
+/// A running daemon; killed when dropped.
+pub struct Daemon(Child);
 
 impl Daemon {
-    fn start(collections: &Collections, settings: &[String]) -> Self {
+    /// Starts it with its defaults and these settings.
+    pub fn start(collections: &Collections, settings: &[String]) -> Self {
         let mut daemon = Command::new(env!("CARGO_BIN_EXE_postrider"));
         daemon.arg("run").env_clear().stdout(Stdio::null()).stderr(Stdio::null());
         let outbox = [
             format!("mongo.uri={}", super::mongodb_uri()),
             format!("mongo.database={}", collections.database().name()),
-            "ops.listen=127.0.0.1:0".to_owned(),
+            format!("ops.listen=127.0.0.1:{OPS}"),
         ];
         for setting in outbox.iter().chain(settings) {
             daemon.args(["--set", setting]);
@@ -56,8 +61,17 @@ impl Daemon {
         Self(daemon.spawn().unwrap())
     }
 
+    /// The value of a series of its metrics, 0 where it is absent.
+    pub async fn metric(&self, series: &str) -> f64 {
+        let page = reqwest::get(format!("http://127.0.0.1:{OPS}/metrics")).await;
+        let Ok(page) = page else { return 0.0 };
+        let page = page.text().await.unwrap();
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
     /// The servers should have better to do than to answer us.
-    async fn pause(&mut self) {
+    pub async fn pause(&mut self) {
         assert!(self.0.try_wait().unwrap().is_none(), "the daemon has ended");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

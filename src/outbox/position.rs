@@ -23,6 +23,8 @@ enum After {
     Nothing,
     /// Behind all records of this key.
     Key(Arc<str>),
+    /// Behind everything of this partition.
+    All,
     /// Among the records without order: behind this one.
     Record { key: Option<Arc<str>>, seq: Timestamp },
 }
@@ -47,6 +49,21 @@ impl Position {
     /// Whether a page from here, read to its end, has seen everything.
     pub fn is_start(&self) -> bool {
         *self == Self::start()
+    }
+
+    /// Behind everything of a partition.
+    pub fn behind(partition: u8) -> Self {
+        Self { partition, after: After::All }
+    }
+
+    /// Partition and key from which on pages from here show anything.
+    pub(crate) fn place(&self) -> (u8, Arc<str>) {
+        match &self.after {
+            After::Nothing | After::Record { key: None, .. } => (self.partition, "".into()),
+            After::Key(key) | After::Record { key: Some(key), .. } => (self.partition, key.clone()),
+            // Behind the last one there is nothing; to look there does no harm.
+            After::All => (self.partition.saturating_add(1), "".into()),
+        }
     }
 
     /// Behind the lane of `record`; for a record without order, behind itself.
@@ -74,6 +91,7 @@ impl Position {
                 push(&among(owned.iter()), None, None);
                 return segments;
             }
+            After::All => {}
             _ if !owned.contains(&self.partition) => {}
             After::Key(key) => push(&here, Some(beyond(key)), None),
             After::Record { key: None, seq } => {

@@ -1,21 +1,25 @@
 //! Which lanes this relay is busy with, and which it knows must wait.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use bson::Bson;
 
-use crate::ids::RecordId;
+use crate::outbox::position::Position;
 use crate::outbox::record::LaneKey;
+use crate::partition;
 use crate::relay::lane::Lane;
 
-/// Keys that one read is asked to pass over at most: about what the server turns into index
-/// bounds in a millisecond. The remaining ones are read and left, page by page.
+/// Keys that one read is asked to pass over at about: what the server turns into index bounds
+/// in a millisecond or two.
 const PASSED_OVER: usize = 2_000;
 
-/// Waits that are remembered at most; a wait that is forgotten is met and noted again.
-const REMEMBERED: usize = 20_000;
+/// The same for one partition, which is not divided: beyond it keys are read and left.
+const PASSED_OVER_IN_ONE: usize = 10 * PASSED_OVER;
+
+/// Waits that are remembered at most, some 20 MB; one that is forgotten is met and noted again.
+const REMEMBERED: usize = 100_000;
 
 /// Why a lane that has something pending is not being delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,184 +49,293 @@ impl HoldReason {
     }
 }
 
-#[derive(Debug)]
-enum Hand {
-    Busy(Arc<Lane>),
-    Held { reason: HoldReason, until: Option<Instant> },
-}
-
 /// The book of lanes. It saves reading what can't go; the order rests on the
 /// lease and the prefix rule, not on it.
 #[derive(Debug, Default)]
 pub struct Hands {
-    book: Mutex<HashMap<LaneKey, Hand>>,
+    book: Mutex<Book>,
+}
+
+/// A key stands in one of the three.
+#[derive(Debug, Default)]
+struct Book {
+    busy: HashMap<LaneKey, Arc<Lane>>,
+    /// Those that wait for their turn to go alone.
+    suspects: HashSet<LaneKey>,
+    held: HashMap<LaneKey, Wait>,
+    /// All keys by their place in `lane_idx`. (One that its producer has put elsewhere is not
+    /// passed over where it is, and no more.)
+    places: BTreeSet<(u8, Arc<str>)>,
+    /// No wait ends before.
+    next_due: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    reason: HoldReason,
+    until: Option<Instant>,
+}
+
+/// What the next page need not show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PassOver {
+    /// The keys.
+    pub keys: Vec<Bson>,
+    /// The partition up to which these are all; `None` where they are all that there are.
+    pub last: Option<u8>,
+}
+
+impl Book {
+    fn put(&mut self, key: &LaneKey) {
+        if let LaneKey::Keyed(key) = key {
+            self.places.insert((partition::of_key(key), key.clone()));
+        }
+    }
+
+    fn strike(&mut self, key: &LaneKey) {
+        self.busy.remove(key);
+        self.suspects.remove(key);
+        self.held.remove(key);
+        if let LaneKey::Keyed(key) = key {
+            self.places.remove(&(partition::of_key(key), key.clone()));
+        }
+    }
+
+    fn strike_held(&mut self, which: impl Fn(&Wait) -> bool) -> bool {
+        let struck: Vec<LaneKey> =
+            self.held.iter().filter(|(_, wait)| which(wait)).map(|(key, _)| key.clone()).collect();
+        struck.iter().for_each(|key| self.strike(key));
+        !struck.is_empty()
+    }
 }
 
 impl Hands {
     /// Enters `lane` as busy, unless its key is entered already.
     #[must_use]
     pub fn claim(&self, lane: &Arc<Lane>) -> bool {
-        match self.book().entry(lane.key.clone()) {
-            std::collections::hash_map::Entry::Occupied(_) => false,
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(Hand::Busy(lane.clone()));
-                true
-            }
+        let mut book = self.book();
+        let key = &lane.key;
+        if book.busy.contains_key(key) || book.suspects.contains(key) || book.held.contains_key(key)
+        {
+            return false;
         }
+        book.put(key);
+        book.busy.insert(key.clone(), lane.clone());
+        true
     }
 
     /// Enters a key as waiting for its turn to go alone; false where it does so already.
     #[must_use]
     pub fn await_turn(&self, key: &LaneKey) -> bool {
         let mut book = self.book();
-        let waits = Hand::Held { reason: HoldReason::Suspect, until: None };
-        match book.get(key) {
-            Some(Hand::Busy(_) | Hand::Held { reason: HoldReason::Suspect, .. }) => false,
-            Some(Hand::Held { .. }) | None => {
-                book.insert(key.clone(), waits);
-                true
-            }
+        if book.busy.contains_key(key) || !book.suspects.insert(key.clone()) {
+            return false;
         }
+        book.held.remove(key);
+        book.put(key);
+        true
     }
 
     /// Enters `lane` as busy where its key waits for a turn (or is not entered at all).
     #[must_use]
     pub fn take_turn(&self, lane: &Arc<Lane>) -> bool {
         let mut book = self.book();
-        if let Some(Hand::Busy(_)) = book.get(&lane.key) {
+        if book.busy.contains_key(&lane.key) {
             return false;
         }
-        book.insert(lane.key.clone(), Hand::Busy(lane.clone()));
+        book.strike(&lane.key);
+        book.put(&lane.key);
+        book.busy.insert(lane.key.clone(), lane.clone());
         true
     }
 
     /// The lane in hand for this key.
     pub fn busy(&self, key: &LaneKey) -> Option<Arc<Lane>> {
-        match self.book().get(key) {
-            Some(Hand::Busy(lane)) => Some(lane.clone()),
-            _ => None,
-        }
+        self.book().busy.get(key).cloned()
     }
 
     /// The keys in hand, and those that wait for their turn to go alone.
     pub fn spoken_for(&self) -> HashSet<LaneKey> {
         let book = self.book();
-        let spoken_for = book.iter().filter(|(_, hand)| {
-            matches!(hand, Hand::Busy(_) | Hand::Held { reason: HoldReason::Suspect, .. })
-        });
-        spoken_for.map(|(key, _)| key.clone()).collect()
+        book.busy.keys().chain(&book.suspects).cloned().collect()
     }
 
     /// Notes that a key must wait, unless it is in hand.
     pub fn hold(&self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
         let mut book = self.book();
-        let full = book.len() >= REMEMBERED;
-        match book.get_mut(&key) {
-            Some(Hand::Busy(_)) => {}
-            Some(hand) => *hand = Hand::Held { reason, until },
-            None if full => {}
-            None => {
-                book.insert(key, Hand::Held { reason, until });
-            }
+        let is_new = !book.held.contains_key(&key);
+        if book.busy.contains_key(&key)
+            || book.suspects.contains(&key)
+            || (is_new && book.held.len() >= REMEMBERED)
+        {
+            return;
         }
+        book.next_due = match (book.next_due, until) {
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        };
+        book.put(&key);
+        book.held.insert(key, Wait { reason, until });
     }
 
     /// Strikes a key off: whatever it has pending may be taken.
     pub fn free(&self, key: &LaneKey) {
-        self.book().remove(key);
+        self.book().strike(key);
     }
 
-    /// Strikes off a key that is held; one in hand stays.
+    /// Strikes off a key that waits; one in hand stays.
     pub fn free_waiting(&self, key: &LaneKey) {
         let mut book = self.book();
-        if let Some(Hand::Held { .. }) = book.get(key) {
-            book.remove(key);
+        if !book.busy.contains_key(key) {
+            book.strike(key);
         }
     }
 
     /// Strikes off the keys whose wait is over by now; answers whether there were any.
     pub fn free_due(&self, now: Instant) -> bool {
-        self.free_where(|_, until| until.is_some_and(|until| until <= now))
+        let mut book = self.book();
+        if book.next_due.is_none_or(|due| now < due) {
+            return false;
+        }
+        let any = book.strike_held(|wait| wait.until.is_some_and(|until| until <= now));
+        book.next_due = book.held.values().filter_map(|wait| wait.until).min();
+        any
     }
 
     /// Strikes off the keys held for this reason; answers whether there were any.
     pub fn free_held(&self, which: HoldReason) -> bool {
-        self.free_where(|reason, _| reason == which)
+        self.book().strike_held(|wait| wait.reason == which)
     }
 
-    /// The keys that the next read need not show.
-    pub fn passed_over(&self) -> Vec<Bson> {
+    /// The keys that a page from there on need not show: whole partitions of them.
+    pub fn passed_over(&self, from: &Position) -> PassOver {
         let book = self.book();
-        let keys = book.keys().filter_map(|key| match key {
-            LaneKey::Keyed(key) => Some(Bson::String(key.to_string())),
-            LaneKey::Single(_) => None,
-        });
-        keys.take(PASSED_OVER).collect()
+        let mut over = PassOver::default();
+        let mut partition = None;
+        let mut in_one = 0;
+        for (place, key) in book.places.range(from.place()..) {
+            if partition.is_some_and(|partition| partition != *place) {
+                if over.keys.len() >= PASSED_OVER {
+                    over.last = partition;
+                    break;
+                }
+                in_one = 0;
+            }
+            partition = Some(*place);
+            in_one += 1;
+            if in_one <= PASSED_OVER_IN_ONE {
+                over.keys.push(Bson::String(key.to_string()));
+            }
+        }
+        over
     }
 
     /// How many keys wait for each reason.
     pub fn held(&self) -> Vec<(HoldReason, usize)> {
         let book = self.book();
         let mut counts: HashMap<HoldReason, usize> = HashMap::new();
-        for hand in book.values() {
-            if let Hand::Held { reason, .. } = hand {
-                *counts.entry(*reason).or_default() += 1;
-            }
+        for wait in book.held.values() {
+            *counts.entry(wait.reason).or_default() += 1;
         }
+        counts.insert(HoldReason::Suspect, book.suspects.len());
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }
 
-    fn free_where(&self, which: impl Fn(HoldReason, Option<Instant>) -> bool) -> bool {
-        let mut book = self.book();
-        let before = book.len();
-        book.retain(|_, hand| match hand {
-            Hand::Busy(_) => true,
-            Hand::Held { reason, until } => !which(*reason, *until),
-        });
-        book.len() < before
-    }
-
-    fn book(&self) -> MutexGuard<'_, HashMap<LaneKey, Hand>> {
+    fn book(&self) -> MutexGuard<'_, Book> {
         // A panic elsewhere ends the process; the book itself is never left half written.
         self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// Records that lost their connection before a confirm, and how often in a row.
-///
-/// After two such losses a record goes alone, so that the one which brings the
-/// connection down is found and its neighbours are not charged for it.
-#[derive(Debug, Default)]
-pub struct Losses {
-    counts: Mutex<HashMap<RecordId, u32>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-impl Losses {
-    /// Losses in a row after which a record goes alone.
-    const ALONE: u32 = 2;
+    use super::*;
 
-    /// Notes one more loss.
-    pub fn note(&self, id: &RecordId) {
-        *self.counts().entry(id.clone()).or_default() += 1;
+    fn key(name: &str) -> LaneKey {
+        LaneKey::Keyed(name.into())
     }
 
-    /// Forgets a record whose fate is known.
-    pub fn forget(&self, id: &RecordId) {
-        let mut counts = self.counts();
-        if !counts.is_empty() {
-            counts.remove(id);
+    fn hold(hands: &Hands, name: &str) {
+        hands.hold(key(name), HoldReason::SinkPaused, None);
+    }
+
+    /// Everything that pages from the beginning on are told to pass over, and how many there are.
+    fn all_pages(hands: &Hands) -> (BTreeSet<String>, usize) {
+        let mut seen = BTreeSet::new();
+        let mut from = Position::start();
+        for pages in 1.. {
+            let over = hands.passed_over(&from);
+            seen.extend(over.keys.iter().map(|key| key.as_str().unwrap().to_owned()));
+            match over.last {
+                Some(last) => from = Position::behind(last),
+                None => return (seen, pages),
+            }
         }
+        unreachable!("the loop ends by itself");
     }
 
-    /// The records that are to go alone.
-    pub fn alone(&self) -> HashSet<RecordId> {
-        let counts = self.counts();
-        let alone = counts.iter().filter(|(_, losses)| **losses >= Self::ALONE);
-        alone.map(|(id, _)| id.clone()).collect()
+    #[test]
+    fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
+        let hands = Hands::default();
+        let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
+        names.iter().for_each(|name| hold(&hands, name));
+
+        let (seen, pages) = all_pages(&hands);
+
+        assert_eq!(seen, names);
+        assert!((3..=5).contains(&pages), "{pages}");
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<RecordId, u32>> {
-        self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    #[test]
+    fn what_is_struck_off_is_passed_over_no_more() {
+        let hands = Hands::default();
+        let lane = Lane::new(key("busy"), 0);
+        assert!(hands.claim(&lane));
+        hold(&hands, "held");
+        assert!(hands.await_turn(&key("suspect")));
+        assert_eq!(all_pages(&hands).0.len(), 3);
+
+        hands.free(&lane.key);
+        assert!(hands.free_held(HoldReason::SinkPaused));
+        hands.free_waiting(&key("suspect"));
+
+        assert_eq!(all_pages(&hands).0.len(), 0);
+        assert!(hands.spoken_for().is_empty());
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_due_and_not_before() {
+        let hands = Hands::default();
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        hands.hold(key("later"), HoldReason::NotDue, Some(later));
+        hands.hold(key("now"), HoldReason::NotDue, Some(now));
+        hold(&hands, "for ever");
+
+        assert!(hands.free_due(now));
+        assert!(!hands.free_due(now));
+        assert!(hands.claim(&Lane::new(key("now"), 0)));
+        assert!(!hands.claim(&Lane::new(key("later"), 0)));
+        assert!(hands.free_due(later));
+        assert!(hands.claim(&Lane::new(key("later"), 0)));
+        assert!(!hands.free_due(later + Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
+        let hands = Hands::default();
+        let lane = Lane::new(key("busy"), 0);
+        assert!(hands.claim(&lane));
+        assert!(hands.await_turn(&key("suspect")));
+
+        hold(&hands, "busy");
+        hold(&hands, "suspect");
+
+        assert!(hands.busy(&lane.key).is_some());
+        let waiting: usize = hands.held().iter().map(|(_, count)| count).sum();
+        assert_eq!(waiting, 1);
     }
 }

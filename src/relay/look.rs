@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bson::Bson;
+
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
@@ -136,13 +138,28 @@ impl<S: Sink> Shared<S> {
         let mut seen = Seen { repairs, spent, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
-                let mut pass_over = self.hands.passed_over();
-                pass_over.extend(before.blocked.iter().filter_map(key_of));
-                let page = snapshot.page(&from, owned, &pass_over, room).await?;
-                seen.next = page.next;
-                let stretch = Stretch::Page(&from, owned, &pass_over);
-                let (records, before) =
-                    self.view(page.records, before, &stretch, room, &mut snapshot).await?;
+                let blocked: Vec<Bson> = before.blocked.iter().filter_map(key_of).collect();
+                let mut from = from;
+                let (records, before) = loop {
+                    let over = self.hands.passed_over(&from);
+                    let pass_over = [over.keys, blocked.clone()].concat();
+                    let within =
+                        owned.iter().filter(|own| over.last.is_none_or(|last| **own <= last));
+                    let within: Vec<u8> = within.copied().collect();
+                    let page = snapshot.page(&from, &within, &pass_over, room).await?;
+                    seen.next = page.next.or(over.last.map(Position::behind));
+                    match &seen.next {
+                        // Nothing but what is known to wait: on to where something may be.
+                        Some(next) if page.records.is_empty() => from = next.clone(),
+                        _ => {
+                            let stretch = Stretch::Page(&from, &within, &pass_over);
+                            let records = page.records;
+                            break self
+                                .view(records, before, &stretch, room, &mut snapshot)
+                                .await?;
+                        }
+                    }
+                };
                 let run = (Settings::LANE, Settings::WHOLE);
                 let plan = self.plan(self.prepared(records), &before, &spoken_for, None, run);
                 self.note(plan, None, &mut seen);

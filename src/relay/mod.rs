@@ -19,7 +19,7 @@
 //! | `settler` | outcomes on their way back, in batches |
 //! | [`renewal`] | leases kept alive under a slow publish |
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
-//! | [`hands`], [`held`], [`shared`] | the books |
+//! | [`hands`], [`losses`], [`held`], [`shared`] | the books |
 
 mod alone;
 pub mod backoff;
@@ -33,6 +33,7 @@ pub mod held;
 mod housekeeping;
 pub mod lane;
 pub mod look;
+pub mod losses;
 pub mod metrics;
 pub mod plan;
 pub mod renewal;

@@ -1,0 +1,44 @@
+//! Which records lost their connection.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::ids::RecordId;
+
+/// Records that lost their connection before a confirm, and how often in a row.
+///
+/// After two such losses a record goes alone, so that the one which brings the
+/// connection down is found and its neighbours are not charged for it.
+#[derive(Debug, Default)]
+pub struct Losses {
+    counts: Mutex<HashMap<RecordId, u32>>,
+}
+
+impl Losses {
+    /// Losses in a row after which a record goes alone.
+    const ALONE: u32 = 2;
+
+    /// Notes one more loss.
+    pub fn note(&self, id: &RecordId) {
+        *self.counts().entry(id.clone()).or_default() += 1;
+    }
+
+    /// Forgets a record whose fate is known.
+    pub fn forget(&self, id: &RecordId) {
+        let mut counts = self.counts();
+        if !counts.is_empty() {
+            counts.remove(id);
+        }
+    }
+
+    /// The records that are to go alone.
+    pub fn alone(&self) -> HashSet<RecordId> {
+        let counts = self.counts();
+        let alone = counts.iter().filter(|(_, losses)| **losses >= Self::ALONE);
+        alone.map(|(id, _)| id.clone()).collect()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<RecordId, u32>> {
+        self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
