@@ -32,7 +32,7 @@
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`routing`] | which sink, and where within it |
-//! | | [`sink`] | what a broker must promise; RabbitMQ, stdout |
+//! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
 //! | | [`partition`] | the hash of keys; this instance's heartbeat |
 //! | in and out | [`run`] | builds the parts, supervises them, ends them |
 //! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
