@@ -31,7 +31,7 @@ pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
 /// What the producer's callbacks leave behind.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// A connection has failed, or the producer is beyond repair.
+    /// A connection has failed, or the producer has for good.
     pub(super) trouble: Notify,
     /// Something has left the queue.
     pub(super) room: Notify,
@@ -44,7 +44,6 @@ struct State {
     /// The latest words about a connection that failed.
     words: Option<String>,
     all_down: bool,
-    fatal: bool,
 }
 
 impl Events {
@@ -94,10 +93,6 @@ impl ClientContext for Callbacks {
             let mut state = events.state();
             match code {
                 Some(RDKafkaErrorCode::AllBrokersDown) => state.all_down = true,
-                Some(RDKafkaErrorCode::Fatal) => {
-                    state.fatal = true;
-                    state.words = Some(reason.to_owned());
-                }
                 _ => state.words = Some(reason.to_owned()),
             }
         }
@@ -125,6 +120,27 @@ impl ProducerContext for Callbacks {
         // Whoever waited may have given up.
         let _ = reply.send(report);
         self.0.room.notify_waiters();
+    }
+}
+
+/// An error after which a producer takes nothing any more.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub(super) code: RDKafkaErrorCode,
+    words: String,
+}
+
+impl Fatal {
+    pub(super) fn down(&self) -> SinkDown {
+        let Self { code, words } = self;
+        let remedy = match code {
+            RDKafkaErrorCode::ClusterAuthorizationFailed => {
+                "; the user is to have the right to write to a topic, or IdempotentWrite on the \
+                 cluster"
+            }
+            _ => "",
+        };
+        SinkDown::new(format!("its producer failed for good: {words}{remedy}"))
     }
 }
 
@@ -199,14 +215,13 @@ impl Client {
         loop {
             let left = limit.saturating_sub(begin.elapsed());
             let asked = self.producer().client().fetch_metadata(Some(ANY_TOPIC), left.min(SLICE));
-            if asked.is_ok() && !self.events.state().fatal {
+            if let Some(fatal) = self.fatal() {
+                return Err(fatal.down());
+            }
+            if asked.is_ok() {
                 return Ok(());
             }
-            let hopeless = {
-                let state = self.events.state();
-                state.all_down || state.fatal
-            };
-            if hopeless {
+            if self.events.state().all_down {
                 return Err(SinkDown::new(self.events.why()));
             }
             if begin.elapsed() >= limit {
@@ -218,8 +233,10 @@ impl Client {
         }
     }
 
-    pub(super) fn is_fatal(&self) -> bool {
-        self.events.state().fatal
+    /// What has ended the producer for good, if anything has.
+    pub(super) fn fatal(&self) -> Option<Fatal> {
+        let (code, words) = self.producer().client().fatal_error()?;
+        Some(Fatal { code, words })
     }
 
     /// Gives up everything that is not confirmed, so that each record is reported now.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::sink::kafka::client::{Client, Report};
+use crate::sink::kafka::client::{Client, Fatal, Report};
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
@@ -52,9 +52,13 @@ impl Link {
         let config = properties::client_config(settings);
         let client = Client::new(&config, Some(metrics)).map_err(SinkDown::new)?;
         let client = Arc::new(client);
-        until_answered(client.clone(), settings.timeout).await.map_err(|down| {
-            SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
-        })?;
+        // Having the first answer it asks to be a producer; by the second it mostly knows whether
+        // it may.
+        for _ in 0..2 {
+            until_answered(client.clone(), settings.timeout).await.map_err(|down| {
+                SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
+            })?;
+        }
         Topics::declare(settings, &config).await?;
         let (down, _) = watch::channel(None);
         let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
@@ -124,11 +128,19 @@ impl Link {
             if report::doubts_topic(&error) {
                 self.topics.forget(&record.topic);
             }
-            if self.client.is_fatal() {
-                self.retire(SinkDown::new(format!("its producer failed for good: {error}")));
+            let judged = report::judge(&error, &record.topic);
+            let Some(fatal) = self.fatal() else { return judged };
+            self.retire(fatal.down());
+            match judged.verdict {
+                Verdict::Unknown => PublishError::new(report::of_fatal(fatal.code), fatal.down()),
+                _ => judged,
             }
-            report::judge(&error, &record.topic)
         })
+    }
+
+    /// What has ended one of its producers for good.
+    fn fatal(&self) -> Option<Fatal> {
+        self.client.fatal().or_else(|| self.single.get()?.fatal())
     }
 
     /// Hands over, and waits for the broker's report; the outer error says that there was none.

@@ -1,0 +1,7 @@
+//! The Kafka sink on a real broker.
+
+mod poison;
+mod record;
+mod refusals;
+mod rights;
+mod util;
