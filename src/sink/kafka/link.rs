@@ -24,6 +24,10 @@ const DOUBT: Duration = Duration::from_secs(1);
 /// How long the reports of a producer that was given up are waited for.
 const PURGED: Duration = Duration::from_secs(1);
 
+/// How long until a full queue is tried again though nothing was reported: a report comes a
+/// moment before its room is free, and the last one of all has none behind it.
+const ROOM: Duration = Duration::from_millis(5);
+
 /// A producer and what is known of its topics.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -129,10 +133,16 @@ impl Link {
                 self.topics.forget(&record.topic);
             }
             let judged = report::judge(&error, &record.topic);
-            let Some(fatal) = self.fatal() else { return judged };
-            self.retire(fatal.down());
-            match judged.verdict {
-                Verdict::Unknown => PublishError::new(report::of_fatal(fatal.code), fatal.down()),
+            let fatal = self.fatal();
+            if let Some(fatal) = &fatal {
+                self.retire(fatal.down());
+            }
+            match (judged.verdict, self.trouble()) {
+                // That it was purged says less than why.
+                (Verdict::Unknown, Some(down)) => {
+                    let verdict = fatal.map(|fatal| report::of_fatal(fatal.code));
+                    PublishError::new(verdict.unwrap_or(Verdict::Unknown), down)
+                }
                 _ => judged,
             }
         })
@@ -150,13 +160,17 @@ impl Link {
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
-        let report = match tokio::time::timeout_at(until, self.enter(client, record)).await {
+        let never_sent = |why: &str| PublishError::new(Verdict::Down, why);
+        let entered = tokio::select! {
+            biased;
+            // What entered now would be in no purge.
+            down = self.lost() => return Err(never_sent(&down.detail)),
+            entered = tokio::time::timeout_at(until, self.enter(client, record)) => entered,
+        };
+        let report = match entered {
             Ok(Ok(report)) => report,
             Ok(Err(error)) => return Ok(Err(error)),
-            Err(_) => {
-                let detail = "the producer's queue stayed full";
-                return Err(PublishError::new(Verdict::Down, detail));
-            }
+            Err(_) => return Err(never_sent("the producer's queue stayed full")),
         };
         crate::failpoint::hit("sink::after_handover");
         let given_up = async {
@@ -186,7 +200,9 @@ impl Link {
         loop {
             let room = client.events.room.notified();
             match client.send(record) {
-                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => room.await,
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
+                    let _ = tokio::time::timeout(ROOM, room).await;
+                }
                 other => return other,
             }
         }

@@ -1,5 +1,6 @@
 //! The Kafka sink on a real broker.
 
+mod connection;
 mod poison;
 mod record;
 mod refusals;
