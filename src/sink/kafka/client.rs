@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
 use crate::sink::SinkDown;
+use crate::sink::kafka::remedy;
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 
@@ -58,16 +59,10 @@ impl Events {
 
     /// The latest words about what goes wrong, with the remedy where it is known.
     fn why(&self) -> String {
-        let words = self.state().words.clone().unwrap_or_else(|| "no broker answers".into());
-        let remedy = if words.contains("certificate") || words.contains("SSL") {
-            "; the broker's authority has to be among the system's certificates, or in the file \
-             that the property ssl.ca.location names"
-        } else if words.contains("uthentication") {
-            "; check the properties security.protocol and sasl.*"
-        } else {
-            ""
-        };
-        format!("{words}{remedy}")
+        match &self.state().words {
+            Some(words) => format!("{words}{}", remedy::of(words)),
+            None => "no broker answers".into(),
+        }
     }
 }
 
@@ -78,7 +73,9 @@ impl ClientContext for Callbacks {
             "CONFWARN" => warn!(message, "librdkafka"),
             // The end of a connection it tells nowhere else.
             "FAIL" => {
-                self.0.state().words = Some(message.to_owned());
+                // Behind the name of librdkafka's thread.
+                let words = message.split_once("]: ").map_or(message, |(_, words)| words);
+                self.0.state().words = Some(words.to_owned());
                 self.0.trouble.notify_one();
             }
             // What it says else of connections is told once, as the sink's state.

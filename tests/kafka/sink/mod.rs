@@ -6,3 +6,4 @@ mod record;
 mod refusals;
 mod rights;
 mod util;
+mod words;
