@@ -63,7 +63,7 @@ impl Link {
                 SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
             })?;
         }
-        Topics::declare(settings, &config).await?;
+        Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);
         let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
         Ok(Self {

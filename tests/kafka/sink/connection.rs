@@ -58,12 +58,11 @@ async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() 
         }
     };
     tokio::join!(node.stop(), going);
-    let down = tokio::time::timeout(AMPLE, sink.lost()).await;
     let begin = Instant::now();
     let outcomes = publish_all(&sink, some(&topic.name, "down")).await;
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     let down_all = outcomes.iter().all(|one| verdict(one) == Some(Verdict::Down));
-    assert!(down_all, "{down:?} {outcomes:?}");
+    assert!(down_all, "{outcomes:?}");
 
     node.start_again().await;
     until_confirmed(&sink, &topic.name, "after").await;
@@ -110,14 +109,12 @@ async fn a_connection_closed_for_idleness_is_no_loss() {
     let sink = connected(&node.brokers()).await;
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
 
-    for number in 0..2 {
-        // The broker looks for idle ones once in that time.
-        let lost = tokio::time::timeout(Duration::from_secs(3), sink.lost()).await;
-        assert!(lost.is_err(), "{lost:?}");
-        sink.publish(message(format!("after {number}"), &topic.name, "k")).await.unwrap();
-    }
+    // The broker looks for idle ones once in that time.
+    let lost = tokio::time::timeout(Duration::from_secs(4), sink.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    sink.publish(message("after", &topic.name, "k")).await.unwrap();
 
-    assert_eq!(topic.read_ids().await, ["before", "after 0", "after 1"]);
+    assert_eq!(topic.read_ids().await, ["before", "after"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +179,7 @@ async fn a_broker_in_passing_trouble_charges_nobody() {
     ] {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("topic", 1, 1).unwrap();
-        let sink = shared_sink(&cluster.bootstrap_servers(), Duration::from_secs(3), []);
+        let sink = shared_sink(&cluster.bootstrap_servers(), Duration::from_secs(2), []);
         sink.probe().await.unwrap();
         sink.publish(message("before", "topic", "k")).await.unwrap();
         cluster.request_errors(RDKafkaApiKey::Produce, &vec![error; many]);
