@@ -8,7 +8,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Error};
 
 use super::util::{
-    AMPLE, AT_ONCE, Outcome, connected, ids, publish_all, shared_sink, until_up, verdict,
+    AMPLE, AT_ONCE, Outcome, connected, ids, publish_all, shared_sink, start, until_up, verdict,
 };
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
@@ -158,6 +158,37 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
     let unknown = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Unknown)).count();
     assert!(unknown <= 2, "{outcomes:?}");
     wired.freeze(false);
+    until_confirmed(&sink, &topic.name, "late").await;
+    topic.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_room_when_the_connection_is_lost_was_never_sent() {
+    let wired = Wired::take().await;
+    let topic = wired.topic(1).await;
+    let sink = shared_sink(&wired.brokers(), AMPLE, [("queue.buffering.max.messages", "2")]);
+    sink.probe().await.unwrap();
+    sink.publish(message("before", &topic.name, "k")).await.unwrap();
+    wired.hold_answers(true);
+
+    let publishing: Vec<_> =
+        some(&topic.name, "late").map(|message| start(&sink, message)).collect();
+    // Those that had room are there; the others wait.
+    topic.until(2).await;
+    wired.refuse(true);
+    wired.cut();
+
+    let begin = Instant::now();
+    let mut outcomes = Vec::new();
+    for publishing in publishing {
+        outcomes.push(publishing.await.unwrap());
+    }
+    assert!(begin.elapsed() < AMPLE / 4, "{:?}", begin.elapsed());
+    let unknown = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Unknown)).count();
+    let down = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Down)).count();
+    assert!((1..=2).contains(&unknown) && unknown + down == 20, "{outcomes:?}");
+    wired.refuse(false);
+    wired.hold_answers(false);
     until_confirmed(&sink, &topic.name, "late").await;
     topic.drop().await;
 }
