@@ -11,5 +11,6 @@ mod node;
 mod producer;
 mod refusals;
 mod secure;
+mod sink;
 mod topic;
 mod wired;

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
 use crate::sink::SinkDown;
+use crate::sink::kafka::remedy;
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 
@@ -31,7 +32,7 @@ pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
 /// What the producer's callbacks leave behind.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// A connection has failed, or the producer is beyond repair.
+    /// A connection has failed, or the producer has for good.
     pub(super) trouble: Notify,
     /// Something has left the queue.
     pub(super) room: Notify,
@@ -44,7 +45,6 @@ struct State {
     /// The latest words about a connection that failed.
     words: Option<String>,
     all_down: bool,
-    fatal: bool,
 }
 
 impl Events {
@@ -59,16 +59,10 @@ impl Events {
 
     /// The latest words about what goes wrong, with the remedy where it is known.
     fn why(&self) -> String {
-        let words = self.state().words.clone().unwrap_or_else(|| "no broker answers".into());
-        let remedy = if words.contains("certificate") || words.contains("SSL") {
-            "; the broker's authority has to be among the system's certificates, or in the file \
-             that the property ssl.ca.location names"
-        } else if words.contains("uthentication") {
-            "; check the properties security.protocol and sasl.*"
-        } else {
-            ""
-        };
-        format!("{words}{remedy}")
+        match &self.state().words {
+            Some(words) => format!("{words}{}", remedy::of(words)),
+            None => "no broker answers".into(),
+        }
     }
 }
 
@@ -79,7 +73,9 @@ impl ClientContext for Callbacks {
             "CONFWARN" => warn!(message, "librdkafka"),
             // The end of a connection it tells nowhere else.
             "FAIL" => {
-                self.0.state().words = Some(message.to_owned());
+                // Behind the name of librdkafka's thread.
+                let words = message.split_once("]: ").map_or(message, |(_, words)| words);
+                self.0.state().words = Some(words.to_owned());
                 self.0.trouble.notify_one();
             }
             // What it says else of connections is told once, as the sink's state.
@@ -94,10 +90,6 @@ impl ClientContext for Callbacks {
             let mut state = events.state();
             match code {
                 Some(RDKafkaErrorCode::AllBrokersDown) => state.all_down = true,
-                Some(RDKafkaErrorCode::Fatal) => {
-                    state.fatal = true;
-                    state.words = Some(reason.to_owned());
-                }
                 _ => state.words = Some(reason.to_owned()),
             }
         }
@@ -125,6 +117,27 @@ impl ProducerContext for Callbacks {
         // Whoever waited may have given up.
         let _ = reply.send(report);
         self.0.room.notify_waiters();
+    }
+}
+
+/// An error after which a producer takes nothing any more.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub(super) code: RDKafkaErrorCode,
+    words: String,
+}
+
+impl Fatal {
+    pub(super) fn down(&self) -> SinkDown {
+        let Self { code, words } = self;
+        let remedy = match code {
+            RDKafkaErrorCode::ClusterAuthorizationFailed => {
+                "; the user is to have the right to write to a topic, or IdempotentWrite on the \
+                 cluster"
+            }
+            _ => "",
+        };
+        SinkDown::new(format!("its producer failed for good: {words}{remedy}"))
     }
 }
 
@@ -199,14 +212,13 @@ impl Client {
         loop {
             let left = limit.saturating_sub(begin.elapsed());
             let asked = self.producer().client().fetch_metadata(Some(ANY_TOPIC), left.min(SLICE));
-            if asked.is_ok() && !self.events.state().fatal {
+            if let Some(fatal) = self.fatal() {
+                return Err(fatal.down());
+            }
+            if asked.is_ok() {
                 return Ok(());
             }
-            let hopeless = {
-                let state = self.events.state();
-                state.all_down || state.fatal
-            };
-            if hopeless {
+            if self.events.state().all_down {
                 return Err(SinkDown::new(self.events.why()));
             }
             if begin.elapsed() >= limit {
@@ -218,8 +230,10 @@ impl Client {
         }
     }
 
-    pub(super) fn is_fatal(&self) -> bool {
-        self.events.state().fatal
+    /// What has ended the producer for good, if anything has.
+    pub(super) fn fatal(&self) -> Option<Fatal> {
+        let (code, words) = self.producer().client().fatal_error()?;
+        Some(Fatal { code, words })
     }
 
     /// Gives up everything that is not confirmed, so that each record is reported now.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::sink::kafka::client::{Client, Report};
+use crate::sink::kafka::client::{Client, Fatal, Report};
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
@@ -23,6 +23,10 @@ const DOUBT: Duration = Duration::from_secs(1);
 
 /// How long the reports of a producer that was given up are waited for.
 const PURGED: Duration = Duration::from_secs(1);
+
+/// How long until a full queue is tried again though nothing was reported: a report comes a
+/// moment before its room is free, and the last one of all has none behind it.
+const ROOM: Duration = Duration::from_millis(5);
 
 /// A producer and what is known of its topics.
 #[derive(Debug)]
@@ -52,10 +56,14 @@ impl Link {
         let config = properties::client_config(settings);
         let client = Client::new(&config, Some(metrics)).map_err(SinkDown::new)?;
         let client = Arc::new(client);
-        until_answered(client.clone(), settings.timeout).await.map_err(|down| {
-            SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
-        })?;
-        Topics::declare(settings, &config).await?;
+        // Having the first answer it asks to be a producer; by the second it mostly knows whether
+        // it may.
+        for _ in 0..2 {
+            until_answered(client.clone(), settings.timeout).await.map_err(|down| {
+                SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
+            })?;
+        }
+        Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);
         let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
         Ok(Self {
@@ -124,11 +132,25 @@ impl Link {
             if report::doubts_topic(&error) {
                 self.topics.forget(&record.topic);
             }
-            if self.client.is_fatal() {
-                self.retire(SinkDown::new(format!("its producer failed for good: {error}")));
+            let judged = report::judge(&error, &record.topic);
+            let fatal = self.fatal();
+            if let Some(fatal) = &fatal {
+                self.retire(fatal.down());
             }
-            report::judge(&error, &record.topic)
+            match (judged.verdict, self.trouble()) {
+                // That it was purged says less than why.
+                (Verdict::Unknown, Some(down)) => {
+                    let verdict = fatal.map(|fatal| report::of_fatal(fatal.code));
+                    PublishError::new(verdict.unwrap_or(Verdict::Unknown), down)
+                }
+                _ => judged,
+            }
         })
+    }
+
+    /// What has ended one of its producers for good.
+    fn fatal(&self) -> Option<Fatal> {
+        self.client.fatal().or_else(|| self.single.get()?.fatal())
     }
 
     /// Hands over, and waits for the broker's report; the outer error says that there was none.
@@ -138,13 +160,17 @@ impl Link {
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
-        let report = match tokio::time::timeout_at(until, self.enter(client, record)).await {
+        let never_sent = |why: &str| PublishError::new(Verdict::Down, why);
+        let entered = tokio::select! {
+            biased;
+            // What entered now would be in no purge.
+            down = self.lost() => return Err(never_sent(&down.detail)),
+            entered = tokio::time::timeout_at(until, self.enter(client, record)) => entered,
+        };
+        let report = match entered {
             Ok(Ok(report)) => report,
             Ok(Err(error)) => return Ok(Err(error)),
-            Err(_) => {
-                let detail = "the producer's queue stayed full";
-                return Err(PublishError::new(Verdict::Down, detail));
-            }
+            Err(_) => return Err(never_sent("the producer's queue stayed full")),
         };
         crate::failpoint::hit("sink::after_handover");
         let given_up = async {
@@ -174,7 +200,9 @@ impl Link {
         loop {
             let room = client.events.room.notified();
             match client.send(record) {
-                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => room.await,
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
+                    let _ = tokio::time::timeout(ROOM, room).await;
+                }
                 other => return other,
             }
         }

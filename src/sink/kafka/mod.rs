@@ -6,6 +6,7 @@
 //! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
 //! | `link` | one producer: opened, watched, given up |
 //! | `client` | the producer itself, with its callbacks |
+//! | `remedy` | what an operator can do about librdkafka's words |
 //! | `topics` | look-up of topics before the first record goes to them, and their creation |
 //! | `report` | what a delivery report means for its record |
 //! | `statistics` | librdkafka's own figures as metrics |
@@ -17,6 +18,7 @@
 mod client;
 mod link;
 mod properties;
+mod remedy;
 mod rendering;
 mod report;
 mod statistics;

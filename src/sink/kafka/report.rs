@@ -51,6 +51,18 @@ pub(super) fn judge(error: &KafkaError, topic: &str) -> PublishError {
     PublishError::new(verdict(code), format!("topic {topic:?}: {code}"))
 }
 
+/// Judges whatever a producer held when this error ended it for good.
+pub(super) fn of_fatal(code: Code) -> Verdict {
+    match code {
+        // The broker gave it no producer id, without which it sends nothing.
+        Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::UnsupportedFeature
+        | Code::UnsupportedVersion => Verdict::Down,
+        _ => Verdict::Unknown,
+    }
+}
+
 fn verdict(code: Code) -> Verdict {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
@@ -67,10 +79,13 @@ fn verdict(code: Code) -> Verdict {
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
         | Code::TopicAuthorizationFailed
-        | Code::ClusterAuthorizationFailed
         | Code::PolicyViolation
         | Code::InvalidDifferentRecord => Verdict::Charge,
-        Code::QueueFull | Code::Authentication | Code::SSL => Verdict::Down,
+        Code::QueueFull
+        | Code::Authentication
+        | Code::SSL
+        // Nobody may write at all: no record's doing.
+        | Code::ClusterAuthorizationFailed => Verdict::Down,
         // Sent, or not known to be unsent: timed out, fatal, transport; purged from the queue
         // too, where a record also waits to be sent a second time.
         _ => Verdict::Unknown,
@@ -97,5 +112,11 @@ mod tests {
         ] {
             assert_eq!(verdict(code), expected, "{code}");
         }
+    }
+
+    #[test]
+    fn an_end_that_came_before_anything_was_sent_is_no_loss() {
+        assert_eq!(of_fatal(Code::ClusterAuthorizationFailed), Verdict::Down);
+        assert_eq!(of_fatal(Code::OutOfOrderSequenceNumber), Verdict::Unknown);
     }
 }

@@ -104,6 +104,7 @@ impl Topics {
     pub(super) async fn declare(
         settings: &KafkaSettings,
         config: &ClientConfig,
+        client: &Arc<Client>,
     ) -> Result<(), SinkDown> {
         if settings.topics.is_empty() {
             return Ok(());
@@ -122,8 +123,13 @@ impl Topics {
                 Ok(name) => info!(sink = %settings.name, topic = name, "topic made"),
                 Err((_, Code::TopicAlreadyExists)) => {}
                 Err((name, code)) => {
-                    let detail = format!("declared topic {name:?} could not be made: {code}");
-                    return Err(SinkDown::new(detail));
+                    let (client, topic, limit) = (client.clone(), name.clone(), settings.timeout);
+                    let asking = tokio::task::spawn_blocking(move || ask(&client, &topic, limit));
+                    // Who may make none is told so of one that is there, too.
+                    if !asking.await.is_ok_and(|there| there.is_ok()) {
+                        let detail = format!("declared topic {name:?} could not be made: {code}");
+                        return Err(SinkDown::new(detail));
+                    }
                 }
             }
         }

@@ -22,6 +22,7 @@ pub enum Resource<'a> {
 pub enum Operation {
     All = 2,
     Write = 4,
+    Create = 5,
     Describe = 8,
     IdempotentWrite = 12,
 }

@@ -26,7 +26,7 @@ pub const OPEN_LOGIN: &str = "OPENLOGIN";
 
 /// Everyone who may log in. A test that denies more than a topic of its own denies it to a
 /// user whom no other test has.
-pub const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
+pub const USERS: [&str; 7] = ["alice", "bob", "carol", "dave", "erin", "frank", "grace"];
 
 /// Everyone's password: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-test";

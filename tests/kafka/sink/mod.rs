@@ -1,0 +1,12 @@
+//! The Kafka sink on a real broker.
+
+mod connection;
+mod declare;
+mod poison;
+mod record;
+mod refusals;
+mod rights;
+mod statistics;
+mod tls;
+mod util;
+mod words;
