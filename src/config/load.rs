@@ -423,12 +423,12 @@ mod tests {
 
     #[test]
     fn a_section_may_be_given_as_one_table() {
-        let mut inputs = Inputs::default();
-        inputs.environment = environment(&[(
-            "POSTRIDER__RELAY__DEAD_LETTER",
-            "{ sink = \"a\", destination = \"d\" }",
-        )]);
-        inputs.set = vec!["relay.backoff={ kind = \"fixed\" }".into()];
+        let table = "{ sink = \"a\", destination = \"d\" }";
+        let inputs = Inputs {
+            environment: environment(&[("POSTRIDER__RELAY__DEAD_LETTER", table)]),
+            set: vec!["relay.backoff={ kind = \"fixed\" }".into()],
+            ..Inputs::default()
+        };
 
         let config = load(&inputs).unwrap().config;
 
