@@ -38,6 +38,10 @@ use crate::store::{ServerClock, StoreError};
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// Passing over so many keys is what makes a look long (4 to 5 µs of the server's each): a sink
+/// that is down is not to cost the others more than a quarter of a core.
+const MANY_HELD: usize = 1_000;
+
 /// Pauses while MongoDB does not answer, from and to.
 const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
@@ -424,6 +428,7 @@ impl<S: Sink> Driver<S> {
         let full = seen.next.is_some();
         let whole_round = self.position.is_start();
         let found = seen.is_something();
+        let passed_over = seen.passed_over;
         self.position = seen.next.take().unwrap_or_default();
         self.on_seen(seen);
         let now = Instant::now();
@@ -432,7 +437,12 @@ impl<S: Sink> Driver<S> {
         } else {
             // As long as the look itself took: a server that finds looking hard, since it must
             // pass over what was delivered of late, is not kept busy by it.
-            let rest = self.rotation_began.elapsed().max(SHORTEST_PAUSE);
+            let took = self.rotation_began.elapsed();
+            let rest = match passed_over {
+                MANY_HELD.. => took * 3,
+                _ => took,
+            };
+            let rest = rest.max(SHORTEST_PAUSE);
             self.rests_until = now + rest;
             self.pause = match found {
                 true => rest,

@@ -78,6 +78,8 @@ impl Look {
 pub struct Seen {
     /// Where the rotation goes on; `None` after its end, or when it was none.
     pub next: Option<Position>,
+    /// Keys that the rotation had to pass over.
+    pub passed_over: usize,
     /// Suspects that wait for their turn.
     pub suspects: Vec<Record>,
     pub(super) claims: Vec<Claim>,
@@ -142,6 +144,7 @@ impl<S: Sink> Shared<S> {
                 let mut from = from;
                 let (records, before) = loop {
                     let over = self.hands.passed_over(&from);
+                    seen.passed_over += over.keys.len();
                     let pass_over = [over.keys, blocked.clone()].concat();
                     let within =
                         owned.iter().filter(|own| over.last.is_none_or(|last| **own <= last));
