@@ -13,7 +13,8 @@ use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use support::arrivals::Arrivals;
 use support::broker::Broker;
-use support::history::{judge, read_back};
+use support::history::{Arrival, judge, read_back};
+use support::kafka::{self, topic::Topic};
 use support::outbox::{TestOutbox, record};
 use support::process::{Postrider, command};
 use support::queue::{amqp_uri, mongo_settings};
@@ -106,14 +107,13 @@ async fn write(
     ids
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_five_places() {
-    let outbox = Arc::new(TestOutbox::new().await);
-    let queue = fresh("kills");
-    let arrivals = Arrivals::at(&amqp_uri(), &queue).await;
-    let settings = settings(&outbox, &amqp_uri(), &queue);
-    let producing = tokio::spawn(produce(outbox.clone(), 20_000, 1_000));
-
+/// Produces while a relay dies at five places; answers the one that lives, and what was committed.
+async fn relay_with_five_deaths(
+    outbox: &Arc<TestOutbox>,
+    settings: &[String],
+    records: usize,
+) -> (Postrider, BTreeSet<String>) {
+    let producing = tokio::spawn(produce(outbox.clone(), records, 1_000));
     for fail_point in [
         "relay::after_lease=3*off->return",
         "sink::after_handover=700*off->return",
@@ -121,12 +121,49 @@ async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_f
         "relay::before_settle=4*off->return",
         "relay::after_settle=4*off->return",
     ] {
-        let mut relay = start_with_fail_point(&settings, fail_point);
+        let mut relay = start_with_fail_point(settings, fail_point);
         let ended = relay.until_ended(Duration::from_secs(60)).await;
         assert_eq!(ended.code, None, "killed at {fail_point}: {ended}");
     }
-    let mut relay = Postrider::start(&settings);
-    let committed = producing.await.unwrap();
+    (Postrider::start(settings), producing.await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_killed_at_five_places() {
+    let outbox = Arc::new(TestOutbox::new().await);
+    let topic = Topic::new(4).await;
+    let mut settings = settings(&outbox, &amqp_uri(), "unused");
+    settings.push("sinks.stream.kind=kafka".into());
+    settings.push(format!("sinks.stream.brokers={}", kafka::brokers()));
+    settings.push(format!("sinks.stream.topic={}", topic.name));
+    settings.push("sinks.stream.timeout=1s".into());
+    settings.push("relay.default_sink=stream".into());
+    let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 10_000).await;
+
+    outbox.until_count(doc! { "status": "done" }, 10_000).await;
+    relay.stop().await;
+    let stored = read_back(&outbox.collections).await;
+    let stored_ids: BTreeSet<String> = stored.iter().map(|record| record.id.clone()).collect();
+    assert_eq!(stored_ids, committed, "the committed ones are those stored");
+    // A key is in one partition, and in its order there.
+    let arrived = topic.read().await.into_iter().map(|record| Arrival {
+        id: record.id().to_owned(),
+        key: record.key.map(|key| String::from_utf8(key).unwrap()),
+    });
+    let findings = judge(&stored, &arrived.collect::<Vec<_>>());
+    findings.assert_kept();
+    assert!(findings.duplicates > 0, "a kill between confirm and settle costs duplicates");
+    topic.drop().await;
+    Arc::into_inner(outbox).unwrap().drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_five_places() {
+    let outbox = Arc::new(TestOutbox::new().await);
+    let queue = fresh("kills");
+    let arrivals = Arrivals::at(&amqp_uri(), &queue).await;
+    let settings = settings(&outbox, &amqp_uri(), &queue);
+    let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 20_000).await;
 
     outbox.until_count(doc! { "status": "done" }, 20_000).await;
     arrivals.until(20_000).await;
