@@ -11,6 +11,7 @@ use crate::outbox::collections::Collections;
 use crate::run::sinks;
 use crate::schema;
 use crate::sink::Sink;
+use crate::sink::any::AnySink;
 use crate::store::connect::{self, Topology};
 use crate::telemetry::chain;
 
@@ -84,12 +85,17 @@ async fn probe(plan: &Resolved, findings: &mut Vec<Finding>) {
         Ok(sinks) => {
             for (name, sink) in sinks {
                 let part = format!("sink {name}");
+                let address = match sink {
+                    AnySink::RabbitMq(_) => "uri",
+                    AnySink::Kafka(_) => "brokers or properties",
+                    AnySink::Stdout(_) => "kind",
+                };
                 findings.push(match sink.probe().await {
                     Ok(()) => Finding::good(part, "reached"),
                     Err(down) => Finding::bad(
                         part,
                         down.to_string(),
-                        format!("start the broker, or change sinks.{name}.uri"),
+                        format!("start the broker, or change sinks.{name}.{address}"),
                     ),
                 });
                 sink.close().await;

@@ -15,6 +15,7 @@ mod error;
 pub mod kafka;
 pub mod message;
 pub mod rabbitmq;
+mod slot;
 pub mod stdout;
 
 use std::future::Future;

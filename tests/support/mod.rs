@@ -18,6 +18,7 @@ pub mod peer;
 pub mod process;
 pub mod producers;
 pub mod proxy;
+pub mod publish;
 pub mod queue;
 pub mod rabbitmq;
 pub mod relay;

@@ -15,6 +15,7 @@ use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
 use crate::sink::kafka::{KafkaSettings, properties, report};
+use crate::sink::slot::{self, Link as _};
 use crate::sink::{PublishError, SinkDown, Verdict};
 
 /// How long a producer that has lost a connection may take to be answered on one before it is
@@ -40,6 +41,16 @@ pub(super) struct Link {
     entrance: tokio::sync::Mutex<()>,
     down: watch::Sender<Option<SinkDown>>,
     _watch: AbortOnDropHandle<()>,
+}
+
+impl slot::Link for Link {
+    async fn lost(&self) -> SinkDown {
+        let mut down = self.down.subscribe();
+        let lost = down.wait_for(Option::is_some).await;
+        // The sender lives as long as this link.
+        let lost = lost.ok().and_then(|down| down.clone());
+        lost.unwrap_or_else(|| SinkDown::new("closed"))
+    }
 }
 
 impl Link {
@@ -90,15 +101,6 @@ impl Link {
     pub(super) async fn answers(&self) -> Result<(), SinkDown> {
         self.client.events.forget_losses();
         until_answered(self.client.clone(), self.settings.timeout).await
-    }
-
-    /// Resolves when it can no longer be published on.
-    pub(super) async fn lost(&self) -> SinkDown {
-        let mut down = self.down.subscribe();
-        let lost = down.wait_for(Option::is_some).await;
-        // The sender lives as long as this link.
-        let lost = lost.ok().and_then(|down| down.clone());
-        lost.unwrap_or_else(|| SinkDown::new("closed"))
     }
 
     /// No further publish; those under way end now.

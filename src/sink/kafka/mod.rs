@@ -27,7 +27,7 @@ mod topics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 pub use properties::WrongProperty;
@@ -38,6 +38,7 @@ use crate::ids::SinkName;
 use crate::sink::cloud_events::CloudEvents;
 use crate::sink::kafka::link::Link;
 use crate::sink::kafka::statistics::KafkaMetrics;
+use crate::sink::slot::Slot;
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 /// What an operator decides about a Kafka sink.
@@ -78,7 +79,7 @@ pub struct Kafka {
     /// In bytes.
     largest: usize,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
-    link: watch::Sender<Option<Arc<Link>>>,
+    link: Slot<Link>,
     /// Held while a link is being opened.
     opening: Mutex<()>,
     metrics: Arc<KafkaMetrics>,
@@ -93,21 +94,16 @@ impl Kafka {
     /// Postrider promises. Nothing is connected to.
     pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperty> {
         properties::check(&settings)?;
-        let (link, _) = watch::channel(None);
         let metrics = Arc::new(KafkaMetrics::new(settings.name.as_str()));
         let largest = properties::largest(&settings);
-        Ok(Self { settings, largest, link, opening: Mutex::new(()), metrics })
-    }
-
-    fn link(&self) -> Option<Arc<Link>> {
-        self.link.borrow().clone()
+        Ok(Self { settings, largest, link: Slot::default(), opening: Mutex::new(()), metrics })
     }
 }
 
 impl Sink for Kafka {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.timeout;
-        let Some(link) = self.link() else {
+        let Some(link) = self.link.link() else {
             return Err(PublishError::new(Verdict::Down, "not connected"));
         };
         if let Some(down) = link.trouble() {
@@ -120,37 +116,24 @@ impl Sink for Kafka {
 
     async fn probe(&self) -> Result<(), SinkDown> {
         let _opening = self.opening.lock().await;
-        if let Some(link) = self.link() {
+        if let Some(link) = self.link.link() {
             if link.trouble().is_none() && link.answers().await.is_ok() {
                 return Ok(());
             }
-            self.link.send_replace(None);
+            self.link.take();
             link.retire(SinkDown::new("it did not answer a probe"));
         }
         let link = Link::open(&self.settings, self.metrics.clone()).await?;
-        self.link.send_replace(Some(Arc::new(link)));
+        self.link.put(link);
         Ok(())
     }
 
     async fn lost(&self) -> SinkDown {
-        let mut links = self.link.subscribe();
-        loop {
-            let link = links.borrow_and_update().clone();
-            match link {
-                None => {
-                    // The sender lives as long as this sink.
-                    let _ = links.changed().await;
-                }
-                Some(link) => tokio::select! {
-                    down = link.lost() => return down,
-                    _ = links.changed() => {}
-                },
-            }
-        }
+        self.link.lost().await
     }
 
     async fn close(&self) {
-        if let Some(link) = self.link.send_replace(None) {
+        if let Some(link) = self.link.take() {
             link.retire(SinkDown::new("closed"));
         }
     }

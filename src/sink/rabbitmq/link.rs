@@ -18,6 +18,7 @@ use crate::sink::rabbitmq::closure;
 use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp, Refused};
 use crate::sink::rabbitmq::publisher::{self, Owner, Request};
 use crate::sink::rabbitmq::topology;
+use crate::sink::slot;
 
 /// How often an idle connection is looked at: `lapin` tells no one of its end but those
 /// who wait for an answer.
@@ -50,6 +51,27 @@ pub(super) struct Link {
 /// What is wrong with it, in words that don't repeat it.
 pub(super) fn check_uri(uri: &SecretUri) -> Result<(), String> {
     uri.expose().parse::<AMQPUri>().map(|_| ())
+}
+
+impl slot::Link for Link {
+    async fn lost(&self) -> SinkDown {
+        let mut state = self.state.subscribe();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Up => {}
+                State::Blocked(down) | State::Down(down) => return down.clone(),
+            }
+            tokio::select! {
+                // The sender lives in this link.
+                _ = state.changed() => {}
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.connection.status().connected() {
+                        go_down(&self.state, SinkDown::new("connection lost"));
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Link {
@@ -130,26 +152,6 @@ impl Link {
             channel.close(200, "probed".into()).await
         };
         matches!(tokio::time::timeout(limit, asking).await, Ok(Ok(())))
-    }
-
-    /// Resolves when it can no longer be published on.
-    pub(super) async fn lost(&self) -> SinkDown {
-        let mut state = self.state.subscribe();
-        loop {
-            match &*state.borrow_and_update() {
-                State::Up => {}
-                State::Blocked(down) | State::Down(down) => return down.clone(),
-            }
-            tokio::select! {
-                // The sender lives in this link.
-                _ = state.changed() => {}
-                () = tokio::time::sleep(LOOK) => {
-                    if !self.connection.status().connected() {
-                        go_down(&self.state, SinkDown::new("connection lost"));
-                    }
-                }
-            }
-        }
     }
 
     /// Resolves while the broker has blocked the connection.

@@ -24,7 +24,7 @@ mod topology;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
@@ -34,6 +34,7 @@ use crate::sink::cloud_events::CloudEvents;
 use crate::sink::rabbitmq::exchanges::Refused;
 use crate::sink::rabbitmq::link::{Link, State};
 use crate::sink::rabbitmq::publisher::Request;
+use crate::sink::slot::Slot;
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 /// What an operator decides about a RabbitMQ sink.
@@ -73,7 +74,7 @@ impl RabbitMqSettings {
 pub struct RabbitMq {
     settings: RabbitMqSettings,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
-    link: watch::Sender<Option<Arc<Link>>>,
+    link: Slot<Link>,
     /// Held while a link is being opened.
     opening: Mutex<()>,
     refused: Arc<Refused>,
@@ -87,12 +88,12 @@ impl RabbitMq {
     /// A URI that is none of AMQP's, in words that don't repeat it.
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
         link::check_uri(&settings.uri)?;
-        let (link, _) = watch::channel(None);
-        Ok(Self { settings, link, opening: Mutex::new(()), refused: Arc::default() })
-    }
-
-    fn link(&self) -> Option<Arc<Link>> {
-        self.link.borrow().clone()
+        Ok(Self {
+            settings,
+            link: Slot::default(),
+            opening: Mutex::new(()),
+            refused: Arc::default(),
+        })
     }
 
     async fn deliver(
@@ -158,7 +159,7 @@ impl RabbitMq {
 impl Sink for RabbitMq {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.timeout;
-        let Some(link) = self.link() else { return Err(self.down(None)) };
+        let Some(link) = self.link.link() else { return Err(self.down(None)) };
         if link.state() != State::Up {
             return Err(self.down(Some(&link)));
         }
@@ -167,40 +168,27 @@ impl Sink for RabbitMq {
 
     async fn probe(&self) -> Result<(), SinkDown> {
         let _opening = self.opening.lock().await;
-        if let Some(link) = self.link() {
+        if let Some(link) = self.link.link() {
             match link.state() {
                 State::Up if link.answers(self.settings.timeout).await => return Ok(()),
                 // The same connection goes on once the broker lets it.
                 State::Blocked(down) => return Err(down),
                 State::Up | State::Down(_) => {
-                    self.link.send_replace(None);
+                    self.link.take();
                 }
             }
         }
         let link = Link::open(&self.settings, &self.refused).await?;
-        self.link.send_replace(Some(Arc::new(link)));
+        self.link.put(link);
         Ok(())
     }
 
     async fn lost(&self) -> SinkDown {
-        let mut links = self.link.subscribe();
-        loop {
-            let link = links.borrow_and_update().clone();
-            match link {
-                None => {
-                    // The sender lives as long as this sink.
-                    let _ = links.changed().await;
-                }
-                Some(link) => tokio::select! {
-                    down = link.lost() => return down,
-                    _ = links.changed() => {}
-                },
-            }
-        }
+        self.link.lost().await
     }
 
     async fn close(&self) {
-        let link = self.link.send_replace(None);
+        let link = self.link.take();
         if let Some(link) = link {
             link.close(self.settings.timeout).await;
         }
