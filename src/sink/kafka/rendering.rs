@@ -7,7 +7,6 @@ use bson::DateTime;
 use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
 /// What a topic's name has at most.
@@ -110,24 +109,10 @@ fn check_topic(name: &str) -> Result<(), PublishError> {
 
 /// Text in UTF-8, binaries as they are, null as null.
 fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
-    let text = match value {
-        HeaderValue::Null => return None,
-        HeaderValue::Binary(bytes) => return Some(bytes.clone()),
-        HeaderValue::String(text) => text.clone(),
-        HeaderValue::Int32(number) => number.to_string(),
-        HeaderValue::Int64(number) => number.to_string(),
-        HeaderValue::Double(number) => {
-            name_of_non_finite(*number).map_or_else(|| number.to_string(), str::to_owned)
-        }
-        HeaderValue::Bool(value) => value.to_string(),
-        HeaderValue::Date(millis) => DateTime::from_millis(*millis)
-            .try_to_rfc3339_string()
-            .unwrap_or_else(|_| millis.to_string()),
-        HeaderValue::ObjectId(id) => id.to_hex(),
-        HeaderValue::Uuid(id) => id.to_string(),
-        HeaderValue::Decimal128(number) => number.to_string(),
-    };
-    Some(text.into_bytes())
+    match value {
+        HeaderValue::Binary(bytes) => Some(bytes.clone()),
+        other => other.text().map(String::into_bytes),
+    }
 }
 
 #[cfg(test)]
