@@ -33,7 +33,8 @@ impl fmt::Debug for Rendered {
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where its topic has no legal name; [`Verdict::TooLarge`] where its payload
+/// [`Verdict::Refuse`] where its topic has no legal name, or it can be no CloudEvent that is to
+/// be one; [`Verdict::TooLarge`] where its payload
 /// alone is above `limit` bytes. (With key and headers the producer judges it.)
 pub(super) fn render(
     message: Message,
@@ -46,7 +47,8 @@ pub(super) fn render(
         let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
         return Err(PublishError::new(Verdict::TooLarge, detail));
     }
-    let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
+    let attributes =
+        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
     let Message {
         id,
         key,

@@ -43,13 +43,15 @@ impl fmt::Debug for Rendered {
 /// # Errors
 ///
 /// [`Verdict::Refuse`] where a limit of AMQP is exceeded: 255 bytes in a short string,
-/// `frame_max` (of this connection; 0 means none) in the headers.
+/// `frame_max` (of this connection; 0 means none) in the headers. Or where it can be no CloudEvent
+/// that is to be one.
 pub(super) fn render(
     message: Message,
     cloud_events: Option<&CloudEvents>,
     frame_max: u32,
 ) -> Result<Rendered, PublishError> {
-    let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
+    let attributes =
+        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
     let Message {
         id,
         key,
