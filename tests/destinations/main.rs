@@ -13,4 +13,5 @@ mod dead_letters;
 mod declare;
 mod routes;
 mod side_by_side;
+mod sizes;
 mod window;
