@@ -14,4 +14,5 @@ mod declare;
 mod routes;
 mod side_by_side;
 mod sizes;
+mod standard_output;
 mod window;
