@@ -1,4 +1,4 @@
-//! Payloads of every BSON kind, relayed by the real process: what a consumer finds is what the
+//! Payloads and headers of every BSON kind, relayed by the real process: what a consumer finds is what the
 //! contract says, and extended JSON is what MongoDB's own driver for Python says of the record.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
@@ -9,12 +9,10 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bson::oid::ObjectId;
+use bson::doc;
 use bson::raw::RawDocumentBuf;
-use bson::spec::BinarySubtype;
-use bson::{Binary, Bson, DateTime, Document, doc};
-use lapin::types::AMQPValue;
 use serde_json::Value;
+use support::headers::{self, Header};
 use support::kafka::brokers;
 use support::kafka::topic::Topic;
 use support::outbox::{TestOutbox, record};
@@ -23,6 +21,7 @@ use support::process::Postrider;
 use support::queue::{mongo_settings, stdout_sink};
 use support::rabbitmq::hand::{id, text};
 use support::rabbitmq::vhost::Vhost;
+use support::sizes::{LARGEST, LEASE, of_size};
 
 const QUEUE: &str = "q";
 
@@ -32,6 +31,16 @@ fn to_queue(outbox: &TestOutbox, vhost: &Vhost) -> Vec<String> {
         "sinks.rabbit.kind=rabbitmq".to_owned(),
         format!("sinks.rabbit.uri={}", vhost.uri()),
         format!("sinks.rabbit.routing_key={QUEUE}"),
+    ];
+    [mongo_settings(&outbox.database), sink.to_vec()].concat()
+}
+
+/// Settings of a relay from this outbox to the topic.
+fn to_topic(outbox: &TestOutbox, topic: &Topic) -> Vec<String> {
+    let sink = [
+        "sinks.kafka.kind=kafka".to_owned(),
+        format!("sinks.kafka.brokers=[{:?}]", brokers()),
+        format!("sinks.kafka.topic={}", topic.name),
     ];
     [mongo_settings(&outbox.database), sink.to_vec()].concat()
 }
@@ -66,12 +75,7 @@ async fn a_topic_gets_of_every_kind_what_the_contract_says() {
     let cases = payloads::all();
     outbox.collections.records().insert_many(payloads::records(&cases)).await.unwrap();
 
-    let sink = [
-        "sinks.kafka.kind=kafka".to_owned(),
-        format!("sinks.kafka.brokers=[{:?}]", brokers()),
-        format!("sinks.kafka.topic={}", topic.name),
-    ];
-    let mut relay = Postrider::start(&[mongo_settings(&outbox.database), sink.to_vec()].concat());
+    let mut relay = Postrider::start(&to_topic(&outbox, &topic));
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, cases.len() as u64).await;
     relay.stop().await;
 
@@ -120,24 +124,6 @@ async fn standard_output_shows_of_every_kind_what_the_contract_says() {
     outbox.drop().await;
 }
 
-/// The largest document that MongoDB stores.
-const LARGEST: usize = 16 << 20;
-
-/// What a first lease adds: `attempt`, `leaseId`, `leaseUntil`, `leaseOwner`.
-const LEASE: usize = 13 + 30 + 20 + 33;
-
-/// A record of this size, by a binary payload.
-fn of_size(id: &str, size: usize) -> (RawDocumentBuf, Vec<u8>) {
-    let with = |bytes: Vec<u8>| {
-        let mut record = record(id, "k");
-        record.insert("payload", Binary { subtype: BinarySubtype::Generic, bytes });
-        RawDocumentBuf::try_from(&record).unwrap()
-    };
-    let rest = with(Vec::new()).as_bytes().len();
-    let payload: Vec<u8> = (0..size - rest).map(|number| (number % 251) as u8).collect();
-    (with(payload.clone()), payload)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_die() {
     let outbox = TestOutbox::new().await;
@@ -171,57 +157,22 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     outbox.drop().await;
 }
 
-/// A typed entry for each kind that AMQP has; text for the others.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_of_every_kind_arrive_as_the_contract_says() {
+/// An outbox with one record, `m`, that has all headers.
+async fn with_headers(headers: &[Header]) -> TestOutbox {
     let outbox = TestOutbox::new().await;
+    let mut record = record("m", "k");
+    record.insert("headers", headers::of_record(headers));
+    outbox.insert([record]).await;
+    outbox
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
+    let sent = headers::all();
+    let outbox = with_headers(&sent).await;
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
     hand.classic(QUEUE).await;
-    let binary = |subtype: u8, bytes: &[u8]| {
-        Bson::Binary(Binary { subtype: subtype.into(), bytes: bytes.to_vec() })
-    };
-    let bytes = |bytes: &[u8]| AMQPValue::ByteArray(bytes.to_vec().into());
-    let date = |millis| Bson::DateTime(DateTime::from_millis(millis));
-    let id = ObjectId::parse_str("65f1c0ffee0123456789abcd").unwrap();
-    let decimal = |number: &str| Bson::Decimal128(number.parse().unwrap());
-    let sent = [
-        ("string", "Grüße\0🚀".into(), text("Grüße\0🚀")),
-        ("empty", "".into(), text("")),
-        ("int32", i32::MIN.into(), AMQPValue::LongInt(i32::MIN)),
-        ("int64", i64::MAX.into(), AMQPValue::LongLongInt(i64::MAX)),
-        ("small int64", 1_i64.into(), AMQPValue::LongLongInt(1)),
-        ("double", 1.0.into(), AMQPValue::Double(1.0)),
-        // RabbitMQ, which is Erlang, can't read such a number, and closes the connection.
-        ("infinity", f64::INFINITY.into(), text("Infinity")),
-        ("negative infinity", f64::NEG_INFINITY.into(), text("-Infinity")),
-        ("NaN", (-f64::NAN).into(), text("NaN")),
-        ("greatest double", f64::MAX.into(), AMQPValue::Double(f64::MAX)),
-        ("true", true.into(), AMQPValue::Boolean(true)),
-        ("false", false.into(), AMQPValue::Boolean(false)),
-        // AMQP counts seconds.
-        ("date", date(1_700_000_000_999), AMQPValue::Timestamp(1_700_000_000)),
-        ("late date", date(253_402_300_800_000), AMQPValue::Timestamp(253_402_300_800)),
-        ("early date", date(-1_500), text("1969-12-31T23:59:58.5Z")),
-        ("binary", binary(0, &[0, 255]), bytes(&[0, 255])),
-        ("old binary", binary(2, &[0, 255]), bytes(&[0, 255])),
-        ("old UUID", binary(3, &[7; 16]), bytes(&[7; 16])),
-        ("MD5", binary(5, &[7; 16]), bytes(&[7; 16])),
-        ("user's binary", binary(0x80, b""), bytes(b"")),
-        ("UUID", binary(4, &[7; 16]), text("07070707-0707-0707-0707-070707070707")),
-        // It is none.
-        ("short UUID", binary(4, &[7; 3]), bytes(&[7; 3])),
-        ("ObjectId", id.into(), text("65f1c0ffee0123456789abcd")),
-        ("decimal", decimal("1.50"), text("1.50")),
-        ("decimal NaN", decimal("NaN"), text("NaN")),
-        ("null", Bson::Null, AMQPValue::Void),
-        ("traceparent", "00-1-2-01".into(), text("00-1-2-01")),
-        ("a.b $c", 1.into(), AMQPValue::LongInt(1)),
-    ];
-    let mut record = record("m", "k");
-    let headers = sent.iter().map(|(name, value, _)| ((*name).to_owned(), value.clone()));
-    record.insert("headers", headers.collect::<Document>());
-    outbox.insert([record]).await;
 
     let mut relay = Postrider::start(&to_queue(&outbox, &vhost));
     outbox.until_count(doc! { "status": "done" }, 1).await;
@@ -229,8 +180,46 @@ async fn headers_of_every_kind_arrive_as_the_contract_says() {
 
     let found = hand.take(QUEUE).await.unwrap().delivery.properties.headers().clone().unwrap();
     let key = ("message-key".into(), text("k"));
-    let expected = sent.into_iter().map(|(name, _, value)| (name.into(), value)).chain([key]);
+    let expected = sent.into_iter().map(|header| (header.name.into(), header.amqp)).chain([key]);
     assert_eq!(found.inner(), &expected.collect::<BTreeMap<_, _>>());
     vhost.drop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_gets_headers_of_every_kind_as_the_contract_says() {
+    let sent = headers::all();
+    let outbox = with_headers(&sent).await;
+    let topic = Topic::new(1).await;
+
+    let mut relay = Postrider::start(&to_topic(&outbox, &topic));
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    relay.stop().await;
+
+    let found = topic.read().await.swap_remove(0).headers;
+    let ours = [("message-id", "m"), ("message-type", "T"), ("content-type", "application/json")];
+    let ours = ours.map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec())));
+    // In the record's order.
+    let sent = sent.into_iter().map(|header| (header.name.to_owned(), header.kafka));
+    assert_eq!(found, sent.chain(ours).collect::<Vec<_>>());
+    topic.drop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn standard_output_shows_headers_of_every_kind() {
+    let sent = headers::all();
+    let outbox = with_headers(&sent).await;
+
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut relay = Postrider::start(&settings);
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    let line = relay.stop().await.json();
+
+    let names = line["headers"].as_object().unwrap().keys();
+    assert_eq!(names.collect::<Vec<_>>(), sent.iter().map(|of| of.name).collect::<Vec<_>>());
+    for header in sent {
+        assert_eq!(line["headers"][header.name], header.json, "{}", header.name);
+    }
     outbox.drop().await;
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::Failure;
 use crate::ids::RecordId;
+use crate::sink::message::rfc3339;
 
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,10 +67,10 @@ pub(super) fn record(document: &Document) -> Value {
 /// extended JSON.
 fn value_of(value: &Bson) -> Value {
     match value {
-        Bson::DateTime(date) => match date.try_to_rfc3339_string() {
-            Ok(text) => json!(text),
+        Bson::DateTime(date) => match rfc3339(*date) {
+            Some(text) => json!(text),
             // Outside the years that RFC 3339 has.
-            Err(_) => value.clone().into_relaxed_extjson(),
+            None => value.clone().into_canonical_extjson(),
         },
         Bson::Timestamp(time) => json!({ "t": time.time, "i": time.increment }),
         Bson::Document(document) => {
@@ -107,6 +108,7 @@ mod tests {
             "seq": Timestamp { time: 5, increment: 6 },
             "createdAt": DateTime::from_millis(0),
             "payload": { "n": 1_i64, "at": DateTime::from_millis(1) },
+            "visibleAt": DateTime::from_millis(i64::MAX),
         });
 
         assert_eq!(
@@ -116,6 +118,8 @@ mod tests {
                 "seq": { "t": 5, "i": 6 },
                 "createdAt": "1970-01-01T00:00:00Z",
                 "payload": { "n": 1, "at": "1970-01-01T00:00:00.001Z" },
+                // Beyond RFC 3339.
+                "visibleAt": { "$date": { "$numberLong": i64::MAX.to_string() } },
             })
         );
     }

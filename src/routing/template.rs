@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::routing::RouteInput;
-use crate::sink::HeaderValue;
 
 /// A parsed template. `{{` stands for a brace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,21 +136,7 @@ impl Variable {
 
 fn header(input: &RouteInput<'_>, name: &str) -> Option<String> {
     let (_, value) = input.headers.iter().find(|(own, _)| own == name)?;
-    Some(match value {
-        HeaderValue::String(text) => text.clone(),
-        HeaderValue::Int32(number) => number.to_string(),
-        HeaderValue::Int64(number) => number.to_string(),
-        HeaderValue::Double(number) => number.to_string(),
-        HeaderValue::Bool(truth) => truth.to_string(),
-        HeaderValue::Date(millis) => {
-            bson::DateTime::from_millis(*millis).try_to_rfc3339_string().ok()?
-        }
-        HeaderValue::ObjectId(id) => id.to_hex(),
-        HeaderValue::Uuid(id) => id.to_string(),
-        HeaderValue::Decimal128(number) => number.to_string(),
-        // Bytes and null are no text.
-        HeaderValue::Binary(_) | HeaderValue::Null => return None,
-    })
+    value.text()
 }
 
 impl fmt::Display for Missing {
@@ -173,6 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sink::HeaderValue;
 
     fn input(headers: &[(String, HeaderValue)]) -> RouteInput<'_> {
         RouteInput { kind: "Created", key: Some("k"), destination: None, tenant_id: None, headers }

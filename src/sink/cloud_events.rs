@@ -5,7 +5,8 @@
 
 use bson::DateTime;
 
-use crate::sink::Message;
+use crate::sink::message::rfc3339;
+use crate::sink::{Message, PublishError, Verdict};
 
 /// How a sink writes CloudEvents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,10 +18,16 @@ pub struct CloudEvents {
 impl CloudEvents {
     /// The attributes of a message as headers, their names with the prefix. The content type
     /// is not among them: it stays where the broker's own messages have it.
-    pub fn attributes(&self, message: &Message) -> Vec<(String, String)> {
-        let time = message
-            .timestamp
-            .and_then(|time| DateTime::from_system_time(time).try_to_rfc3339_string().ok());
+    ///
+    /// All are text, `time` too where AMQP has a type for it: both forms are allowed there
+    /// (section 3.1.3.2), and the timestamps of AMQP 0-9-1 count whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Verdict::Refuse`] where one is empty that the specification wants to have a value: no
+    /// consumer would take the message for an event.
+    pub fn attributes(&self, message: &Message) -> Result<Vec<(String, String)>, PublishError> {
+        let time = message.timestamp.map(DateTime::from_system_time).and_then(rfc3339);
         // Optional attributes are absent rather than empty: the specification says so.
         let subject = message.key.clone().filter(|key| !key.is_empty());
         let attributes = [
@@ -31,10 +38,15 @@ impl CloudEvents {
             ("time", time),
             ("subject", subject),
         ];
+        let empty = attributes.iter().find(|(_, value)| value.as_deref() == Some(""));
+        if let Some((name, _)) = empty {
+            let detail = format!("it can be no CloudEvent: its {name} is empty");
+            return Err(PublishError::new(Verdict::Refuse, detail));
+        }
         let named = attributes
             .into_iter()
             .filter_map(|(name, value)| Some((format!("{}{name}", self.prefix), value?)));
-        named.collect()
+        Ok(named.collect())
     }
 }
 
@@ -45,9 +57,8 @@ mod tests {
     use super::*;
     use crate::sink::Address;
 
-    #[test]
-    fn the_attributes_of_the_specification_are_there_where_they_have_a_value() {
-        let message = Message {
+    fn message() -> Message {
+        Message {
             id: "1".into(),
             key: Some("k".into()),
             kind: "T".into(),
@@ -58,13 +69,20 @@ mod tests {
             timestamp: Some(UNIX_EPOCH + Duration::from_millis(1_500)),
             source: Some("shop".into()),
             address: Address::default(),
-        };
-        let cloud_events = CloudEvents { prefix: "ce_".into() };
+        }
+    }
+
+    fn attributes(message: &Message) -> Result<Vec<(String, String)>, PublishError> {
+        CloudEvents { prefix: "ce_".into() }.attributes(message)
+    }
+
+    #[test]
+    fn the_attributes_of_the_specification_are_there_where_they_have_a_value() {
         let names = |message: &Message| -> Vec<String> {
-            cloud_events.attributes(message).into_iter().map(|(name, _)| name).collect()
+            attributes(message).unwrap().into_iter().map(|(name, _)| name).collect()
         };
 
-        let attributes = cloud_events.attributes(&message);
+        let all = attributes(&message()).unwrap();
 
         let expected = [
             ("ce_specversion", "1.0"),
@@ -74,8 +92,22 @@ mod tests {
             ("ce_time", "1970-01-01T00:00:01.5Z"),
             ("ce_subject", "k"),
         ];
-        assert_eq!(attributes, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let without = Message { key: Some(String::new()), timestamp: None, ..message };
+        assert_eq!(all, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let without = Message { key: Some(String::new()), timestamp: None, ..message() };
         assert_eq!(names(&without), ["ce_specversion", "ce_id", "ce_type", "ce_source"]);
+    }
+
+    #[test]
+    fn a_message_without_what_every_event_has_is_refused() {
+        for (message, name) in [
+            (Message { id: String::new(), ..message() }, "id"),
+            (Message { kind: String::new(), ..message() }, "type"),
+            (Message { source: Some(String::new()), ..message() }, "source"),
+        ] {
+            let error = attributes(&message).unwrap_err();
+
+            assert_eq!(error.verdict, Verdict::Refuse);
+            assert!(error.detail.contains(name), "{error}");
+        }
     }
 }

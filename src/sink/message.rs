@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use bson::DateTime;
 use bson::oid::ObjectId;
 use uuid::Uuid;
 
@@ -88,14 +89,63 @@ pub enum HeaderValue {
     Null,
 }
 
+impl HeaderValue {
+    /// The same as text; `None` for bytes and null, which are no text.
+    pub fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::String(text) => text.clone(),
+            Self::Int32(number) => number.to_string(),
+            Self::Int64(number) => number.to_string(),
+            Self::Double(number) => {
+                name_of_non_finite(*number).map_or_else(|| number.to_string(), str::to_owned)
+            }
+            Self::Bool(truth) => truth.to_string(),
+            Self::Date(millis) => {
+                rfc3339(DateTime::from_millis(*millis)).unwrap_or_else(|| millis.to_string())
+            }
+            Self::ObjectId(id) => id.to_hex(),
+            Self::Uuid(id) => id.to_string(),
+            Self::Decimal128(number) => number.to_string(),
+            Self::Binary(_) | Self::Null => return None,
+        })
+    }
+}
+
+/// The last millisecond of the year 9999.
+const LAST_DATE: i64 = 253_402_300_799_999;
+
+/// A date in RFC 3339; `None` outside of its years, 0 to 9999.
+pub(crate) fn rfc3339(date: DateTime) -> Option<String> {
+    // The driver gives each later one as the last nanosecond of 9999.
+    let has_text = date.timestamp_millis() <= LAST_DATE;
+    has_text.then(|| date.try_to_rfc3339_string().ok()).flatten()
+}
+
 /// The name of a double that is no finite number, as extended JSON has it; `None` for all others.
 ///
 /// JSON has no such number, and Erlang neither: RabbitMQ closes the connection on one.
-pub(crate) fn name_of_non_finite(number: f64) -> Option<&'static str> {
+fn name_of_non_finite(number: f64) -> Option<&'static str> {
     match number {
         _ if number.is_nan() => Some("NaN"),
         f64::INFINITY => Some("Infinity"),
         f64::NEG_INFINITY => Some("-Infinity"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_outside_the_years_of_rfc_3339_has_no_such_text() {
+        let text = |millis| rfc3339(DateTime::from_millis(millis));
+
+        assert_eq!(text(LAST_DATE).unwrap(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(text(-62_167_219_200_000).unwrap(), "0000-01-01T00:00:00Z");
+        for outside in [LAST_DATE + 1, i64::MAX, -62_167_219_200_001, i64::MIN] {
+            assert_eq!(text(outside), None, "{outside}");
+            assert_eq!(HeaderValue::Date(outside).text(), Some(outside.to_string()));
+        }
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, watch};
 
-use crate::sink::message::name_of_non_finite;
+use crate::sink::message::rfc3339;
 use crate::sink::{HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// A writer of lines. A message counts as delivered when its line was flushed.
@@ -164,7 +164,8 @@ fn line(message: &Message) -> String {
         headers.insert("tenant-id".into(), json!(tenant));
     }
     line.insert("headers".into(), Value::Object(headers));
-    line.insert("timestamp".into(), json!(message.timestamp.and_then(rfc3339)));
+    let time = message.timestamp.map(DateTime::from_system_time);
+    line.insert("timestamp".into(), json!(time.and_then(rfc3339)));
     let mut line = Value::Object(line).to_string();
     // The payload is JSON already.
     line.pop();
@@ -211,27 +212,13 @@ fn is_json(content_type: &str) -> bool {
 
 fn header(value: &HeaderValue) -> Value {
     match value {
-        HeaderValue::String(text) => json!(text),
         HeaderValue::Int32(number) => json!(number),
         HeaderValue::Int64(number) => json!(number),
-        HeaderValue::Double(number) => match name_of_non_finite(*number) {
-            None => json!(number),
-            Some(name) => json!(name),
-        },
+        HeaderValue::Double(number) if number.is_finite() => json!(number),
         HeaderValue::Bool(value) => json!(value),
-        HeaderValue::Date(millis) => {
-            json!(DateTime::from_millis(*millis).try_to_rfc3339_string().ok())
-        }
         HeaderValue::Binary(bytes) => json!(BASE64.encode(bytes)),
-        HeaderValue::ObjectId(id) => json!(id.to_hex()),
-        HeaderValue::Uuid(id) => json!(id.to_string()),
-        HeaderValue::Decimal128(number) => json!(number.to_string()),
-        HeaderValue::Null => Value::Null,
+        other => json!(other.text()),
     }
-}
-
-fn rfc3339(time: SystemTime) -> Option<String> {
-    DateTime::from_system_time(time).try_to_rfc3339_string().ok()
 }
 
 #[cfg(test)]

@@ -110,8 +110,13 @@ impl SinkRulesOf<'_> {
                 self.wrong(key, format!("is not for a sink of kind {kind:?}; leave it out"));
             }
         }
-        if sink.cloudevents_prefix.as_ref().is_some_and(|prefix| prefix.is_empty()) {
-            self.wrong("cloudevents_prefix", "is empty; leave it out for the usual one");
+        for (key, value) in [
+            ("cloudevents_prefix", &sink.cloudevents_prefix),
+            ("cloudevents_source", &sink.cloudevents_source),
+        ] {
+            if value.as_ref().is_some_and(|value| value.is_empty()) {
+                self.wrong(key, "is empty; leave it out for the usual one");
+            }
         }
     }
 
@@ -303,6 +308,18 @@ mod tests {
         let secret = "sinks.k.properties.\"ssl.key.pem\"=hush";
         let problem = only_problem(&[kafka[0], kafka[1], tls, secret]);
         assert!(!format!("{problem:?}").contains("hush"), "{problem}");
+    }
+
+    #[test]
+    fn an_empty_source_or_prefix_of_cloud_events_is_told() {
+        for key in ["cloudevents_source", "cloudevents_prefix"] {
+            let setting = format!("sinks.k.{key}=");
+            let sink = ["sinks.k.kind=kafka", "sinks.k.brokers=h", "sinks.k.cloudevents=true"];
+
+            let problem = only_problem(&[&sink[..], &[&setting]].concat());
+
+            assert_eq!(problem.key, format!("sinks.k.{key}"));
+        }
     }
 
     #[test]

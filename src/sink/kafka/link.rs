@@ -171,6 +171,13 @@ impl Link {
         };
         let report = match entered {
             Ok(Ok(report)) => report,
+            // The producer's own word, before anything is sent: no neighbour is meant.
+            Ok(Err(KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge))) => {
+                let limit = properties::largest(&self.settings);
+                let detail =
+                    format!("with key and headers it is above message.max.bytes, which is {limit}");
+                return Err(PublishError::new(Verdict::TooLarge, detail));
+            }
             Ok(Err(error)) => return Ok(Err(error)),
             Err(_) => return Err(never_sent("the producer's queue stayed full")),
         };

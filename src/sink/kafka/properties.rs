@@ -122,7 +122,7 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
     config
 }
 
-/// The largest record that the producer takes, in bytes: the broker's own limit by default.
+/// The largest record that the producer takes, in bytes: librdkafka's own limit by default.
 pub(super) fn largest(settings: &KafkaSettings) -> usize {
     let set = settings.properties.iter().find(|(name, _)| *name == "message.max.bytes");
     // What is no number was refused before.

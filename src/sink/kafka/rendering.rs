@@ -7,7 +7,6 @@ use bson::DateTime;
 use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
 /// What a topic's name has at most.
@@ -34,7 +33,8 @@ impl fmt::Debug for Rendered {
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where its topic has no legal name; [`Verdict::TooLarge`] where its payload
+/// [`Verdict::Refuse`] where its topic has no legal name, or it can be no CloudEvent that is to
+/// be one; [`Verdict::TooLarge`] where its payload
 /// alone is above `limit` bytes. (With key and headers the producer judges it.)
 pub(super) fn render(
     message: Message,
@@ -47,7 +47,8 @@ pub(super) fn render(
         let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
         return Err(PublishError::new(Verdict::TooLarge, detail));
     }
-    let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
+    let attributes =
+        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
     let Message {
         id,
         key,
@@ -110,24 +111,10 @@ fn check_topic(name: &str) -> Result<(), PublishError> {
 
 /// Text in UTF-8, binaries as they are, null as null.
 fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
-    let text = match value {
-        HeaderValue::Null => return None,
-        HeaderValue::Binary(bytes) => return Some(bytes.clone()),
-        HeaderValue::String(text) => text.clone(),
-        HeaderValue::Int32(number) => number.to_string(),
-        HeaderValue::Int64(number) => number.to_string(),
-        HeaderValue::Double(number) => {
-            name_of_non_finite(*number).map_or_else(|| number.to_string(), str::to_owned)
-        }
-        HeaderValue::Bool(value) => value.to_string(),
-        HeaderValue::Date(millis) => DateTime::from_millis(*millis)
-            .try_to_rfc3339_string()
-            .unwrap_or_else(|_| millis.to_string()),
-        HeaderValue::ObjectId(id) => id.to_hex(),
-        HeaderValue::Uuid(id) => id.to_string(),
-        HeaderValue::Decimal128(number) => number.to_string(),
-    };
-    Some(text.into_bytes())
+    match value {
+        HeaderValue::Binary(bytes) => Some(bytes.clone()),
+        other => other.text().map(String::into_bytes),
+    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,12 @@ pub(super) fn judge(error: &KafkaError, topic: &str) -> PublishError {
     let Some(code) = code(error) else {
         return PublishError::new(Verdict::Unknown, error);
     };
-    PublishError::new(verdict(code), format!("topic {topic:?}: {code}"))
+    let verdict = verdict(code);
+    let limit = match verdict {
+        Verdict::TooLarge => "; the topic's max.message.bytes is the limit",
+        _ => "",
+    };
+    PublishError::new(verdict, format!("topic {topic:?}: {code}{limit}"))
 }
 
 /// Judges whatever a producer held when this error ended it for good.

@@ -7,7 +7,6 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::message::name_of_non_finite;
 use crate::sink::{HeaderValue, Message, PublishError, Verdict};
 
 /// `delivery_mode` of a message that survives a restart of the broker.
@@ -44,13 +43,15 @@ impl fmt::Debug for Rendered {
 /// # Errors
 ///
 /// [`Verdict::Refuse`] where a limit of AMQP is exceeded: 255 bytes in a short string,
-/// `frame_max` (of this connection; 0 means none) in the headers.
+/// `frame_max` (of this connection; 0 means none) in the headers. Or where it can be no CloudEvent
+/// that is to be one.
 pub(super) fn render(
     message: Message,
     cloud_events: Option<&CloudEvents>,
     frame_max: u32,
 ) -> Result<Rendered, PublishError> {
-    let attributes = cloud_events.map(|of| of.attributes(&message)).unwrap_or_default();
+    let attributes =
+        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
     let Message {
         id,
         key,
@@ -129,25 +130,12 @@ fn amqp_value(value: HeaderValue) -> AMQPValue {
         HeaderValue::String(value) => text(value),
         HeaderValue::Int32(value) => AMQPValue::LongInt(value),
         HeaderValue::Int64(value) => AMQPValue::LongLongInt(value),
-        HeaderValue::Double(value) => match name_of_non_finite(value) {
-            None => AMQPValue::Double(value),
-            Some(name) => text(name.to_owned()),
-        },
+        HeaderValue::Double(value) if value.is_finite() => AMQPValue::Double(value),
         HeaderValue::Bool(value) => AMQPValue::Boolean(value),
-        HeaderValue::Date(millis) => match u64::try_from(millis) {
-            Ok(millis) => AMQPValue::Timestamp(millis / 1_000),
-            // Before 1970 there is no AMQP timestamp; the text says the same.
-            Err(_) => text(
-                bson::DateTime::from_millis(millis)
-                    .try_to_rfc3339_string()
-                    .unwrap_or_else(|_| millis.to_string()),
-            ),
-        },
+        // Before 1970 there is no AMQP timestamp; the text says the same.
+        HeaderValue::Date(millis @ 0..) => AMQPValue::Timestamp(millis.unsigned_abs() / 1_000),
         HeaderValue::Binary(bytes) => AMQPValue::ByteArray(bytes.into()),
-        HeaderValue::ObjectId(id) => text(id.to_hex()),
-        HeaderValue::Uuid(id) => text(id.to_string()),
-        HeaderValue::Decimal128(number) => text(number.to_string()),
-        HeaderValue::Null => AMQPValue::Void,
+        other => other.text().map_or(AMQPValue::Void, text),
     }
 }
 

@@ -1,0 +1,39 @@
+//! Records of an exact size.
+
+use bson::raw::RawDocumentBuf;
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document};
+
+use super::outbox::record;
+
+/// The largest document that MongoDB stores.
+pub const LARGEST: usize = 16 << 20;
+
+/// What a first lease adds: `attempt`, `leaseId`, `leaseUntil`, `leaseOwner`.
+pub const LEASE: usize = 13 + 30 + 20 + 33;
+
+/// Bytes that no compression makes less of, the same ones each time.
+pub fn incompressible(count: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let bytes = (0..count).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[7]
+    });
+    bytes.collect()
+}
+
+/// A record of the key `k` with a binary payload.
+pub fn with_payload(id: &str, bytes: Vec<u8>) -> Document {
+    let mut record = record(id, "k");
+    record.insert("payload", Binary { subtype: BinarySubtype::Generic, bytes });
+    record
+}
+
+/// The same, with as much payload as makes it a document of this size; and the payload.
+pub fn of_size(id: &str, size: usize) -> (RawDocumentBuf, Vec<u8>) {
+    let with = |bytes| RawDocumentBuf::try_from(&with_payload(id, bytes)).unwrap();
+    let payload = incompressible(size - with(Vec::new()).as_bytes().len());
+    (with(payload.clone()), payload)
+}
