@@ -304,7 +304,8 @@ impl Layers {
             }
             Some(Holds::Text | Holds::Properties) => Value::String(text.to_owned()),
             Some(Holds::Texts) => match read_value(text) {
-                Some(list @ Value::Array(_)) => list,
+                // Quoted or not: no such text begins with a quotation mark.
+                Some(value @ (Value::Array(_) | Value::String(_))) => value,
                 _ => Value::String(text.to_owned()),
             },
             Some(Holds::Value | Holds::Tree) => {

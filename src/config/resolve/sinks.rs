@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_kafka_sink_needs_brokers() {
         assert_eq!(only_problem(&["sinks.k.kind=kafka"]).key, "sinks.k.brokers");
-        for brokers in ["a:9092,b:9092", "[\"a:9092\", \"b:9092\"]"] {
+        for brokers in ["a:9092,b:9092", "\"a:9092,b:9092\"", "[\"a:9092\", \"b:9092\"]"] {
             let brokers = format!("sinks.k.brokers={brokers}");
             let resolved = with(&["sinks.k.kind=kafka", &brokers]).unwrap();
             let SinkPlan::Kafka(settings) = &resolved.sinks[&"k".into()] else { panic!() };

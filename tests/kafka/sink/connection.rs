@@ -154,9 +154,9 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
 
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     nobody_is_charged(&outcomes);
-    // No more than had room.
+    // No more than had room: at first, and when the time of those was up.
     let unknown = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Unknown)).count();
-    assert!(unknown <= 2, "{outcomes:?}");
+    assert!(unknown <= 4, "{outcomes:?}");
     wired.freeze(false);
     until_confirmed(&sink, &topic.name, "late").await;
     topic.drop().await;
