@@ -23,7 +23,7 @@ async fn kafka_series(postrider: &Postrider) -> BTreeMap<String, f64> {
 async fn start(outbox: &TestOutbox, interval: &str) -> Postrider {
     let kafka = [
         "sinks.kafka.kind=kafka".to_owned(),
-        format!("sinks.kafka.brokers={:?}", brokers()),
+        format!("sinks.kafka.brokers={}", brokers()),
         format!("sinks.kafka.properties.\"statistics.interval.ms\"={interval}"),
     ];
     let postrider = Postrider::start(&[mongo_settings(&outbox.database), kafka.into()].concat());
