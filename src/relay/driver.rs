@@ -20,7 +20,7 @@ use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
 use crate::relay::alone::Turns;
 use crate::relay::gate::Gate;
-use crate::relay::hands::{Hands, HoldReason};
+use crate::relay::hands::Hands;
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::look::{Look, Seen, Target};
 use crate::relay::losses::Losses;
@@ -201,7 +201,7 @@ async fn keep_gate<S: Sink>(shared: &Shared<S>, name: &str, wake: &Wake) {
     let Some(outlet) = shared.outlets.get(name) else { return };
     let opened = || {
         outlet.metrics.up(true);
-        shared.hands.free_held(HoldReason::SinkPaused);
+        shared.hands.free_paused();
         wake.all();
     };
     let shut = || outlet.metrics.up(false);

@@ -68,7 +68,12 @@ struct Book {
     places: BTreeSet<(u8, Arc<str>)>,
     /// No wait ends before.
     next_due: Option<Instant>,
+    openings: Openings,
 }
+
+/// How often some sink came up: what was found paused before the latest time may not be so now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Openings(u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -90,6 +95,22 @@ impl Book {
         if let LaneKey::Keyed(key) = key {
             self.places.insert((partition::of_key(key), key.clone()));
         }
+    }
+
+    fn hold(&mut self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
+        let is_new = !self.held.contains_key(&key);
+        if self.busy.contains_key(&key)
+            || self.suspects.contains(&key)
+            || (is_new && self.held.len() >= REMEMBERED)
+        {
+            return;
+        }
+        self.next_due = match (self.next_due, until) {
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        };
+        self.put(&key);
+        self.held.insert(key, Wait { reason, until });
     }
 
     fn strike(&mut self, key: &LaneKey) {
@@ -162,20 +183,28 @@ impl Hands {
 
     /// Notes that a key must wait, unless it is in hand.
     pub fn hold(&self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
+        self.book().hold(key, reason, until);
+    }
+
+    /// How often some sink came up until now, for [`hold_paused`](Self::hold_paused).
+    pub fn openings(&self) -> Openings {
+        self.book().openings
+    }
+
+    /// Notes that a key must wait for its sink, which was found paused after `as_of` was asked
+    /// for; unless a sink came up since. It may be this one's, and nobody would strike the key off.
+    pub fn hold_paused(&self, key: LaneKey, as_of: Openings) {
         let mut book = self.book();
-        let is_new = !book.held.contains_key(&key);
-        if book.busy.contains_key(&key)
-            || book.suspects.contains(&key)
-            || (is_new && book.held.len() >= REMEMBERED)
-        {
-            return;
+        if book.openings == as_of {
+            book.hold(key, HoldReason::SinkPaused, None);
         }
-        book.next_due = match (book.next_due, until) {
-            (Some(due), Some(until)) => Some(due.min(until)),
-            (due, until) => due.or(until),
-        };
-        book.put(&key);
-        book.held.insert(key, Wait { reason, until });
+    }
+
+    /// Strikes off all keys that wait for a sink: one is up.
+    pub fn free_paused(&self) {
+        let mut book = self.book();
+        book.openings.0 += 1;
+        book.strike_held(|wait| wait.reason == HoldReason::SinkPaused);
     }
 
     /// Strikes a key off: whatever it has pending may be taken.
@@ -200,11 +229,6 @@ impl Hands {
         let any = book.strike_held(|wait| wait.until.is_some_and(|until| until <= now));
         book.next_due = book.held.values().filter_map(|wait| wait.until).min();
         any
-    }
-
-    /// Strikes off the keys held for this reason; answers whether there were any.
-    pub fn free_held(&self, which: HoldReason) -> bool {
-        self.book().strike_held(|wait| wait.reason == which)
     }
 
     /// The keys that a page from there on need not show: whole partitions of them.
@@ -259,7 +283,7 @@ mod tests {
     }
 
     fn hold(hands: &Hands, name: &str) {
-        hands.hold(key(name), HoldReason::SinkPaused, None);
+        hands.hold_paused(key(name), hands.openings());
     }
 
     /// Everything that pages from the beginning on are told to pass over, and how many there are.
@@ -299,11 +323,23 @@ mod tests {
         assert_eq!(all_pages(&hands).0.len(), 3);
 
         hands.free(&lane.key);
-        assert!(hands.free_held(HoldReason::SinkPaused));
+        hands.free_paused();
         hands.free_waiting(&key("suspect"));
 
         assert_eq!(all_pages(&hands).0.len(), 0);
         assert!(hands.spoken_for().is_empty());
+    }
+
+    /// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
+    #[test]
+    fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
+        let hands = Hands::default();
+        let as_of = hands.openings();
+        hands.free_paused();
+
+        hands.hold_paused(key("late"), as_of);
+
+        assert!(hands.claim(&Lane::new(key("late"), 0)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
 use crate::relay::before::{Before, key_of};
-use crate::relay::hands::HoldReason;
+use crate::relay::hands::{HoldReason, Openings};
 use crate::relay::lane::Lane;
 use crate::relay::plan::{Plan, Run, Sight, plan};
 use crate::relay::settings::Settings;
@@ -134,6 +134,7 @@ impl<S: Sink> Shared<S> {
         // Noted before the snapshot: a lane that ends meanwhile has settled what it shows as leased,
         // and one that waits its turn to go alone may have had it.
         let spoken_for = self.hands.spoken_for();
+        let openings = self.hands.openings();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
         let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
@@ -165,7 +166,7 @@ impl<S: Sink> Shared<S> {
                 };
                 let run = (Settings::LANE, Settings::WHOLE);
                 let plan = self.plan(self.prepared(records), &before, &spoken_for, None, run);
-                self.note(plan, None, &mut seen);
+                self.note(plan, openings, None, &mut seen);
             }
             Look::Targets(targets) => {
                 let mut planned = Vec::with_capacity(targets.len());
@@ -195,7 +196,7 @@ impl<S: Sink> Shared<S> {
                 }
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
                 for (plan, lane) in planned {
-                    self.note(plan, lane, &mut seen);
+                    self.note(plan, openings, lane, &mut seen);
                 }
             }
         }
@@ -213,8 +214,12 @@ impl<S: Sink> Shared<S> {
     }
 
     /// Enters a plan's holds and runs in the book; the rest is for the second half.
-    fn note(&self, plan: Plan, refill: Option<Arc<Lane>>, seen: &mut Seen) {
+    fn note(&self, plan: Plan, openings: Openings, refill: Option<Arc<Lane>>, seen: &mut Seen) {
         for (lane, reason, until) in plan.holds {
+            if reason == HoldReason::SinkPaused {
+                self.hands.hold_paused(lane, openings);
+                continue;
+            }
             let wait = until.map(|until| self.clock.until(until)).map(|wait| match reason {
                 // A peer settles long before its lease ends: the key is read again by then.
                 HoldReason::Leased => wait.min(self.settings.poll_interval),
