@@ -1,6 +1,11 @@
 //! Dead letters: a copy for people and programs that watch a broker rather than the outbox
 //! (contract, section 4.9).
 
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tracing::warn;
+
 use crate::ids::SinkName;
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
@@ -35,7 +40,44 @@ pub(crate) enum Sent {
     Later,
 }
 
+/// A record that died where it lay, without a lane that could wait for its dead letter.
+#[derive(Debug)]
+pub(crate) struct Buried {
+    record: Record,
+    reason: DeadReason,
+}
+
+/// As many wait to be sent at most; beyond it the outbox alone tells of the dead.
+pub(crate) const WAITING: usize = 100;
+
+/// Sends the dead letters of those who died where they lay, until the relay ends: beside the
+/// takes, which must not wait for a slow broker.
+pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, mut buried: mpsc::Receiver<Buried>) {
+    while let Some(Buried { record, reason }) = buried.recv().await {
+        let id = &record.id;
+        match shared.send_dead_letter(&record, record.attempt, &reason).await {
+            Sent::Yes => {}
+            Sent::Never(why) => warn!(%id, why, "the dead letter could not be sent"),
+            Sent::Later => warn!(%id, "the dead letter was not sent: its sink is down"),
+        }
+    }
+    // Kept as a part until the process ends.
+    std::future::pending::<()>().await;
+}
+
 impl<S: Sink> Shared<S> {
+    /// A record died where it lay. Its dead letter goes after its death, and once: what crashed
+    /// its deliverers time and again must not be published before it can do so no more.
+    pub(crate) fn announce_death(&self, record: &Record, reason: &DeadReason) {
+        if self.settings.dead_letter.is_none() {
+            return;
+        }
+        let buried = Buried { record: record.clone(), reason: reason.clone() };
+        if self.buried.try_send(buried).is_err() {
+            warn!(id = %record.id, "the dead letter was not sent: too many wait");
+        }
+    }
+
     /// Sends the dead letter of a record, if dead letters are wanted and the record makes a
     /// message: a malformed one does not.
     pub(crate) async fn send_dead_letter(

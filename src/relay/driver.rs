@@ -19,6 +19,7 @@ use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
 use crate::relay::alone::Turns;
+use crate::relay::dead_letter::Buried;
 use crate::relay::gate::Gate;
 use crate::relay::hands::Hands;
 use crate::relay::lane::{Lane, LaneEnd};
@@ -29,7 +30,7 @@ use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
 use crate::relay::wake::Wake;
-use crate::relay::{housekeeping, settler};
+use crate::relay::{dead_letter, housekeeping, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
 use crate::store::{ServerClock, StoreError};
@@ -98,6 +99,7 @@ pub struct Relay<S> {
     owned: watch::Receiver<Vec<u8>>,
     wake: Wake,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
+    buried: mpsc::Receiver<Buried>,
     settler: tokio::task::JoinHandle<()>,
 }
 
@@ -131,6 +133,7 @@ impl<S: Sink> Relay<S> {
         // Room for a few batches: beyond it lanes wait, and nothing more is taken.
         let (items, settled) = mpsc::channel(settings.batch_size * 4);
         let (ask, refills) = mpsc::unbounded_channel();
+        let (bury, buried) = mpsc::channel(dead_letter::WAITING);
         let settlements = Settlements::new(collections.clone(), delete_done);
         let shared = Arc::new(Shared {
             leaser: Leaser::new(collections.clone(), instance, settings.lease),
@@ -143,6 +146,7 @@ impl<S: Sink> Relay<S> {
             in_hand: Load::default(),
             publishing: AtomicUsize::new(0),
             settler: items,
+            buried: bury,
             refills: ask,
             settings,
             collections,
@@ -152,7 +156,7 @@ impl<S: Sink> Relay<S> {
             stop,
         });
         let settler = tokio::spawn(settler::run(shared.clone(), settlements, settled));
-        Self { shared, owned, wake, refills, settler }
+        Self { shared, owned, wake, refills, buried, settler }
     }
 
     /// What the parts around the relay may look at: gates, hands, figures.
@@ -172,6 +176,7 @@ impl<S: Sink> Relay<S> {
             let (shared, name, wake) = (shared.clone(), name.clone(), self.wake.clone());
             parts.spawn(async move { keep_gate(&shared, &name, &wake).await });
         }
+        parts.spawn(dead_letter::run(shared.clone(), self.buried));
         parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
         let renewing = shared.clone();
         parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });

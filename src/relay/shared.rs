@@ -13,6 +13,7 @@ use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::{Outcome, Settlement};
 use crate::relay::alone::Turns;
+use crate::relay::dead_letter::Buried;
 use crate::relay::gate::Gate;
 use crate::relay::hands::Hands;
 use crate::relay::held::Held;
@@ -65,6 +66,7 @@ pub struct Shared<S> {
     pub(crate) in_hand: Load,
     pub(crate) publishing: AtomicUsize,
     pub(crate) settler: mpsc::Sender<Item>,
+    pub(crate) buried: mpsc::Sender<Buried>,
     pub(crate) refills: mpsc::UnboundedSender<Arc<Lane>>,
     pub(crate) stop: CancellationToken,
 }

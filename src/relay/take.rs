@@ -10,7 +10,6 @@ use crate::ids::{LeaseId, RecordId};
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
-use crate::relay::dead_letter::Sent;
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
 use crate::relay::look::{Claim, Seen};
@@ -52,7 +51,7 @@ impl<S: Sink> Shared<S> {
                 }
             };
             if dead {
-                self.buried(&record, &reason, blocks).await;
+                self.buried(&record, &reason, blocks);
             }
         }
         if !repairs.is_empty() {
@@ -189,7 +188,7 @@ impl<S: Sink> Shared<S> {
             let reason = DeadReason::TooLarge(detail);
             let blocks = self.blocks(record);
             if self.repairs.bury_oversized(&record.id, &reason, blocks).await? {
-                self.buried(record, &reason, blocks).await;
+                self.buried(record, &reason, blocks);
             }
         }
         Ok(())
@@ -200,17 +199,11 @@ impl<S: Sink> Shared<S> {
         keyed && self.settings.ordered && self.settings.block_on_dead
     }
 
-    /// A record died where it lay. Its dead letter goes after its death, and once: what crashed
-    /// its deliverers time and again must not be published before it can do so no more.
-    async fn buried(&self, record: &Record, reason: &DeadReason, blocks: bool) {
+    fn buried(&self, record: &Record, reason: &DeadReason, blocks: bool) {
         let kind = record.raw.get_str("type").unwrap_or_default();
         let key = record.lane.as_str();
         warn!(id = %record.id, key, r#type = kind, %reason, blocks, "record is dead");
         self.metrics.dead("");
-        match self.send_dead_letter(record, record.attempt, reason).await {
-            Sent::Yes => {}
-            Sent::Never(why) => warn!(id = %record.id, why, "the dead letter could not be sent"),
-            Sent::Later => warn!(id = %record.id, "the dead letter was not sent: its sink is down"),
-        }
+        self.announce_death(record, reason);
     }
 }

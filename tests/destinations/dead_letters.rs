@@ -1,7 +1,8 @@
 //! Dead letters on either broker, and what happens while their sink is down.
 
-use bson::doc;
+use bson::{DateTime, doc};
 use lapin::types::AMQPValue;
+use postrider::ids::LeaseId;
 use postrider::relay::dead_letter::DeadLetters;
 use postrider::relay::settings::Settings;
 use postrider::routing::Template;
@@ -144,6 +145,35 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
     let reason = "attempts exhausted: 1 delivery failed: scripted Charge";
     let words = HeaderValue::String(reason.into());
     assert!(letters[0].headers.contains(&("x-dead-reason".into(), words)), "{letters:?}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// It dies first: its dead letter must not be published by the crash that it may make.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_nobody() {
+    let outbox = TestOutbox::new().await;
+    let (sink, dead) = (TestSink::default(), TestSink::default());
+    let long_ago = DateTime::from_millis(DateTime::now().timestamp_millis() - 1_000);
+    let lease = doc! {
+        "attempt": 1,
+        "leaseId": LeaseId::fresh(),
+        "leaseOwner": LeaseId::fresh(),
+        "leaseUntil": long_ago,
+    };
+    outbox.insert([record("spent", "T", "a", lease), record("behind", "T", "a", doc! {})]).await;
+    dead.set_frozen(true);
+    let sinks = [("test", sink.clone()), ("dead", dead.clone())];
+
+    let relay = start_with(&outbox.collections, sinks, with_dead_letters());
+
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
+    assert_eq!(outbox.record("spent").await.get_str("status").unwrap(), "dead");
+    eventually("its dead letter is on its way", || async { dead.tries("spent") == 1 }).await;
+    dead.set_frozen(false);
+    dead.until("the dead letter", |arrived| arrived.len() == 1).await;
+    let words = HeaderValue::String("lease expired: once".into());
+    assert!(dead.arrived()[0].headers.contains(&("x-dead-reason".into(), words)));
     relay.stop().await;
     outbox.drop().await;
 }
