@@ -29,16 +29,9 @@ pub struct DeadLetters {
     pub destination: Template,
 }
 
-/// What became of a dead letter.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// A broker has it, or none was to be sent.
-    Yes,
-    /// It can't be sent, now or later: the record dies without.
-    Never(String),
-    /// Its sink is down: later.
-    Later,
-}
+/// The sink of dead letters is down: this one may be sent later.
+#[derive(Debug)]
+pub(crate) struct Later;
 
 /// A record that died where it lay, without a lane that could wait for its dead letter.
 #[derive(Debug)]
@@ -55,10 +48,9 @@ pub(crate) const WAITING: usize = 100;
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, mut buried: mpsc::Receiver<Buried>) {
     while let Some(Buried { record, reason }) = buried.recv().await {
         let id = &record.id;
-        match shared.send_dead_letter(&record, record.attempt, &reason).await {
-            Sent::Yes => {}
-            Sent::Never(why) => warn!(%id, why, "the dead letter could not be sent"),
-            Sent::Later => warn!(%id, "the dead letter was not sent: its sink is down"),
+        let sent = shared.send_dead_letter(&record, record.attempt, &reason).await;
+        if let Err(Later) = sent {
+            warn!(%id, "the dead letter was not sent: its sink is down");
         }
     }
     // Kept as a part until the process ends.
@@ -79,37 +71,45 @@ impl<S: Sink> Shared<S> {
     }
 
     /// Sends the dead letter of a record, if dead letters are wanted and the record makes a
-    /// message: a malformed one does not.
+    /// message: a malformed one does not. One that no broker will ever take is told to the log.
+    ///
+    /// # Errors
+    ///
+    /// [`Later`].
     pub(crate) async fn send_dead_letter(
         &self,
         record: &Record,
         attempts: u32,
         reason: &DeadReason,
-    ) -> Sent {
-        let Some(wanted) = &self.settings.dead_letter else { return Sent::Yes };
+    ) -> Result<(), Later> {
+        let Some(wanted) = &self.settings.dead_letter else { return Ok(()) };
         if matches!(reason, DeadReason::Malformed(_)) {
-            return Sent::Yes;
+            return Ok(());
         }
+        let never = |why: &str| {
+            warn!(id = %record.id, why, "the dead letter could not be sent");
+            Ok(())
+        };
         let message = match self.dead_letter(wanted, record, attempts, reason) {
             Ok(message) => message,
-            Err(why) => return Sent::Never(why),
+            Err(why) => return never(&why),
         };
         let Some(outlet) = self.outlets.get(wanted.sink.as_str()) else {
-            return Sent::Never(format!("sink {:?} is not configured", wanted.sink.as_str()));
+            return never(&format!("sink {:?} is not configured", wanted.sink.as_str()));
         };
-        let Some(_pass) = outlet.gate.enter(false).await else { return Sent::Later };
+        let Some(_pass) = outlet.gate.enter(false).await else { return Err(Later) };
         let Err(error) = outlet.sink.publish(message).await else {
             outlet.metrics.dead_letter(true);
-            return Sent::Yes;
+            return Ok(());
         };
         match error.verdict {
             Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => {
                 outlet.metrics.dead_letter(false);
-                Sent::Never(error.detail)
+                never(&error.detail)
             }
             Verdict::Unknown | Verdict::Down => {
                 outlet.gate.shut(SinkDown::new(error.detail));
-                Sent::Later
+                Err(Later)
             }
         }
     }

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use crate::failpoint;
+use crate::ids::SinkName;
 use crate::outbox::content::Content;
+use crate::outbox::fields::TYPE;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::Record;
 use crate::relay::gate::Pass;
@@ -83,9 +85,15 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    /// The name of the sink that a record goes to; `None` where it has none.
-    pub fn sink_of(&self, record: &Record) -> Option<String> {
-        self.message(record).ok().map(|(sink, _)| sink)
+    /// The name of the sink that a record goes to, should it go anywhere.
+    pub(super) fn sink_of(&self, record: &Record) -> Option<&str> {
+        let kind = record.raw.get_str(TYPE).ok()?;
+        self.router.sink(kind).map(SinkName::as_str)
+    }
+
+    /// Whether it goes anywhere: to its sink, and not to its death.
+    pub(super) fn has_way(&self, record: &Record) -> bool {
+        self.message(record).is_ok()
     }
 
     /// The second half: publish, and what became of it.

@@ -13,7 +13,7 @@ use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
-use crate::relay::dead_letter::Sent;
+use crate::relay::dead_letter::Later;
 use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::hands::HoldReason;
 use crate::relay::held::Held;
@@ -228,17 +228,11 @@ impl Lane {
             // The delivery that can't be is none.
             _ => held.record.attempt,
         };
-        match shared.send_dead_letter(&held.record, attempts, &reason).await {
-            Sent::Yes => {}
-            Sent::Never(why) => {
-                warn!(id = %held.record.id, why, "the dead letter could not be sent");
-            }
-            Sent::Later => {
-                // It would die without its dead letter; nobody else is held but its key.
-                self.release_followers(shared).await;
-                shared.settle(self, held, sink, Outcome::Released).await;
-                return Some(wait(shared.settings.probe_max));
-            }
+        if let Err(Later) = shared.send_dead_letter(&held.record, attempts, &reason).await {
+            // It would die without its dead letter; nobody else is held but its key.
+            self.release_followers(shared).await;
+            shared.settle(self, held, sink, Outcome::Released).await;
+            return Some(wait(shared.settings.probe_max));
         }
         let id = held.record.id.clone();
         let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();

@@ -146,9 +146,9 @@ impl<S: Sink> Shared<S> {
 
     /// Whether the sink that the record goes to is down.
     pub(crate) fn is_paused(&self, record: &Record) -> bool {
-        let sink = self.sink_of(record);
-        let outlet = sink.and_then(|sink| self.outlets.get(&sink));
-        outlet.is_some_and(|outlet| !outlet.gate.is_open())
+        let outlet = self.sink_of(record).and_then(|sink| self.outlets.get(sink));
+        // What dies does not wait for it. (Asked last: it takes the whole payload.)
+        outlet.is_some_and(|outlet| !outlet.gate.is_open()) && self.has_way(record)
     }
 
     /// Nothing was leased: the key is free again.

@@ -120,10 +120,7 @@ impl Router {
     ///
     /// [`Undeliverable`].
     pub fn address(&self, input: &RouteInput<'_>) -> Result<Routed, Undeliverable> {
-        let matches =
-            |route: &&Route| route.kind.as_ref().is_none_or(|kind| kind.matches(input.kind));
-        let route = self.routes.iter().find(matches);
-        let sink = route.and_then(|route| route.sink.as_ref()).or(self.default_sink.as_ref());
+        let (route, sink) = self.choose(input.kind);
         let Some((sink, rules)) = sink.and_then(|sink| self.sinks.get_key_value(sink)) else {
             let detail = "no route matches its type, and relay.default_sink is not set";
             return Err(Undeliverable::Unroutable(detail.into()));
@@ -155,6 +152,18 @@ impl Router {
 }
 
 impl Router {
+    /// The sink of records of this type: all that it takes to know where they wait.
+    pub fn sink(&self, kind: &str) -> Option<&SinkName> {
+        self.choose(kind).1
+    }
+
+    fn choose(&self, kind: &str) -> (Option<&Route>, Option<&SinkName>) {
+        let matches = |route: &&Route| route.kind.as_ref().is_none_or(|glob| glob.matches(kind));
+        let route = self.routes.iter().find(matches);
+        let sink = route.and_then(|route| route.sink.as_ref()).or(self.default_sink.as_ref());
+        (route, sink)
+    }
+
     /// A record's way within a sink that was chosen otherwise than by route: by the sink's own
     /// rules, without a destination.
     ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::config::resolve::{Rules, list};
-use crate::config::tree::{Binding, Config, Declare, Sink, SinkKind};
+use crate::config::tree::{Config, Declare, Sink, SinkKind};
 use crate::ids::SinkName;
 use crate::routing::{Glob, SinkRules, Template};
 use crate::sink::cloud_events::CloudEvents;
@@ -122,13 +122,13 @@ impl SinkRulesOf<'_> {
 
     /// Names that no broker takes are found here rather than at every connection.
     fn declared(&mut self) {
-        let Some(declare) = &self.sink.declare else { return };
+        let sink = self.sink;
+        let Some(declare) = &sink.declare else { return };
         let exchanges = declare.exchanges.iter().map(|exchange| ("exchanges", &exchange.name));
         let queues = declare.queues.iter().map(|queue| ("queues", &queue.name));
-        let bound = |binding: &'_ Binding| [binding.queue.clone(), binding.exchange.clone()];
         let topics = declare.topics.iter().map(|topic| ("topics", &topic.name));
-        let bindings: Vec<String> = declare.bindings.iter().flat_map(bound).collect();
-        let bindings = bindings.iter().map(|name| ("bindings", name));
+        let bound = declare.bindings.iter().flat_map(|bound| [&bound.queue, &bound.exchange]);
+        let bindings = bound.map(|name| ("bindings", name));
         for (list, name) in exchanges.chain(queues).chain(topics).chain(bindings) {
             if name.is_empty() || name.len() > LONGEST_NAME {
                 let detail =

@@ -22,7 +22,7 @@ impl Lane {
             return 1;
         }
         let sink = shared.sink_of(&held.record);
-        sink.map_or(1, |sink| shared.settings.key_window(&sink))
+        sink.map_or(1, |sink| shared.settings.key_window(sink))
     }
 
     /// Delivers with `window` unconfirmed at a time, until nothing waits or something fails.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
 };
@@ -193,7 +192,7 @@ impl Client {
             payload: record.payload.as_deref(),
             key: Some(record.key.as_str()),
             timestamp: record.timestamp,
-            headers: Some(record.headers.clone()) as Option<OwnedHeaders>,
+            headers: Some(record.headers.clone()),
             delivery_opaque: Box::new(reply),
         };
         match self.producer().send(base) {

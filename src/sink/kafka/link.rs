@@ -35,7 +35,7 @@ pub(super) struct Link {
     settings: KafkaSettings,
     client: Arc<Client>,
     /// Sends one record a batch, made when it is first needed.
-    single: OnceLock<Arc<Client>>,
+    single: OnceLock<Client>,
     topics: Topics,
     /// Whoever waits for room in the queue: those of one key are to enter it in their order.
     entrance: tokio::sync::Mutex<()>,
@@ -127,8 +127,7 @@ impl Link {
             && report::may_mean_a_neighbour(error)
         {
             // Alone in its batch it can only be itself that the broker means.
-            let single = self.single()?;
-            result = self.send(&single, record, until).await?;
+            result = self.send(self.single()?, record, until).await?;
         }
         result.map_err(|error| {
             if report::doubts_topic(&error) {
@@ -218,16 +217,16 @@ impl Link {
     }
 
     /// The producer that sends one record a batch.
-    fn single(&self) -> Result<Arc<Client>, PublishError> {
+    fn single(&self) -> Result<&Client, PublishError> {
         if let Some(single) = self.single.get() {
-            return Ok(single.clone());
+            return Ok(single);
         }
         let mut config = properties::client_config(&self.settings);
         config.set("batch.num.messages", "1");
         let made =
             Client::new(&config, None).map_err(|error| PublishError::new(Verdict::Down, error))?;
         // Another may have been quicker.
-        Ok(self.single.get_or_init(|| Arc::new(made)).clone())
+        Ok(self.single.get_or_init(|| made))
     }
 }
 

@@ -4,6 +4,7 @@
 //! up, and pass for a broker that does not answer. So each topic is looked up first.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -60,23 +61,14 @@ impl Topics {
         if let Some(known) = self.recall(name) {
             return known;
         }
-        let down = |why: &str| {
-            PublishError::new(
-                Verdict::Down,
-                format!("topic {name:?} could not be looked up: {why}"),
-            )
-        };
         let Ok(_asking) = tokio::time::timeout_at(until, self.asking.lock()).await else {
-            return Err(down("no broker answers"));
+            return Err(not_asked(name, "no broker answers"));
         };
         if let Some(known) = self.recall(name) {
             return known;
         }
-        let (client, topic) = (self.client.clone(), name.to_owned());
         let left = until.saturating_duration_since(tokio::time::Instant::now());
-        let asking = tokio::task::spawn_blocking(move || ask(&client, &topic, left));
-        let answer = asking.await.map_err(|panic| down(&panic.to_string()))?;
-        match answer {
+        match asked(&self.client, name, left).await {
             Ok(()) => {
                 self.known().insert(name.to_owned(), Known::There);
                 Ok(())
@@ -123,10 +115,8 @@ impl Topics {
                 Ok(name) => info!(sink = %settings.name, topic = name, "topic made"),
                 Err((_, Code::TopicAlreadyExists)) => {}
                 Err((name, code)) => {
-                    let (client, topic, limit) = (client.clone(), name.clone(), settings.timeout);
-                    let asking = tokio::task::spawn_blocking(move || ask(&client, &topic, limit));
                     // Who may make none is told so of one that is there, too.
-                    if !asking.await.is_ok_and(|there| there.is_ok()) {
+                    if asked(client, &name, settings.timeout).await.is_err() {
                         let detail = format!("declared topic {name:?} could not be made: {code}");
                         return Err(SinkDown::new(detail));
                     }
@@ -153,12 +143,22 @@ impl Topics {
     }
 }
 
-/// Asks a broker, blocking.
+/// Asks a broker whether there is such a topic.
+async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<(), PublishError> {
+    let (client, topic) = (client.clone(), name.to_owned());
+    let asking = tokio::task::spawn_blocking(move || ask(&client, &topic, limit));
+    asking.await.unwrap_or_else(|panic| Err(not_asked(name, panic)))
+}
+
+fn not_asked(topic: &str, why: impl fmt::Display) -> PublishError {
+    let detail = format!("topic {topic:?} could not be looked up: {why}");
+    PublishError::new(Verdict::Down, detail)
+}
+
+/// The same, blocking.
 fn ask(client: &Client, topic: &str, limit: Duration) -> Result<(), PublishError> {
     let metadata = client.producer().client().fetch_metadata(Some(topic), limit);
-    let metadata = metadata.map_err(|error| {
-        PublishError::new(Verdict::Down, format!("topic {topic:?} could not be looked up: {error}"))
-    })?;
+    let metadata = metadata.map_err(|error| not_asked(topic, error))?;
     let answer = metadata.topics().iter().find(|found| found.name() == topic);
     match answer.and_then(|found| found.error()) {
         None => Ok(()),

@@ -7,7 +7,8 @@ use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, Sink, Verdict};
 
 use super::util::{
-    AT_ONCE, Outcome, connected, connected_with, ids, publish_all, shared_sink, start, verdict,
+    AT_ONCE, Outcome, connected, connected_with, ids, publish_all, shared_sink, start, until_taken,
+    verdict,
 };
 use crate::support::kafka::topic::Topic;
 use crate::support::kafka::wired::Wired;
@@ -217,14 +218,7 @@ async fn a_topic_deleted_in_use_is_charged_and_found_when_it_is_made_anew() {
     assert!(outcomes.iter().all(|one| verdict(one) == Some(Verdict::Charge)), "{outcomes:?}");
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     let topic = Topic::named(&wired.direct(), &topic.name, 1, &[]).await;
-    let after = || message("after", &topic.name, "k");
-    // What was found missing is taken for missing for a while.
-    let deadline = Instant::now() + AT_ONCE;
-    while let Err(error) = sink.publish(after()).await {
-        assert_eq!(error.verdict, Verdict::Charge, "{error}");
-        assert!(Instant::now() < deadline, "{error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_taken(&sink, message("after", &topic.name, "k")).await;
     assert_eq!(topic.read_ids().await, ["after"]);
     topic.drop().await;
     other.drop().await;
@@ -240,12 +234,7 @@ async fn a_topic_made_after_it_was_missed_is_found() {
 
     let topic = Topic::named(&wired.direct(), &name, 1, &[]).await;
 
-    let deadline = Instant::now() + AT_ONCE;
-    while let Err(error) = sink.publish(message("late", &name, "k")).await {
-        assert_eq!(error.verdict, Verdict::Charge, "{error}");
-        assert!(Instant::now() < deadline, "{error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_taken(&sink, message("late", &name, "k")).await;
     assert_eq!(topic.read_ids().await, ["late"]);
     topic.drop().await;
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 use super::poison::{relay, to, until_done, went_well};
-use super::util::{AMPLE, AT_ONCE, publish_all, sink_of, verdict};
+use super::util::{AMPLE, AT_ONCE, publish_all, sink_of, until_taken, verdict};
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{PASSWORD, Secure};
 use crate::support::message::message;
@@ -40,13 +40,7 @@ async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
         }
 
         acl.delete(&secure.node.brokers()).await;
-        // What was refused is refused for a while.
-        let deadline = Instant::now() + AT_ONCE;
-        while let Err(error) = sink.publish(message("allowed", &topic.name, "k")).await {
-            assert_eq!(error.verdict, Verdict::Charge, "{error}");
-            assert!(Instant::now() < deadline, "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_taken(&sink, message("allowed", &topic.name, "k")).await;
     }
     assert_eq!(topic.read_ids().await, ["allowed", "allowed"]);
     assert_eq!(other.read_ids().await.len(), 80);

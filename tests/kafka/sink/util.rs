@@ -1,11 +1,11 @@
 //! Short words for what most tests of the sink do.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider::config::properties::Properties;
-use postrider::sink::Sink;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::{Message, Sink, Verdict};
 
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::kafka::topic::Topic;
@@ -67,4 +67,14 @@ pub async fn ids(topic: &Topic) -> Vec<String> {
     let mut ids = topic.read_ids().await;
     ids.sort();
     ids
+}
+
+/// Publishes until it is confirmed: what was refused is taken for refused, and charged, for a while.
+pub async fn until_taken(sink: &Kafka, message: Message) {
+    let deadline = Instant::now() + AT_ONCE;
+    while let Err(error) = sink.publish(message.clone()).await {
+        assert_eq!(error.verdict, Verdict::Charge, "{error}");
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -101,16 +99,6 @@ impl Topic {
         })
         .await;
         found.into_inner().unwrap()
-    }
-
-    /// Sets its properties, all of them, as an operator would, while it is in use.
-    pub async fn alter(&self, properties: &[(&str, &str)]) {
-        let mut change = AlterConfig::new(ResourceSpecifier::Topic(&self.name));
-        for (name, value) in properties {
-            change = change.set(name, value);
-        }
-        let changed = self.admin().alter_configs([&change], &patiently()).await.unwrap();
-        changed.into_iter().for_each(|changed| assert!(changed.is_ok(), "{changed:?}"));
     }
 
     /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
