@@ -64,7 +64,10 @@ mod usage {
             (vec!["outbox"], "The outbox's records"),
             (vec!["outbox", "stats"], "Count records by status"),
             (vec!["outbox", "list"], "List records"),
-            (vec!["outbox", "show"], "Show one record"),
+            (vec!["outbox", "show"], "why it waits"),
+            (vec!["outbox", "requeue"], "pending again"),
+            (vec!["outbox", "discard"], "that nobody holds"),
+            (vec!["outbox", "prune"], "older than an age"),
             (vec!["config"], "The configuration"),
             (vec!["config", "print"], "where each value came from"),
             (vec!["completions"], "Completions for a shell"),
@@ -589,13 +592,19 @@ mod outbox {
         let json = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
         let table = call_with(&settings(&outbox), &["outbox", "stats"]).await.with_code(0);
 
-        let nothing = json!({ "pending": 0, "scheduled": 0, "done": 0, "dead": 0, "invalid": 0, "oldestPendingSeconds": null });
+        let nothing = json!({
+            "pending": 0, "scheduled": 0, "done": 0, "dead": 0, "invalid": 0, "oldestPendingSeconds": null,
+            "partitionsSampled": 0, "partitionsMismatched": 0,
+        });
         assert_eq!(empty.with_code(0).json(), nothing);
-        let mut counts = json.with_code(0).json();
-        let age = counts["oldestPendingSeconds"].take().as_u64().expect("one is pending");
+        let counts = json.with_code(0).json();
+        let age = counts["oldestPendingSeconds"].as_u64().expect("one is pending");
         assert!(age < 60, "{age}");
-        let wanted = json!({ "pending": 2, "scheduled": 1, "done": 5, "dead": 2, "invalid": 1, "oldestPendingSeconds": null });
-        assert_eq!(counts, wanted);
+        for (name, count) in
+            [("pending", 2), ("scheduled", 1), ("done", 5), ("dead", 2), ("invalid", 1)]
+        {
+            assert_eq!(counts[name], count, "{name}: {counts}");
+        }
         let row = |name: &str| {
             let line = table.stdout.lines().find(|line| line.starts_with(name)).unwrap();
             line.split_whitespace().nth(1).unwrap().to_owned()
@@ -604,6 +613,35 @@ mod outbox {
             (row("done"), row("dead"), row("invalid")),
             ("5".into(), "2".into(), "1".into())
         );
+        outbox.drop().await;
+    }
+
+    #[tokio::test]
+    async fn statistics_tell_of_a_producer_whose_partitions_are_no_hashes_of_its_keys() {
+        let outbox = TestOutbox::new().await;
+        // Enough that some of them lie where it is looked.
+        let of = |n: i32, partition: i32, status: &str| {
+            let mut wrong = record(&format!("{n}"), &format!("k{n}"));
+            wrong.extend(
+                doc! { "partition": partition, "status": status, "doneAt": DateTime::now() },
+            );
+            wrong
+        };
+        outbox.insert((0..256).map(|n| of(n, (n * 7) % 256, "pending"))).await;
+        outbox.insert((256..300).map(|n| of(n, n % 256, "done"))).await;
+        let mut keyless = of(300, 1, "pending");
+        keyless.remove("key");
+        outbox.insert([keyless, record("right", "right")]).await;
+
+        let stats = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+
+        let stats = stats.with_code(0);
+        let wrong = stats.json()["partitionsMismatched"].as_u64().unwrap();
+        assert!(wrong > 40, "{stats}");
+        says(&stats, &["not the hash of their key", "order across instances"]);
+        outbox.records().delete_many(doc! { "_id": { "$ne": "right" } }).await.unwrap();
+        let stats = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+        assert!(stats.stderr.is_empty() && stats.json()["partitionsMismatched"] == 0, "{stats}");
         outbox.drop().await;
     }
 

@@ -64,6 +64,8 @@ pub struct Resolved {
     pub partitions: Vec<u8>,
     /// How often this instance tells that it lives.
     pub heartbeat: Duration,
+    /// How long an instance counts as alive after its last heartbeat.
+    pub stale_after: Duration,
     /// Where liveness, readiness and metrics are served.
     pub ops_listen: String,
     /// What an operator should know, though it stops nothing.
@@ -123,6 +125,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         sinks: sinks.into_iter().map(|(name, (plan, _))| (name, plan)).collect(),
         partitions,
         heartbeat: config.partitions.heartbeat,
+        stale_after: config.partitions.stale_after,
         ops_listen: config.ops.listen.clone(),
         warnings,
     })

@@ -1,53 +1,22 @@
-//! Looking at an outbox from outside: figures, lists, single records.
+//! Looking at an outbox from outside: lists and single records. (Figures: [`stats`](super::stats).)
 
-use std::time::Duration;
-
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, Utf8Lossy, doc};
 use futures_util::TryStreamExt;
+use mongodb::Collection;
 use mongodb::options::Hint;
-use serde::Serialize;
 
 use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
-    DEAD, DONE, HEADERS, ID, KEY, PAYLOAD, PENDING, SCHEDULED, SEQ, STATUS, TYPE, exactly,
+    DEAD, DONE, HEADERS, ID, KEY, PAYLOAD, PENDING, SCHEDULED, STATUS, TYPE, exactly,
 };
-use crate::outbox::position::NO_SEQ;
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::schema::index::DEAD_INDEX;
+use crate::schema::index::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::store::{StoreError, limits, within};
 
-/// Records by status (contract, section 6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Stats {
-    /// To be delivered.
-    pub pending: u64,
-    /// To become pending at their time.
-    pub scheduled: u64,
-    /// Delivered.
-    pub done: u64,
-    /// Given up, for the reason in each.
-    pub dead: u64,
-    /// Of any other status: never delivered.
-    pub invalid: u64,
-    /// Age of the oldest pending record in seconds, by its `seq` and the server's clock.
-    pub oldest_pending_seconds: Option<u64>,
-}
-
-/// What waits and what died: the figures that cost no look at delivered records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// To be delivered.
-    pub pending: u64,
-    /// To become pending at their time.
-    pub scheduled: u64,
-    /// Given up.
-    pub dead: u64,
-    /// Age of the oldest pending record.
-    pub oldest_pending: Option<Duration>,
-}
+/// So few records of a status are sooner sorted than found among all the others.
+const FEW: u64 = 10_000;
 
 /// Which records to list.
 #[derive(Clone, Debug, Default)]
@@ -65,91 +34,13 @@ pub struct Filter {
 /// Reads an outbox without changing anything.
 #[derive(Clone, Debug)]
 pub struct Inspector {
-    collections: Collections,
+    pub(super) collections: Collections,
 }
 
 impl Inspector {
     /// An inspector of these collections.
     pub fn new(collections: Collections) -> Self {
         Self { collections }
-    }
-
-    /// Counts every record.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn stats(&self) -> Result<Stats, StoreError> {
-        let backlog = self.backlog().await?;
-        let pipeline = [doc! { "$group": { "_id": format!("${STATUS}"), "count": { "$sum": 1 } } }];
-        let mut stats = Stats {
-            pending: backlog.pending,
-            scheduled: backlog.scheduled,
-            dead: backlog.dead,
-            oldest_pending_seconds: backlog.oldest_pending.map(|age| age.as_secs()),
-            ..Stats::default()
-        };
-        for group in self.aggregate("count records", pipeline, None).await? {
-            let count = number(group.get("count"));
-            match group.get(ID) {
-                Some(Bson::String(status)) if status == DONE => stats.done += count,
-                Some(Bson::String(status))
-                    if [PENDING, SCHEDULED, DEAD].contains(&status.as_str()) => {}
-                _ => stats.invalid += count,
-            }
-        }
-        Ok(stats)
-    }
-
-    /// Counts what waits and what died.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn backlog(&self) -> Result<Backlog, StoreError> {
-        let seq = format!("${SEQ}");
-        let is_seq = doc! { "$and": [
-            { "$eq": [{ "$type": &seq }, "timestamp"] },
-            { "$gt": [&seq, NO_SEQ] },
-        ] };
-        let pipeline = [
-            doc! { "$match": { STATUS: exactly(PENDING) } },
-            doc! { "$group": {
-                ID: Bson::Null,
-                "count": { "$sum": 1 },
-                "oldest": { "$min": { "$cond": [is_seq, &seq, Bson::Null] } },
-                "now": { "$first": "$$NOW" },
-            } },
-        ];
-        let pending = self.aggregate("count pending records", pipeline, Some(LANE_INDEX)).await?;
-        let pending = pending.into_iter().next().unwrap_or_default();
-        let oldest = pending.get_timestamp("oldest").ok();
-        let now = pending.get_datetime("now").ok();
-        let oldest_pending = oldest.zip(now).map(|(oldest, now)| {
-            let seconds = now.timestamp_millis() / 1_000 - i64::from(oldest.time);
-            Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-        });
-        Ok(Backlog {
-            pending: number(pending.get("count")),
-            scheduled: self.count(SCHEDULED, SCHEDULED_INDEX).await?,
-            dead: self.count(DEAD, DEAD_INDEX).await?,
-            oldest_pending,
-        })
-    }
-
-    /// Counts records whose status is none, which are never delivered. Reads the whole collection.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn invalid(&self) -> Result<u64, StoreError> {
-        let filter = doc! { "$or": [
-            { STATUS: { "$nin": [PENDING, SCHEDULED, DONE, DEAD] } },
-            { STATUS: { "$type": "array" } },
-        ] };
-        let records = self.collections.records();
-        let counting = records.count_documents(filter);
-        within("count invalid records", limits::SURVEY, counting.into_future()).await
     }
 
     /// Records in the order of their ids, without payload and headers.
@@ -159,8 +50,10 @@ impl Inspector {
     /// Those of the store.
     pub async fn list(&self, filter: &Filter, limit: u32) -> Result<Vec<Document>, StoreError> {
         let mut query = Document::new();
-        let texts = [(STATUS, &filter.status), (KEY, &filter.key), (TYPE, &filter.kind)];
-        for (field, text) in texts {
+        if let Some(status) = &filter.status {
+            query.insert(STATUS, exactly(status));
+        }
+        for (field, text) in [(KEY, &filter.key), (TYPE, &filter.kind)] {
             if let Some(text) = text {
                 query.insert(field, text);
             }
@@ -170,16 +63,17 @@ impl Inspector {
             let after = doc! { "$literal": Bson::from(after) };
             query.insert("$expr", doc! { "$gt": [format!("${ID}"), after] });
         }
-        let records = self.collections.records().clone_with_type::<Document>();
-        let finding = async {
-            let cursor = records
-                .find(query)
-                .sort(doc! { ID: 1 })
-                .limit(i64::from(limit))
-                .projection(doc! { PAYLOAD: 0, HEADERS: 0 })
-                .await?;
-            cursor.try_collect().await
-        };
+        let index = self.narrowest(filter).await?;
+        let records = self.lenient();
+        let mut find = records
+            .find(query)
+            .sort(doc! { ID: 1 })
+            .limit(i64::from(limit))
+            .projection(doc! { PAYLOAD: 0, HEADERS: 0 });
+        if let Some(index) = index {
+            find = find.hint(Hint::Name(index.to_owned()));
+        }
+        let finding = async { find.await?.map_ok(|record| record.0).try_collect().await };
         within("list records", limits::SURVEY, finding).await
     }
 
@@ -189,46 +83,39 @@ impl Inspector {
     ///
     /// Those of the store.
     pub async fn show(&self, ids: &[RecordId]) -> Result<Option<Document>, StoreError> {
-        let records = self.collections.records().clone_with_type::<Document>();
+        let records = self.lenient();
         for id in ids {
             let finding = records.find_one(doc! { ID: Bson::from(id) });
             let found = within("read a record", limits::BATCH, finding.into_future()).await?;
-            if found.is_some() {
-                return Ok(found);
+            if let Some(found) = found {
+                return Ok(Some(found.0));
             }
         }
         Ok(None)
     }
 
-    async fn count(&self, status: &str, index: &str) -> Result<u64, StoreError> {
+    /// The index by which a list is short work; `None` where to walk along the ids is.
+    async fn narrowest(&self, filter: &Filter) -> Result<Option<&'static str>, StoreError> {
+        let index = match filter.status.as_deref() {
+            // It holds the key too.
+            Some(PENDING) if filter.key.is_some() => return Ok(Some(LANE_INDEX)),
+            Some(PENDING) => LANE_INDEX,
+            Some(SCHEDULED) => SCHEDULED_INDEX,
+            Some(DEAD) => DEAD_INDEX,
+            Some(DONE) => DONE_TTL_INDEX,
+            _ => return Ok(None),
+        };
         let records = self.collections.records();
         let counting = records
-            .count_documents(doc! { STATUS: exactly(status) })
+            .count_documents(doc! { STATUS: &filter.status })
+            .limit(FEW + 1)
             .hint(Hint::Name(index.to_owned()));
-        within("count records", limits::SURVEY, counting.into_future()).await
+        let count = within("count records", limits::SURVEY, counting.into_future()).await?;
+        Ok((count <= FEW).then_some(index))
     }
 
-    async fn aggregate(
-        &self,
-        action: &'static str,
-        pipeline: impl IntoIterator<Item = Document>,
-        index: Option<&str>,
-    ) -> Result<Vec<Document>, StoreError> {
-        let records = self.collections.records();
-        let mut aggregation = records.aggregate(pipeline);
-        if let Some(index) = index {
-            aggregation = aggregation.hint(Hint::Name(index.to_owned()));
-        }
-        let running = async { aggregation.await?.try_collect().await };
-        within(action, limits::SURVEY, running).await
+    /// Text that is no UTF-8 is shown as well as can be, and hides no neighbour.
+    fn lenient(&self) -> Collection<Utf8Lossy<Document>> {
+        self.collections.records().clone_with_type()
     }
-}
-
-fn number(value: Option<&Bson>) -> u64 {
-    let number = match value {
-        Some(Bson::Int32(number)) => i64::from(*number),
-        Some(Bson::Int64(number)) => *number,
-        _ => 0,
-    };
-    u64::try_from(number).unwrap_or(0)
 }

@@ -140,18 +140,14 @@ impl Leaser {
 
     fn statement(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
         let mine = Bson::from(lease);
+        let mut free_or_mine = free();
+        free_or_mine.push(doc! { LEASE_ID: mine.clone() });
         doc! {
             "q": {
                 ID: { "$in": bson_ids(ids) },
                 STATUS: PENDING,
                 "$and": [
-                    { "$or": [
-                        { LEASE_UNTIL: { "$not": { "$type": "date" } } },
-                        { LEASE_ID: { "$not": uuids() } },
-                        { LEASE_ID: { "$type": "array" } },
-                        { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
-                        { LEASE_ID: mine.clone() },
-                    ] },
+                    { "$or": free_or_mine },
                     { "$or": [
                         { VISIBLE_AT: { "$not": { "$type": "date" } } },
                         { "$expr": { "$lte": [format!("${VISIBLE_AT}"), "$$NOW"] } },
@@ -176,6 +172,16 @@ impl Leaser {
         let millis = i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX);
         doc! { "$add": ["$$NOW", millis] }
     }
+}
+
+/// What of these matches is in nobody's hands, by the server's clock.
+pub(crate) fn free() -> Vec<Document> {
+    vec![
+        doc! { LEASE_UNTIL: { "$not": { "$type": "date" } } },
+        doc! { LEASE_ID: { "$not": uuids() } },
+        doc! { LEASE_ID: { "$type": "array" } },
+        doc! { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
+    ]
 }
 
 /// What matches a UUID: the server orders binaries by length, then by subtype, then by bytes.

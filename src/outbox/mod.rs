@@ -9,7 +9,8 @@
 //! | [`lease`] | takes records, by the server's clock |
 //! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
 //! | [`repair`] | stamps, promotes, and buries what can't be leased |
-//! | [`inspect`] | figures and lists for people |
+//! | [`inspect`], [`stats`], [`explain`] | for people: lists, figures, why a record waits |
+//! | [`redrive`], [`prune`] | by people: requeue, discard, remove what is over |
 //!
 //! Every write is one conditional update: it names the state that it expects, and whoever
 //! matched nothing learns that the record has passed to another.
@@ -17,17 +18,21 @@
 pub mod collections;
 pub mod content;
 pub mod enqueue;
+pub mod explain;
 mod extjson;
 pub mod fields;
 pub mod inspect;
 pub mod lease;
 pub mod payload;
 pub mod position;
+pub mod prune;
 pub mod reason;
 pub mod record;
+pub mod redrive;
 pub mod repair;
 pub mod settle;
 pub mod snapshot;
+pub mod stats;
 mod write;
 
 pub use enqueue::{NewRecord, Outbox};

@@ -1,21 +1,19 @@
 //! Hazard 12, and guard 2 for the dead: a dead head that blocks holds its key.
 
 use bson::doc;
+use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::relay::settings::Settings;
 use postrider::sink::Verdict;
 
 use crate::support::outbox::{TestOutbox, record};
+use crate::support::peer::ids;
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
 use crate::{arrived, rounds, until_arrived};
 
-/// What `outbox requeue` writes.
 async fn requeue(outbox: &TestOutbox, id: &str) {
-    let change = doc! {
-        "$set": { "status": "pending", "attempt": 0 },
-        "$unset": { "deadAt": "", "doneAt": "", "blocks": "", "visibleAt": "" },
-    };
-    outbox.records().update_one(doc! { "_id": id, "status": "dead" }, change).await.unwrap();
+    let redriver = Redriver::new(outbox.collections.clone());
+    redriver.one(Redrive::Requeue, &ids(&[id])).await.unwrap().unwrap();
 }
 
 fn blocking() -> Settings {

@@ -1,5 +1,6 @@
 //! A queue of the test's own on the test run's RabbitMQ.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -62,19 +63,26 @@ impl Queue {
 
     /// Takes messages until as many different ids as this are there; the ids, repetitions too.
     pub async fn ids(&self, different: usize) -> Vec<String> {
+        let is_enough = |ids: &[String]| ids.iter().collect::<BTreeSet<_>>().len() >= different;
+        self.take(&format!("{different} different ids"), is_enough).await
+    }
+
+    /// Takes so many messages; their ids, repetitions too.
+    pub async fn arrivals(&self, count: usize) -> Vec<String> {
+        self.take(&format!("{count} messages"), |ids| ids.len() >= count).await
+    }
+
+    async fn take(&self, what: &str, is_enough: impl Fn(&[String]) -> bool) -> Vec<String> {
         let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
         let (queue, tag) = (self.name.as_str().into(), "test".into());
         let consuming = self.channel.basic_consume(queue, tag, options, FieldTable::default());
         let mut messages = consuming.await.unwrap();
         let mut ids: Vec<String> = Vec::new();
-        let mut seen = std::collections::BTreeSet::new();
-        while seen.len() < different {
+        while !is_enough(&ids) {
             let next = tokio::time::timeout(Duration::from_secs(30), messages.next()).await;
-            let next = next.unwrap_or_else(|_| panic!("{} of {different} arrived", seen.len()));
+            let next = next.unwrap_or_else(|_| panic!("waited for {what}; {} came", ids.len()));
             let message = next.unwrap().unwrap();
-            let id = message.properties.message_id().as_ref().unwrap().to_string();
-            seen.insert(id.clone());
-            ids.push(id);
+            ids.push(message.properties.message_id().as_ref().unwrap().to_string());
         }
         ids
     }

@@ -25,6 +25,18 @@ pub enum SinkPlan {
     Stdout(Duration),
 }
 
+impl SinkPlan {
+    /// The same for whoever only looks: connecting makes nothing.
+    pub fn without_declare(mut self) -> Self {
+        match &mut self {
+            Self::RabbitMq(settings) => settings.declare = Declare::default(),
+            Self::Kafka(settings) => settings.topics.clear(),
+            Self::Stdout(_) => {}
+        }
+        self
+    }
+}
+
 pub(super) type Sinks = BTreeMap<SinkName, (SinkPlan, SinkRules)>;
 
 impl Rules {

@@ -1,0 +1,243 @@
+//! `postrider outbox requeue`, `discard` and `prune`: what a person changes.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use crate::cli::Failure;
+use crate::cli::outbox::readings;
+use crate::cli::output::{self, Format};
+use crate::config::Resolved;
+use crate::outbox::collections::Collections;
+use crate::outbox::prune::{self, Over};
+use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Refusal, Removable};
+use crate::sink::message::rfc3339;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Requeue {
+    /// Delivered records too: their consumers see them again
+    #[arg(long, conflicts_with = "all")]
+    pub(super) redeliver: bool,
+    #[command(flatten)]
+    pub(super) chosen: Which,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Discard {
+    /// With --all: of this status instead of the dead ones
+    #[arg(long, value_enum, requires = "all", conflicts_with = "ids")]
+    pub(super) status: Option<Status>,
+    #[command(flatten)]
+    pub(super) chosen: Which,
+}
+
+/// Which records: some by id, or all that match.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Which {
+    /// Their ids: UUIDs, ObjectIds, integers or strings (uuid:, oid:, int:, str: force one)
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All dead records, or those of them that match
+    #[arg(long)]
+    all: bool,
+    /// With --all: of this key
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    key: Option<String>,
+    /// With --all: of this type
+    #[arg(long = "type", requires = "all", conflicts_with = "ids")]
+    kind: Option<String>,
+    /// With --all: whose deadReason begins so, as "attempts exhausted"
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    reason: Option<String>,
+    /// Say how many it would be, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do it without being asked again: needed with --all
+    #[arg(long)]
+    yes: bool,
+    /// Form of the output
+    #[arg(long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum Status {
+    /// Given up
+    Dead,
+    /// Not due yet
+    Scheduled,
+    /// To be delivered, and in nobody's hands
+    Pending,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Prune {
+    /// How long they have been over, as "7d"; outbox.retention where it is not given
+    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
+    /// Delivered records, or dead ones
+    #[arg(long, value_enum, default_value = "done")]
+    status: Ended,
+    /// Form of the output
+    #[arg(long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum Ended {
+    /// Delivered
+    Done,
+    /// Given up
+    Dead,
+}
+
+pub(super) async fn redrive(
+    collections: Collections,
+    redrive: Redrive,
+    status: Option<Status>,
+    which: &Which,
+) -> Result<(), Failure> {
+    let redriver = Redriver::new(collections);
+    match which.all {
+        true => all(&redriver, redrive, status, which).await,
+        false => by_id(&redriver, redrive, which).await,
+    }
+}
+
+async fn all(
+    redriver: &Redriver,
+    redrive: Redrive,
+    status: Option<Status>,
+    which: &Which,
+) -> Result<(), Failure> {
+    let chosen = Chosen {
+        status: status.map(|status| match status {
+            Status::Dead => Removable::Dead,
+            Status::Scheduled => Removable::Scheduled,
+            Status::Pending => Removable::Pending,
+        }),
+        key: which.key.clone(),
+        kind: which.kind.clone(),
+        reason: which.reason.clone(),
+    };
+    if which.dry_run {
+        let matched = redriver.matching(&chosen).await.context("records cannot be counted")?;
+        return print(redrive, Redriven { matched, changed: 0 }, which.output);
+    }
+    if !which.yes {
+        let detail = "--all changes every record that matches: look with --dry-run, then add --yes";
+        return Err(Failure::Usage(vec![detail.to_owned()]));
+    }
+    let redriven = redriver.all(redrive, &chosen).await;
+    let redriven = redriven.context(
+        "not all records were changed; what was done stays done, and it is safe to say it again",
+    )?;
+    print(redrive, redriven, which.output)
+}
+
+async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(), Failure> {
+    // All of them are read before the first is changed: wrong usage changes nothing.
+    let ids = which.ids.iter().map(|text| Ok((text, readings(text)?)));
+    let ids: Vec<_> = ids.collect::<Result<_, Failure>>()?;
+    let mut redriven = Redriven::default();
+    let mut refused = 0;
+    for (text, readings) in ids {
+        let done = match which.dry_run {
+            true => redriver.would(redrive, &readings).await,
+            false => redriver.one(redrive, &readings).await,
+        };
+        match done.with_context(|| format!("{text} cannot be changed"))? {
+            Ok(()) => {
+                redriven.matched += 1;
+                redriven.changed += u64::from(!which.dry_run);
+            }
+            Err(refusal) => {
+                refused += 1;
+                eprintln!("error: {text}: {}", words(redrive, &refusal));
+            }
+        }
+    }
+    print(redrive, redriven, which.output)?;
+    if refused > 0 {
+        let all = which.ids.len();
+        return Err(Failure::Failed(anyhow!("{refused} of {all} records were left as they are")));
+    }
+    Ok(())
+}
+
+fn words(redrive: Redrive, refusal: &Refusal) -> String {
+    match (refusal, redrive) {
+        (Refusal::Missing, _) => "there is no record with this id".to_owned(),
+        (Refusal::Leased { until }, _) => {
+            let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
+            let until = until.unwrap_or_default();
+            format!("it is leased{until}: a relay delivers it; try again when it has settled")
+        }
+        (Refusal::TooLarge, _) => {
+            "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
+        }
+        (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
+            "it is done; --redeliver sends it to its consumers once more".to_owned()
+        }
+        (Refusal::Status(status), Redrive::Requeue) => {
+            format!("it is {status}, and only dead records are requeued")
+        }
+        (Refusal::Status(status), Redrive::Redeliver) => {
+            format!("it is {status}, and only dead and done records are delivered again")
+        }
+        (Refusal::Status(status), Redrive::Discard) => {
+            format!("it is {status}, and only dead, scheduled and pending records are discarded")
+        }
+    }
+}
+
+fn print(redrive: Redrive, redriven: Redriven, format: Format) -> Result<(), Failure> {
+    let done = match redrive {
+        Redrive::Requeue | Redrive::Redeliver => "requeued",
+        Redrive::Discard => "discarded",
+    };
+    figures(&[("matched", redriven.matched), (done, redriven.changed)], format)
+}
+
+fn figures(figures: &[(&str, u64)], format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => {
+            let fields = figures.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
+            output::json(&Value::Object(fields.collect::<Map<_, _>>()))
+        }
+        Format::Table => {
+            let rows =
+                figures.iter().map(|(name, count)| vec![(*name).to_owned(), count.to_string()]);
+            output::table(&["what", "count"], &rows.collect::<Vec<_>>())
+        }
+    }
+}
+
+pub(super) async fn prune(
+    plan: &Resolved,
+    collections: &Collections,
+    asked: &Prune,
+) -> Result<(), Failure> {
+    let over = match asked.status {
+        Ended::Done => Over::Done,
+        Ended::Dead => Over::Dead,
+    };
+    let age = asked.older_than.unwrap_or(plan.retention);
+    let pruned = prune::prune(collections, over, age).await;
+    let pruned = pruned.context(
+        "not all records were removed; what is gone stays gone, and it is safe to say it again",
+    )?;
+    if pruned.blocking > 0 {
+        eprintln!(
+            "warning: {} dead records as old hold their keys and stay: requeue or discard them",
+            pruned.blocking
+        );
+    }
+    let counts = [("pruned", pruned.removed), ("blocking", pruned.blocking)];
+    match over {
+        Over::Done => figures(&counts[..1], asked.output),
+        Over::Dead => figures(&counts, asked.output),
+    }
+}

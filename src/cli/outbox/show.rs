@@ -1,0 +1,104 @@
+//! `postrider outbox show`: one record, and why it waits.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use bson::Document;
+use serde_json::Value;
+
+use crate::cli::Failure;
+use crate::cli::outbox::find;
+use crate::cli::output::{self, Format};
+use crate::config::Resolved;
+use crate::outbox::collections::Collections;
+use crate::outbox::explain::{Explainer, Waiting, WaitsFor};
+use crate::outbox::fields::TYPE;
+use crate::outbox::inspect::Inspector;
+use crate::run;
+use crate::sink::Sink;
+
+/// How long a sink is asked whether it is up.
+const PROBE: Duration = Duration::from_secs(5);
+
+pub(super) async fn show(
+    plan: &Resolved,
+    collections: Collections,
+    id: &str,
+    format: Format,
+) -> Result<(), Failure> {
+    let inspector = Inspector::new(collections.clone());
+    let Some(record) = find(&inspector, id).await? else {
+        return Err(Failure::Failed(anyhow!("there is no record with the id {id:?}")));
+    };
+    let explainer = Explainer {
+        collections,
+        ordered: plan.relay.ordered,
+        max_attempts: plan.relay.max_attempts,
+        stale_after: plan.stale_after,
+    };
+    let waiting = explainer.explain(&record).await.context("why it waits cannot be told")?;
+    let waiting = match waiting {
+        Some(waiting) => Some(at_its_sink(plan, waiting).await),
+        None => None,
+    };
+    print(&record, waiting.as_ref(), format)
+}
+
+/// Adds the sink, and whether it answers, where nothing else is in the way.
+async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
+    let kind = waiting.front.get_str(TYPE).unwrap_or_default();
+    let Some(name) = plan.router.sink(kind) else { return waiting };
+    let Some(sink) = plan.sinks.get(name) else { return waiting };
+    waiting.sink = Some(name.to_string());
+    if waiting.waits_for != WaitsFor::Look {
+        return waiting;
+    }
+    let trouble = match run::sink(name, &sink.clone().without_declare()) {
+        Ok(sink) => {
+            let trouble = match tokio::time::timeout(PROBE, sink.probe()).await {
+                Ok(Ok(())) => None,
+                Ok(Err(down)) => Some(down.to_string()),
+                Err(_) => Some(format!("no answer within {PROBE:?}")),
+            };
+            let _ = tokio::time::timeout(PROBE, sink.close()).await;
+            trouble
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(trouble) = trouble {
+        waiting.waits_for = WaitsFor::SinkPaused;
+        let front = waiting.behind.as_ref().map(|id| format!("behind {id}, which "));
+        let front = front.unwrap_or_default();
+        waiting.detail =
+            format!("{front}waits for its sink {name}, which is down as seen from here: {trouble}");
+    }
+    waiting
+}
+
+fn print(record: &Document, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => {
+            let mut shown = output::record(record);
+            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut shown) {
+                let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
+                fields.insert("waits".to_owned(), waiting);
+            }
+            output::json(&shown)
+        }
+        Format::Table => {
+            let mut rows: Vec<Vec<String>> = record
+                .iter()
+                .map(|(name, value)| {
+                    let name = if name == "_id" { "id" } else { name };
+                    vec![name.to_owned(), output::cell(Some(value))]
+                })
+                .collect();
+            if let Some(waiting) = waiting {
+                rows.push(vec!["waits".to_owned(), waiting.detail.clone()]);
+                let sink = waiting.sink.clone().unwrap_or_else(|| "(no route leads to one)".into());
+                rows.push(vec!["sink".to_owned(), sink]);
+            }
+            output::table(&["field", "value"], &rows)
+        }
+    }
+}

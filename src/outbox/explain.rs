@@ -1,0 +1,287 @@
+//! Why a record is not delivered yet: for people who look at one.
+
+use std::time::Duration;
+
+use bson::{Bson, DateTime, Document, doc};
+use mongodb::options::Hint;
+use serde::Serialize;
+
+use crate::ids::RecordId;
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{
+    BLOCKS, DEAD, DEAD_REASON, KEY, LAST_ERROR, LEASE_OWNER, PARTITION, PENDING, SCHEDULED, SEQ,
+    STATUS, exactly,
+};
+use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+use crate::sink::message::rfc3339;
+use crate::store::{ServerClock, StoreError, limits, within};
+
+/// Earlier records of a key that are counted.
+const EARLIER: u64 = 10_000;
+
+/// What a record waits for. The words are those of `postrider_keys_held` where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// The time at which it takes its place.
+    Scheduled,
+    /// A dead record of its key, under `on_dead = "block"`.
+    Blocked,
+    /// The end of a delivery that is under way.
+    Leased,
+    /// Its turn to go alone: its last delivery ended in a crash or a hang.
+    Suspect,
+    /// Its backoff, or the producer's `visibleAt`.
+    NotDue,
+    /// A relay: none is alive.
+    Instance,
+    /// Its sink.
+    SinkPaused,
+    /// Nothing: the next look of a relay takes it.
+    Look,
+}
+
+/// Why a record waits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// What for: of the record itself, or of the one that it is behind.
+    #[serde(rename = "for")]
+    pub waits_for: WaitsFor,
+    /// The same in words.
+    pub detail: String,
+    /// The record of its key that goes first, where it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
+    /// The instance that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_owner: Option<String>,
+    /// The sink of the record that goes first; known to whoever knows the routes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
+    /// The record that goes first, for whoever knows the routes.
+    #[serde(skip)]
+    pub front: Document,
+}
+
+/// Explains, by one look at the outbox: nothing is changed, and a moment later it may be otherwise.
+#[derive(Debug)]
+pub struct Explainer {
+    /// The outbox.
+    pub collections: Collections,
+    /// Whether records of a key go one after the other.
+    pub ordered: bool,
+    /// Deliveries that a record has.
+    pub max_attempts: u32,
+    /// How long an instance counts as alive after its last heartbeat.
+    pub stale_after: Duration,
+}
+
+impl Explainer {
+    /// Why `record` waits; `None` where it does not: it is done or dead, or never will go.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
+        let now = self.now().await?;
+        match record.get_str(STATUS) {
+            Ok(SCHEDULED) => Ok(Some(scheduled(record, now))),
+            Ok(PENDING) => self.pending(record, now).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    async fn pending(&self, record: &Document, now: DateTime) -> Result<Waiting, StoreError> {
+        let read = read(record);
+        let LaneKey::Keyed(key) = read.lane.clone() else {
+            return self.front(record.clone(), now).await;
+        };
+        if !self.ordered {
+            return self.front(record.clone(), now).await;
+        }
+        if let Some(dead) = self.blocking(&key).await? {
+            return Ok(blocked(dead));
+        }
+        let front = self.first(&key, &read).await?.unwrap_or_else(|| record.clone());
+        let id = id_of(&front);
+        if id == read.id {
+            return self.front(front, now).await;
+        }
+        let earlier = self.earlier(&key, &read).await?;
+        let others = match earlier.saturating_sub(1) {
+            0 => String::new(),
+            1 => " and one more earlier record of its key".to_owned(),
+            EARLIER.. => format!(" and more than {EARLIER} earlier records of its key"),
+            others => format!(" and {others} more earlier records of its key"),
+        };
+        let waiting = self.front(front, now).await?;
+        let detail = format!("behind {id}{others}; {id} {}", waiting.detail);
+        Ok(Waiting { detail, behind: Some(id.to_string()), ..waiting })
+    }
+
+    /// Why the first of its key waits.
+    async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
+        let record = read(&front);
+        let attempts = record.attempt;
+        let (waits_for, detail, lease_owner) = if record.is_leased(now) {
+            let owner = front.get(LEASE_OWNER).cloned();
+            let who = self.instance(owner.as_ref()).await?;
+            let until = time(record.lease_until);
+            (WaitsFor::Leased, format!("is leased until {until} by {who}"), owner.map(text))
+        } else if record.is_suspect(now) {
+            let since = time(record.lease_until);
+            let detail = format!(
+                "goes alone, in its turn: its lease ended at {since} without an outcome \
+                 (delivery {attempts} of {})",
+                self.max_attempts
+            );
+            (WaitsFor::Suspect, detail, None)
+        } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
+            let due = time(Some(due));
+            let detail = match front.get_str(LAST_ERROR) {
+                Ok(error) if attempts > 0 => format!(
+                    "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
+                    self.max_attempts
+                ),
+                _ => format!("is not to be delivered before {due} (visibleAt)"),
+            };
+            (WaitsFor::NotDue, detail, None)
+        } else if let Some(detail) = self.nobody().await? {
+            (WaitsFor::Instance, detail, None)
+        } else {
+            (WaitsFor::Look, "is taken by the next look of a relay".to_owned(), None)
+        };
+        Ok(Waiting { waits_for, detail, behind: None, lease_owner, sink: None, front })
+    }
+
+    async fn blocking(&self, key: &str) -> Result<Option<Document>, StoreError> {
+        let filter = doc! { BLOCKS: true, STATUS: exactly(DEAD), KEY: key };
+        self.find_one(filter, doc! {}, BLOCKS_INDEX).await
+    }
+
+    /// The earliest pending record of the key, in its partition or in none yet.
+    async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
+        let mut first: Option<Document> = None;
+        for partition in [record.partition.map(i32::from).into(), Bson::Null] {
+            let filter = doc! { STATUS: exactly(PENDING), PARTITION: partition, KEY: key };
+            let found = self.find_one(filter, doc! { SEQ: 1 }, LANE_INDEX).await?;
+            let Some(found) = found else { continue };
+            // One without a seq gets one of the future.
+            let place = |record: &Document| (read(record).seq.is_none(), read(record).seq);
+            if first.as_ref().is_none_or(|first| place(&found) < place(first)) {
+                first = Some(found);
+            }
+        }
+        Ok(first)
+    }
+
+    async fn earlier(&self, key: &str, record: &Record) -> Result<u64, StoreError> {
+        let seq = record.seq.unwrap_or(crate::outbox::position::NO_SEQ);
+        let filter = doc! {
+            STATUS: exactly(PENDING),
+            PARTITION: record.partition.map(i32::from),
+            KEY: key,
+            SEQ: { "$lt": seq },
+        };
+        let records = self.collections.records();
+        let counting = records.count_documents(filter);
+        let counting = counting.limit(EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
+        within("count records", limits::BATCH, counting.into_future()).await
+    }
+
+    /// Says so where no instance is alive.
+    async fn nobody(&self) -> Result<Option<String>, StoreError> {
+        let stale = i64::try_from(self.stale_after.as_millis()).unwrap_or(i64::MAX);
+        let alive = doc! { "$expr": {
+            "$gt": ["$lastHeartbeat", { "$subtract": ["$$NOW", stale] }],
+        } };
+        let instances = self.instances();
+        let finding = instances.find_one(alive);
+        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
+        let words = "waits for a relay: no instance is alive, start `postrider run`";
+        Ok(found.is_none().then(|| words.to_owned()))
+    }
+
+    /// An instance in words.
+    async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
+        let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
+        let instances = self.instances();
+        let finding = instances.find_one(doc! { "_id": id });
+        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
+        let name = text(id.clone());
+        Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
+            Some(host) => format!("instance {name} on {host}"),
+            None => format!("instance {name}, which is not there any more"),
+        })
+    }
+
+    async fn find_one(
+        &self,
+        filter: Document,
+        order: Document,
+        index: &str,
+    ) -> Result<Option<Document>, StoreError> {
+        let records = self.collections.records().clone_with_type::<bson::Utf8Lossy<Document>>();
+        let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
+        let found = within("read a record", limits::BATCH, finding.into_future()).await?;
+        Ok(found.map(|found| found.0))
+    }
+
+    fn instances(&self) -> mongodb::Collection<Document> {
+        let name = self.collections.name(names::INSTANCES);
+        self.collections.database().collection(&name)
+    }
+
+    async fn now(&self) -> Result<DateTime, StoreError> {
+        let clock = ServerClock::default();
+        clock.sample(self.collections.database()).await?;
+        Ok(clock.now())
+    }
+}
+
+fn scheduled(record: &Document, now: DateTime) -> Waiting {
+    let due = read(record).visible_at;
+    let detail = match due.filter(|due| *due > now) {
+        Some(due) => format!("takes its place in its key at {} (visibleAt)", time(Some(due))),
+        None => "is due: a relay makes it pending at its next look".to_owned(),
+    };
+    let front = record.clone();
+    let waits_for = WaitsFor::Scheduled;
+    Waiting { waits_for, detail, behind: None, lease_owner: None, sink: None, front }
+}
+
+fn blocked(dead: Document) -> Waiting {
+    let id = id_of(&dead);
+    let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason is kept");
+    Waiting {
+        waits_for: WaitsFor::Blocked,
+        detail: format!(
+            "behind {id}, which is dead and holds its key ({reason}): `postrider outbox requeue` \
+             or `discard` lets the key go on"
+        ),
+        behind: Some(id.to_string()),
+        lease_owner: None,
+        sink: None,
+        front: dead,
+    }
+}
+
+fn read(record: &Document) -> Record {
+    // What was decoded is encoded again without fail.
+    let raw = bson::RawDocumentBuf::try_from(record).unwrap_or_default();
+    Record::read(&raw)
+}
+
+fn id_of(record: &Document) -> RecordId {
+    RecordId::from(record.get("_id").cloned().unwrap_or(Bson::Null))
+}
+
+fn time(date: Option<DateTime>) -> String {
+    date.and_then(rfc3339).unwrap_or_else(|| "a time beyond all calendars".to_owned())
+}
+
+fn text(id: Bson) -> String {
+    RecordId::from(id).to_string()
+}

@@ -1,0 +1,358 @@
+//! What a person does about records that were given up or are not to be delivered: requeue,
+//! discard (contract, section 4.5).
+//!
+//! Each is one conditional write that a majority acknowledges (guard 4): whoever reads a key
+//! afterwards sees it in its place or not at all. A requeued record keeps its `seq`, so it goes
+//! before whatever of its key is not delivered yet. If its death was skipped, later ones may have
+//! gone already; if it blocked, none has.
+
+use std::collections::HashMap;
+
+use bson::{Bson, DateTime, Document, Utf8Lossy, doc};
+use mongodb::options::Hint;
+
+use crate::ids::RecordId;
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{
+    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
+    LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+};
+use crate::outbox::inspect::Inspector;
+use crate::outbox::lease::free;
+use crate::outbox::repair::SCHEDULED_INDEX;
+use crate::outbox::snapshot::LANE_INDEX;
+use crate::outbox::write::{Certainty, TOO_LARGE, Written, delete, update};
+use crate::schema::index::DEAD_INDEX;
+use crate::store::{ServerClock, StoreError, limits, within};
+
+/// Records that one command changes.
+const BATCH: usize = 1_000;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redrive {
+    /// Dead records become pending again.
+    Requeue,
+    /// The same, and delivered ones too: their consumers see them twice.
+    Redeliver,
+    /// Dead, scheduled and pending records are removed, unless somebody holds them.
+    Discard,
+}
+
+/// Which records a redrive of many is for.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen {
+    /// Of this status; dead where none is given.
+    pub status: Option<Removable>,
+    /// Of this key.
+    pub key: Option<String>,
+    /// Of this type.
+    pub kind: Option<String>,
+    /// Whose `deadReason` begins so.
+    pub reason: Option<String>,
+}
+
+/// What can be discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removable {
+    /// Given up.
+    Dead,
+    /// Not due yet.
+    Scheduled,
+    /// To be delivered, and in nobody's hands.
+    Pending,
+}
+
+/// What a redrive of many came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Records that were chosen.
+    pub matched: u64,
+    /// Those that were changed: fewer where a peer was quicker, or where one can't be changed.
+    pub changed: u64,
+}
+
+/// Why one record was left as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// There is no record with this id.
+    Missing,
+    /// Somebody delivers it at this moment.
+    Leased {
+        /// When its lease ends, unless it is renewed.
+        until: Option<DateTime>,
+    },
+    /// It is of a status for which this is not done.
+    Status(String),
+    /// It is so near to 16 MiB that nothing can be added.
+    TooLarge,
+}
+
+/// Requeues and discards.
+#[derive(Clone, Debug)]
+pub struct Redriver {
+    collections: Collections,
+}
+
+impl Redriver {
+    /// A redriver of these collections.
+    pub fn new(collections: Collections) -> Self {
+        Self { collections }
+    }
+
+    /// Does it to the record with the first of these ids that there is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: whether it was done is unknown, and to repeat it is safe.
+    pub async fn one(
+        &self,
+        redrive: Redrive,
+        ids: &[RecordId],
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let inspector = Inspector::new(self.collections.clone());
+        // Twice at most: it may become of another status between the look and the write.
+        for _ in 0..2 {
+            let Some(record) = inspector.show(ids).await? else {
+                return Ok(Err(Refusal::Missing));
+            };
+            let id = record.get(ID).cloned().unwrap_or(Bson::Null);
+            let written = self.write(redrive, vec![vec![id]]).await?;
+            match (written.matched, written.failed.first()) {
+                (1.., _) => return Ok(Ok(())),
+                (0, Some((_, code))) if TOO_LARGE.contains(code) => {
+                    return Ok(Err(Refusal::TooLarge));
+                }
+                _ => {}
+            }
+            let refusal = refusal(redrive, &record);
+            if let Some(refusal) = refusal {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Err(Refusal::Leased { until: None }))
+    }
+
+    /// What [`one`](Self::one) would answer now; nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn would(
+        &self,
+        redrive: Redrive,
+        ids: &[RecordId],
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let inspector = Inspector::new(self.collections.clone());
+        let Some(record) = inspector.show(ids).await? else { return Ok(Err(Refusal::Missing)) };
+        let mut filter = redrive.filter();
+        filter.insert(ID, record.get(ID).cloned().unwrap_or(Bson::Null));
+        let records = self.collections.records();
+        let counting = records.count_documents(filter);
+        let counted = within("count records", limits::BATCH, counting.into_future()).await?;
+        Ok(match counted {
+            0 => Err(refusal(redrive, &record).unwrap_or(Refusal::Leased { until: None })),
+            _ => Ok(()),
+        })
+    }
+
+    /// How many records a redrive of many would change now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn matching(&self, chosen: &Chosen) -> Result<u64, StoreError> {
+        let records = self.collections.records();
+        let counting = records.count_documents(chosen.filter());
+        let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
+        within("count records", limits::SURVEY, counting.into_future()).await
+    }
+
+    /// Does it to all that are chosen now, in the order of their `seq`. What becomes one of them
+    /// meanwhile (a requeued record that dies again) is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what was done until then stays done, and to repeat it is safe.
+    pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
+        let records = self.collections.records().clone_with_type::<Utf8Lossy<Document>>();
+        let mut filter = chosen.filter();
+        if chosen.status() == Removable::Dead {
+            let clock = ServerClock::default();
+            clock.sample(self.collections.database()).await?;
+            let newer = doc! { "$gt": [format!("${DEAD_AT}"), clock.now()] };
+            filter.insert("$expr", doc! { "$not": [newer] });
+        }
+        let find = records
+            .find(filter)
+            .projection(doc! { ID: 1, KEY: 1 })
+            .sort(doc! { SEQ: 1 })
+            .allow_disk_use(true)
+            .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
+            .hint(Hint::Name(chosen.index().to_owned()));
+        let mut cursor = within("choose records", limits::SURVEY, find.into_future()).await?;
+        let mut redriven = Redriven::default();
+        loop {
+            let mut rounds = Rounds::default();
+            while rounds.count < BATCH
+                && within("choose records", limits::SURVEY, cursor.advance()).await?
+            {
+                let record = cursor.deserialize_current().map_err(|source| StoreError::Driver {
+                    action: "choose records",
+                    source: Box::new(source),
+                })?;
+                rounds.add(&record);
+            }
+            if rounds.count == 0 {
+                return Ok(redriven);
+            }
+            redriven.matched += rounds.count as u64;
+            redriven.changed += self.write(redrive, rounds.ids).await?.matched;
+        }
+    }
+
+    /// One statement for each list of ids, one after the other.
+    async fn write(&self, redrive: Redrive, rounds: Vec<Vec<Bson>>) -> Result<Written, StoreError> {
+        let database = self.collections.database();
+        let name = self.collections.name(names::RECORDS);
+        let within_reach = |ids: Vec<Bson>| {
+            let mut filter = redrive.filter();
+            filter.insert(ID, doc! { "$in": ids });
+            filter
+        };
+        if redrive == Redrive::Discard {
+            let statements =
+                rounds.into_iter().map(|ids| doc! { "q": within_reach(ids), "limit": 0 });
+            let statements = statements.collect();
+            return delete(database, &name, "discard records", statements, Certainty::Majority)
+                .await;
+        }
+        let change = doc! {
+            "$set": { STATUS: PENDING, ATTEMPT: 0 },
+            "$unset": {
+                DEAD_AT: "", DEAD_REASON: "", DONE_AT: "", BLOCKS: "", VISIBLE_AT: "",
+                LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "",
+            },
+        };
+        let statements = rounds
+            .into_iter()
+            .map(|ids| doc! { "q": within_reach(ids), "u": change.clone(), "multi": true });
+        let statements = statements.collect();
+        update(database, &name, "requeue records", statements, Certainty::Majority).await
+    }
+}
+
+impl Redrive {
+    /// The records that it may be done to.
+    fn filter(self) -> Document {
+        match self {
+            Self::Requeue => doc! { STATUS: exactly(DEAD) },
+            Self::Redeliver => {
+                doc! { "$or": [{ STATUS: exactly(DEAD) }, { STATUS: exactly(DONE) }] }
+            }
+            Self::Discard => doc! { "$or": [
+                { STATUS: exactly(DEAD) },
+                { STATUS: exactly(SCHEDULED) },
+                { STATUS: exactly(PENDING), "$or": free() },
+            ] },
+        }
+    }
+}
+
+impl Chosen {
+    fn status(&self) -> Removable {
+        self.status.unwrap_or(Removable::Dead)
+    }
+
+    fn filter(&self) -> Document {
+        let mut filter = match self.status() {
+            Removable::Dead => doc! { STATUS: exactly(DEAD) },
+            Removable::Scheduled => doc! { STATUS: exactly(SCHEDULED) },
+            Removable::Pending => doc! { STATUS: exactly(PENDING), "$or": free() },
+        };
+        for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
+            if let Some(text) = text {
+                filter.insert(field, text);
+            }
+        }
+        if let Some(reason) = &self.reason {
+            // Everything that begins so; no text sorts behind it with this last character.
+            filter
+                .insert(DEAD_REASON, doc! { "$gte": reason, "$lt": format!("{reason}\u{10ffff}") });
+        }
+        filter
+    }
+
+    fn index(&self) -> &'static str {
+        match self.status() {
+            Removable::Dead => DEAD_INDEX,
+            Removable::Scheduled => SCHEDULED_INDEX,
+            Removable::Pending => LANE_INDEX,
+        }
+    }
+}
+
+/// Why this record was not changed; `None` where it looks as if it could have been.
+fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
+    let status = match record.get(STATUS) {
+        Some(Bson::String(status)) => status.as_str(),
+        _ => return Some(Refusal::Status("no status".to_owned())),
+    };
+    match (redrive, status) {
+        (Redrive::Discard, PENDING) => {
+            Some(Refusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
+        }
+        (Redrive::Discard, DEAD | SCHEDULED)
+        | (Redrive::Requeue | Redrive::Redeliver, DEAD)
+        | (Redrive::Redeliver, DONE) => None,
+        _ => Some(Refusal::Status(status.to_owned())),
+    }
+}
+
+/// A batch as statements that follow one another: the first record of each key, then the second
+/// of each, and so on. Within a statement the server goes by `_id`, and a relay that reads
+/// meanwhile must not see a record of a key without those before it.
+#[derive(Default)]
+struct Rounds {
+    ids: Vec<Vec<Bson>>,
+    seen: HashMap<String, usize>,
+    count: usize,
+}
+
+impl Rounds {
+    fn add(&mut self, record: &Document) {
+        let Some(id) = record.get(ID) else { return };
+        let round = match record.get_str(KEY) {
+            Ok(key) => {
+                let next = self.seen.entry(key.to_owned()).or_default();
+                *next += 1;
+                *next - 1
+            }
+            Err(_) => 0,
+        };
+        if self.ids.len() <= round {
+            self.ids.push(Vec::new());
+        }
+        self.ids[round].push(id.clone());
+        self.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_a_key_are_in_statements_that_follow_one_another() {
+        let mut rounds = Rounds::default();
+        for (id, key) in [(1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "b")] {
+            rounds.add(&doc! { "_id": id, "key": key });
+        }
+        rounds.add(&doc! { "_id": 6 });
+
+        let expected: [Vec<Bson>; 3] =
+            [vec![1.into(), 2.into(), 6.into()], vec![3.into(), 5.into()], vec![4.into()]];
+        assert_eq!(rounds.ids, expected);
+        assert_eq!(rounds.count, 6);
+    }
+}

@@ -1,0 +1,177 @@
+//! `outbox show`: why a record waits, behind which one, for which sink, in whose hands.
+
+use bson::{DateTime, Document, doc};
+use postrider::outbox::collections::names;
+use serde_json::Value;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::process::call_with;
+use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
+use crate::support::tcp::dead_port;
+use crate::{dead, in_seconds, leased, outbox_does, with_status};
+
+/// An instance whose last heartbeat was so many seconds ago.
+async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
+    let id = bson::Uuid::new();
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    let beat = in_seconds(-seconds);
+    let alive = doc! { "_id": id, "hostname": "host-7", "status": "active", "lastHeartbeat": beat };
+    instances.insert_one(alive).await.unwrap();
+    id
+}
+
+async fn waits_with(outbox: &TestOutbox, settings: Vec<String>, id: &str) -> Value {
+    let settings = [mongo_settings(&outbox.database), settings].concat();
+    let arguments = ["outbox", "show", id, "--output", "json"];
+    let mut shown = call_with(&settings, &arguments).await.with_code(0).json();
+    shown["waits"].take()
+}
+
+async fn waits(outbox: &TestOutbox, id: &str) -> Value {
+    waits_with(outbox, stdout_sink(), id).await
+}
+
+#[track_caller]
+fn says(waits: &Value, what: &str, parts: &[&str]) {
+    assert_eq!(waits["for"], what, "{waits}");
+    let detail = waits["detail"].as_str().unwrap();
+    for part in parts {
+        assert!(detail.contains(part), "no {part:?} in {waits}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k")]).await;
+    instance(&outbox, 60).await;
+
+    says(&waits(&outbox, "a").await, "instance", &["no instance is alive"]);
+    instance(&outbox, 1).await;
+    let next = waits(&outbox, "a").await;
+
+    says(&next, "look", &["next look"]);
+    assert_eq!(next["sink"], "out");
+    assert!(next.get("behind").is_none(), "{next}");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits() {
+    let outbox = TestOutbox::new().await;
+    let mut failed = record("a", "k");
+    failed.extend(
+        doc! { "attempt": 3, "visibleAt": in_seconds(600), "lastError": "the queue is full" },
+    );
+    outbox.insert([failed, record("b", "k"), record("c", "k"), record("other", "l")]).await;
+    instance(&outbox, 0).await;
+
+    let (first, second, third) =
+        (waits(&outbox, "a").await, waits(&outbox, "b").await, waits(&outbox, "c").await);
+
+    says(&first, "not_due", &["delivery 3 of 10 failed: the queue is full"]);
+    assert!(first.get("behind").is_none(), "{first}");
+    says(&second, "not_due", &["behind a; a is tried again at", "the queue is full"]);
+    assert_eq!(second["behind"], "a");
+    says(&third, "not_due", &["behind a and one more earlier record of its key; a is tried again"]);
+    says(&waits(&outbox, "other").await, "look", &[]);
+    let unordered = [stdout_sink(), vec!["relay.ordering=none".to_owned()]].concat();
+    says(&waits_with(&outbox, unordered, "c").await, "look", &[]);
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
+    let outbox = TestOutbox::new().await;
+    let mut unstamped = record("a", "k");
+    unstamped.remove("partition");
+    outbox.insert([unstamped, record("b", "k")]).await;
+    instance(&outbox, 0).await;
+
+    assert_eq!(waits(&outbox, "b").await["behind"], "a");
+    assert!(waits(&outbox, "a").await.get("behind").is_none());
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn whose_lease_it_is_and_until_when_is_told() {
+    let outbox = TestOutbox::new().await;
+    let owner = instance(&outbox, 0).await;
+    let until = DateTime::from_millis(4_102_444_800_000);
+    let mut held = leased("a", "k", until);
+    held.insert("leaseOwner", owner);
+    let (mut gone, gone_owner) = (leased("c", "l", until), bson::Uuid::new());
+    gone.insert("leaseOwner", gone_owner);
+    outbox.insert([held, record("b", "k"), gone, leased("d", "m", in_seconds(-9))]).await;
+
+    let held = waits(&outbox, "a").await;
+    says(&held, "leased", &["until 2100-01-01T00:00:00Z", &owner.to_string(), "on host-7"]);
+    assert_eq!(held["leaseOwner"], owner.to_string());
+    says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
+    let gone = waits(&outbox, "c").await;
+    says(&gone, "leased", &[&gone_owner.to_string(), "which is not there any more"]);
+    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 1 of 10"]);
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
+    let outbox = TestOutbox::new().await;
+    let mut blocking = dead("a", "k", "refused: not a letter");
+    blocking.insert("blocks", true);
+    outbox.insert([blocking, record("b", "k"), record("c", "k")]).await;
+    instance(&outbox, 0).await;
+
+    let held = waits(&outbox, "c").await;
+
+    says(
+        &held,
+        "blocked",
+        &["behind a, which is dead", "refused: not a letter", "requeue", "discard"],
+    );
+    assert_eq!(held["behind"], "a");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k"), record("b", "k")]).await;
+    instance(&outbox, 0).await;
+    let uri = amqp_uri_at(&format!("127.0.0.1:{}", dead_port().await));
+    let uri = uri.replacen("guest:guest", "guest:pl4nted-s3cret", 1);
+    let rabbit = vec!["sinks.rabbit.kind=rabbitmq".to_owned(), format!("sinks.rabbit.uri={uri}")];
+
+    let first = waits_with(&outbox, rabbit.clone(), "a").await;
+    let second = waits_with(&outbox, rabbit, "b").await;
+
+    says(&first, "sink_paused", &["waits for its sink rabbit, which is down as seen from here"]);
+    assert_eq!(first["sink"], "rabbit");
+    says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
+    assert!(!first.to_string().contains("pl4nted"), "{first}");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
+    let outbox = TestOutbox::new().await;
+    let mut later = with_status("later", "k", "scheduled");
+    later.insert("visibleAt", DateTime::from_millis(4_102_444_800_000));
+    let mut not_yet = record("not yet", "k");
+    not_yet.insert("visibleAt", DateTime::from_millis(4_102_444_800_000));
+    outbox.insert([later, not_yet, with_status("due", "k", "scheduled")]).await;
+    outbox.insert([with_status("done", "k", "done"), dead("dead", "k", "refused: no")]).await;
+    outbox.insert([with_status("odd", "k", "Pending")]).await;
+    instance(&outbox, 0).await;
+
+    says(&waits(&outbox, "later").await, "scheduled", &["at 2100-01-01T00:00:00Z"]);
+    says(&waits(&outbox, "due").await, "scheduled", &["is due"]);
+    says(&waits(&outbox, "not yet").await, "not_due", &["before 2100-01-01T00:00:00Z (visibleAt)"]);
+    for over in ["done", "dead", "odd"] {
+        assert!(waits(&outbox, over).await.is_null(), "{over}");
+    }
+    let table = outbox_does(&outbox, &["show", "later"]).await.with_code(0);
+    assert!(table.stdout.lines().any(|line| line.starts_with("waits ")), "{table}");
+    outbox.drop().await;
+}
