@@ -16,6 +16,7 @@ mod known_death;
 mod leases;
 mod line;
 mod odd_records;
+mod settling;
 mod snapshot;
 mod standalone;
 mod suspects;
