@@ -1,0 +1,65 @@
+//! Starts that cannot succeed: the exit code is 1, and what to mend is told.
+
+use bson::doc;
+
+use crate::support::mongod::Mongod;
+use crate::support::process::Postrider;
+use crate::support::queue::{mongo_settings, stdout_sink};
+use crate::support::schema::Bare;
+use crate::util::{PLANTED, ended, says};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_decide_and_the_remedy_is_told() {
+    let server = Mongod::with_access_control().await;
+    for (user, roles) in [
+        ("enough", doc! { "role": "readWrite", "db": "app" }),
+        ("reader", doc! { "role": "read", "db": "app" }),
+        ("elsewhere", doc! { "role": "readWrite", "db": "other" }),
+    ] {
+        let user = doc! { "createUser": user, "pwd": PLANTED, "roles": [roles] };
+        server.as_admin(user).await;
+    }
+    let of = |credentials: &str| {
+        let uri = format!("mongo.uri={}", server.uri(credentials, "app"));
+        [vec![uri], stdout_sink()].concat()
+    };
+
+    for credentials in
+        ["enough:pl4nted-s3cret-not@", "", "reader:pl4nted-s3cret@", "elsewhere:pl4nted-s3cret@"]
+    {
+        let refused = ended(&of(credentials)).await.with_code(1);
+
+        says(&refused, &["error: ", "mongo.uri"]);
+        assert!(refused.stderr.contains("credentials or privileges"), "{credentials}: {refused}");
+        assert!(refused.is_free_of(PLANTED), "{refused}");
+    }
+
+    let mut postrider = Postrider::start(&of("enough:pl4nted-s3cret@"));
+    postrider.until_ready().await;
+    let stopped = postrider.stop().await;
+    assert!(stopped.is_free_of(PLANTED), "{stopped}");
+    says(&stopped, &["mongodb://enough:***@"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
+    let bare = Bare::new("").await;
+    bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
+
+    let ended = ended(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
+
+    says(&ended.with_code(1), &["lane_idx", "outbox_records", "dropIndex"]);
+    bare.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let listen = format!("ops.listen={address}");
+    let settings = [mongo_settings("unused"), stdout_sink(), vec![listen]].concat();
+
+    let ended = ended(&settings).await.with_code(1);
+
+    says(&ended, &["ops.listen", &address.to_string(), "free the port"]);
+}

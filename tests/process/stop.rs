@@ -1,0 +1,81 @@
+//! Stops in good order.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bson::doc;
+
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::{Postrider, Signal};
+use crate::support::queue::{Queue, stdout_sink};
+use crate::support::tcp::Door;
+use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    outbox.insert(backlog(4000, 20)).await;
+    let mut first = Postrider::start(&queue.settings(&outbox));
+    eventually("the first deliveries", || async {
+        outbox.count(doc! { "status": "done" }).await > 50
+    })
+    .await;
+    assert_eq!(instances(&outbox).await, 1);
+
+    let stopped = first.stop().await;
+
+    says(&stopped, &["everything in flight was settled or released"]);
+    assert_eq!(instances(&outbox).await, 0);
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+    let (done, pending) = (doc! { "status": "done" }, doc! { "status": "pending" });
+    let (done, pending) = (ids(&outbox, done).await, ids(&outbox, pending).await);
+    assert!(!pending.is_empty(), "it was stopped under way");
+    assert_eq!(done.len() + pending.len(), 4000, "none is lost");
+    let charged = doc! { "status": "pending", "attempt": { "$gt": 0 } };
+    assert_eq!(outbox.count(charged).await, 0, "released is not charged");
+    let arrived = queue.ids(done.len()).await;
+    assert_eq!(arrived.iter().cloned().collect::<BTreeSet<_>>(), done);
+    assert_eq!(arrived.len(), done.len(), "each once");
+
+    let mut second = Postrider::start(&queue.settings(&outbox));
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 4000).await;
+    second.stop().await;
+    queue.delete().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
+    let shut = door_to_mongodb(Door::shut_to).await;
+    let frozen = door_to_mongodb(Door::to).await;
+    frozen.freeze();
+    for (door, signal) in [(shut, Signal::TERM), (frozen, Signal::INT)] {
+        let settings = [mongo_through(&door, "unused"), stdout_sink()].concat();
+        let mut postrider = Postrider::start(&settings);
+        postrider.until_logged("MongoDB is not reached").await;
+
+        let signalled = Instant::now();
+        postrider.signal(signal);
+        postrider.until_ended(PROMPTLY).await.with_code(0);
+
+        assert!(signalled.elapsed() < Duration::from_secs(2), "{:?}", signalled.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_one_ends_with_0_though_mongodb_has_gone() {
+    let outbox = TestOutbox::new().await;
+    let door = door_to_mongodb(Door::to).await;
+    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_ready().await;
+
+    door.shut();
+    postrider
+        .until_report("a lost store", |report| report["parts"]["store"]["status"] == "down")
+        .await;
+    assert_eq!(postrider.readyz().await.0, 503);
+    postrider.signal(Signal::TERM);
+    postrider.until_ended(PROMPTLY).await.with_code(0);
+    outbox.drop().await;
+}
