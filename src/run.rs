@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
+use crate::outbox::access;
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
@@ -47,8 +48,14 @@ pub enum RunError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// MongoDB refuses us, and will go on refusing: credentials, privileges.
-    #[error("MongoDB refuses this instance; mend the credentials or privileges of mongo.uri")]
+    #[error(
+        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri (the role \
+         readWrite on the outbox's database, and collMod where a changed retention is to be applied)"
+    )]
     Refused(#[source] StoreError),
+    /// MongoDB can't be spoken to in the way that the URI wants.
+    #[error("mongo.uri can't be used")]
+    Mongo(#[source] StoreError),
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
@@ -204,8 +211,9 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
                 }
                 return Ok(collections);
             }
+            Err(error) if error.is_refusal() => return Err(RunError::Refused(error)),
             Err(error) if error.meaning() == Meaning::Permanent => {
-                return Err(RunError::Refused(error));
+                return Err(RunError::Mongo(error));
             }
             Err(error) => {
                 let detail = chain(&error);
@@ -218,7 +226,7 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
     }
 }
 
-/// Creates or verifies the schema, until it is there.
+/// Asks for the privileges, and creates or verifies the schema, until it is there.
 async fn until_schema(
     plan: &Resolved,
     collections: &Collections,
@@ -256,6 +264,10 @@ async fn once(
     collections: &Collections,
     options: &SchemaOptions,
 ) -> Result<Option<String>, SchemaError> {
+    access::of_instance(collections).await?;
+    if plan.relay_enabled {
+        access::of_relay(collections, plan.retention.is_zero()).await?;
+    }
     if plan.auto_init_schema {
         let applied = schema::apply(collections, options).await?;
         if applied != schema::Applied::default() {
