@@ -137,18 +137,24 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
+    // What can fail has failed before this instance tells that it is there.
+    let sinks = match plan.relay_enabled {
+        true => sinks(plan)?,
+        false => BTreeMap::new(),
+    };
     let heartbeat = Heartbeat::new(collections.clone(), instance, plan.heartbeat);
+    let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
     if !plan.relay_enabled {
         info!("relay.enabled = false: nothing is relayed");
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = heartbeat.clone().run(stop.clone()) => {}
-        }
+        let ended = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            _ = beating => Err(RunError::Uninvited("the heartbeat")),
+        };
         sign_off(&heartbeat).await;
-        return Ok(());
+        return ended;
     }
-    let relay = relay(plan, collections.clone(), instance, heartbeat.pulse(), stop)?;
+    let relay = relay(plan, sinks, collections.clone(), instance, heartbeat.pulse(), stop);
     for name in plan.sinks.keys() {
         let (shared, name) = (relay.shared(), name.as_str().to_owned());
         let part = format!("sink {name}");
@@ -162,7 +168,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     }
     let draining = stop.clone();
     health.watch("relay", move || match draining.is_cancelled() {
-        true => Part::down("stopping"),
+        true => Part::down("draining: what is in flight is settled or released"),
         false => Part::ok(),
     });
     let counts_here = plan.partitions.first() == Some(&0);
@@ -175,7 +181,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     };
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
-        () = heartbeat.clone().run(stop.clone()) => Err(RunError::Uninvited("the heartbeat")),
+        _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
     };
     if stop.is_cancelled() {
@@ -318,22 +324,23 @@ pub fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
 
 fn relay(
     plan: &Resolved,
+    sinks: BTreeMap<String, AnySink>,
     collections: Collections,
     instance: InstanceId,
     pulse: watch::Receiver<Pulse>,
     stop: &CancellationToken,
-) -> Result<Relay<AnySink>, RunError> {
+) -> Relay<AnySink> {
     let parts = RelayParts {
         settings: plan.relay.clone(),
         collections,
         instance,
         router: plan.router.clone(),
-        sinks: sinks(plan)?,
+        sinks,
         owned: owned_while_alive(plan.partitions.clone(), pulse),
         wake: Wake::default(),
         delete_done: plan.retention.is_zero(),
     };
-    Ok(Relay::new(parts, stop.clone()))
+    Relay::new(parts, stop.clone())
 }
 
 /// The partitions of this instance: its own while its heartbeat is acknowledged, else none.

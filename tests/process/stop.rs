@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use bson::doc;
+use bson::{Document, doc};
 
+use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
-use crate::support::queue::{Queue, stdout_sink};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, stdout_sink};
 use crate::support::tcp::Door;
-use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says};
+use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says, with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
@@ -78,4 +79,32 @@ async fn an_idle_one_ends_with_0_though_mongodb_has_gone() {
     postrider.signal(Signal::TERM);
     postrider.until_ended(PROMPTLY).await.with_code(0);
     outbox.drop().await;
+}
+
+/// The last heartbeat says that it is draining, and MongoDB is slow about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_back() {
+    let server = Mongod::with_fail_points().await;
+    let (queue, door) = (Queue::declare().await, Door::to(&host_of(&amqp_uri())).await);
+    let sink = queue.sink(&amqp_uri_at(&door.address.to_string()));
+    let settings = [vec![format!("mongo.uri={}", server.uri("", "app"))], sink].concat();
+    let mut postrider = Postrider::start(&with(settings, &["partitions.heartbeat=30s"]));
+    postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    // The broker's goodbye takes a while, in which the heartbeat is sent.
+    door.freeze();
+    let admin = server.client("").await;
+    let waits = doc! { "failCommands": ["update"], "blockConnection": true, "blockTimeMS": 2_000 };
+    let slow = doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": waits };
+    admin.run_command(slow).await.unwrap();
+
+    postrider.stop().await;
+
+    let instances = admin.client().database("app").collection::<Document>("outbox_instances");
+    // Longer than the heartbeat takes.
+    let until = Instant::now() + Duration::from_millis(1_500);
+    while Instant::now() < until {
+        assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    queue.delete().await;
 }
