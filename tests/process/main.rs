@@ -13,6 +13,7 @@ mod log;
 mod panic;
 mod refusals;
 mod start;
+mod stdout;
 mod stop;
 mod util;
 

@@ -3,15 +3,12 @@
 use bson::doc;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::process::{Postrider, command};
+use crate::support::process::{Postrider, run_with};
 use crate::support::queue::Queue;
-use crate::util::{PROMPTLY, backlog, says, with};
+use crate::util::{PROMPTLY, backlog, says};
 
 fn start(outbox: &TestOutbox, queue: &Queue, place: &str) -> Postrider {
-    let mut command = command(&["run"]);
-    for setting in with(queue.settings(outbox), &["ops.listen=127.0.0.1:0"]) {
-        command.args(["--set", &setting]);
-    }
+    let mut command = run_with(&queue.settings(outbox));
     command.env("FAILPOINTS", place);
     Postrider::of(command)
 }
