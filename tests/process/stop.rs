@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
+use futures_util::future::join_all;
+use serde_json::Value;
 
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
-use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, stdout_sink};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::tcp::Door;
 use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says, with};
 
@@ -64,20 +66,49 @@ async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_one_ends_with_0_though_mongodb_has_gone() {
+async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_nothing() {
     let outbox = TestOutbox::new().await;
-    let door = door_to_mongodb(Door::to).await;
-    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
-    let mut postrider = Postrider::start(&settings);
-    postrider.until_ready().await;
+    let lost = |report: &Value| report["parts"]["store"]["status"] == "down";
+    join_all([Door::shut, Door::freeze].map(async |hurt: fn(&Door)| {
+        let door = door_to_mongodb(Door::to).await;
+        let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+        let mut postrider = Postrider::start(&with(settings, &["partitions.heartbeat=500ms"]));
+        postrider.until_ready().await;
 
-    door.shut();
-    postrider
-        .until_report("a lost store", |report| report["parts"]["store"]["status"] == "down")
-        .await;
-    assert_eq!(postrider.readyz().await.0, 503);
-    postrider.signal(Signal::TERM);
-    postrider.until_ended(PROMPTLY).await.with_code(0);
+        hurt(&door);
+        postrider.until_report("a lost store", lost).await;
+        assert_eq!(postrider.readyz().await.0, 503);
+        let stopping = Instant::now();
+        postrider.stop().await;
+
+        assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
+    }))
+    .await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by_one() {
+    const SINKS: usize = 5;
+    let outbox = TestOutbox::new().await;
+    let door = Door::to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&door.address.to_string());
+    let sinks = (0..SINKS).flat_map(|number| {
+        [format!("sinks.s{number}.kind=rabbitmq"), format!("sinks.s{number}.uri={uri}")]
+    });
+    let default = vec!["relay.default_sink=s0".to_owned()];
+    let settings = [mongo_settings(&outbox.database), sinks.collect(), default].concat();
+    let mut postrider = Postrider::start(&settings);
+    for number in 0..SINKS {
+        let series = format!("postrider_sink_up{{sink=\"s{number}\"}}");
+        postrider.until_metric(&series, |up| up == 1.0).await;
+    }
+
+    door.freeze();
+    let stopping = Instant::now();
+    postrider.stop().await;
+
+    assert!(stopping.elapsed() < Duration::from_secs(3), "{:?}", stopping.elapsed());
     outbox.drop().await;
 }
 
