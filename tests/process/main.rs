@@ -8,10 +8,12 @@ mod support;
 mod crash;
 mod hanging;
 mod log;
+mod moments;
 /// Elsewhere nothing can be made to panic.
 #[cfg(feature = "failpoints")]
 mod panic;
 mod refusals;
+mod slow;
 mod start;
 mod stdout;
 mod stop;

@@ -107,17 +107,26 @@ async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
     let ended = ended(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
 
     says(&ended.with_code(1), &["lane_idx", "outbox_records", "dropIndex"]);
+    let instances = bare.collections.database().collection::<Document>("outbox_instances");
+    assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0);
     bare.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
+async fn an_address_that_cannot_be_listened_on_ends_it_and_the_key_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let listen = format!("ops.listen={address}");
-    let settings = [mongo_settings("unused"), stdout_sink(), vec![listen]].concat();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (address, remedy) in [
+        (taken.as_str(), "free the port"),
+        // Reserved for documentation: no host has it.
+        ("192.0.2.1:9464", "an address of this host"),
+        ("no-such-host.invalid:9464", "write host:port"),
+    ] {
+        let listen = format!("ops.listen={address}");
+        let settings = [mongo_settings("unused"), stdout_sink(), vec![listen]].concat();
 
-    let ended = ended(&settings).await.with_code(1);
+        let ended = ended(&settings).await.with_code(1);
 
-    says(&ended, &["ops.listen", &address.to_string(), "free the port"]);
+        says(&ended, &["ops.listen", address, remedy]);
+    }
 }

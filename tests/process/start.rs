@@ -1,17 +1,18 @@
 //! Starts: what is waited for, and what is not.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::{DateTime, Document, doc};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::support::kafka;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::schema::Bare;
 use crate::support::tcp::{Door, dead_port};
-use crate::util::{PROMPTLY, backlog, door_to_mongodb, mongo_through, with};
+use crate::util::{PLANTED, backlog, door_to_mongodb, mongo_through, with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
@@ -129,20 +130,111 @@ async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up
     outbox.drop().await;
 }
 
+/// Sinks by name, each to a broker that is down in a way of its own.
+struct Down {
+    settings: Vec<String>,
+    /// They are the frozen brokers.
+    _doors: [Door; 2],
+}
+
+impl Down {
+    const NAMES: [&str; 7] =
+        ["refused", "unknown", "frozen", "login", "kafka_refused", "kafka_unknown", "kafka_frozen"];
+
+    async fn new() -> Self {
+        let nobody = format!("127.0.0.1:{}", dead_port().await);
+        let unknown = "no-such-host.invalid:5672";
+        let doors = [Door::to(&host_of(&amqp_uri())).await, Door::to(&kafka::brokers()).await];
+        doors.iter().for_each(Door::freeze);
+        let [frozen, kafka_frozen] = [0, 1].map(|door: usize| doors[door].address.to_string());
+        let login = format!("amqp://guest:{PLANTED}@{}/%2f", host_of(&amqp_uri()));
+        let rabbitmq = |at: &str| ("rabbitmq", "uri", amqp_uri_at(at));
+        let kafka = |at: &str| ("kafka", "brokers", at.to_owned());
+        let sinks = [
+            rabbitmq(&nobody),
+            rabbitmq(unknown),
+            rabbitmq(&frozen),
+            ("rabbitmq", "uri", login),
+            kafka(&nobody),
+            kafka(unknown),
+            kafka(&kafka_frozen),
+        ];
+        let settings = Self::NAMES.iter().zip(sinks).flat_map(|(name, (kind, key, value))| {
+            [
+                format!("sinks.{name}.kind={kind}"),
+                format!("sinks.{name}.{key}={value}"),
+                format!("sinks.{name}.timeout=1s"),
+            ]
+        });
+        Self { settings: settings.collect(), _doors: doors }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_at_the_brokers_port_is_a_degraded_sink() {
-    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let uri = amqp_uri_at(&format!("127.0.0.1:{}", dead_port().await));
-    let mut postrider = Postrider::start(&queue.settings_at(&outbox, &uri));
+async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_up() {
+    let (outbox, queue, down) =
+        (TestOutbox::new().await, Queue::declare().await, Down::new().await);
+    let routes = Down::NAMES.map(|name| format!("{{type = {name:?}, sink = {name:?}}}")).join(",");
+    let more = [format!("routes=[{routes}]"), "relay.default_sink=rabbit".to_owned()];
+    let settings = [queue.settings(&outbox), down.settings.clone(), more.to_vec()].concat();
+    let mut postrider = Postrider::start(&settings);
+    outbox.insert(backlog(5, 5)).await;
+    outbox
+        .insert(Down::NAMES.map(|name| {
+            let mut record = record(name, name);
+            record.insert("type", name);
+            record
+        }))
+        .await;
 
     postrider.until_ready().await;
-    let degraded = |report: &Value| report["parts"]["sink rabbit"]["status"] == "degraded";
-    postrider.until_report("a degraded sink", degraded).await;
-    assert_eq!(postrider.readyz().await.0, 200);
-
+    assert_eq!(queue.ids(5).await.len(), 5);
+    postrider
+        .until_report("all of them degraded", |report| {
+            let part = |name: &&str| &report["parts"][format!("sink {name}")];
+            report["status"] == "degraded"
+                && report["parts"]["sink rabbit"]["status"] == "ok"
+                && Down::NAMES.iter().all(|name| part(name)["status"] == "degraded")
+        })
+        .await;
+    let (status, report) = postrider.readyz().await;
     let stopping = Instant::now();
-    postrider.stop().await;
-    assert!(stopping.elapsed() < PROMPTLY, "nothing was in flight");
+    let stopped = postrider.stop().await;
+
+    assert_eq!(status, 200);
+    for name in Down::NAMES {
+        let detail = report["parts"][format!("sink {name}")]["detail"].as_str().unwrap();
+        assert!(!detail.is_empty(), "{name}: {report}");
+    }
+    assert!(stopping.elapsed() < Duration::from_secs(3), "nothing was in flight");
+    assert!(stopped.is_free_of(PLANTED), "{stopped}");
+    let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
+    assert_eq!(outbox.count(untouched).await, Down::NAMES.len() as u64);
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     queue.delete().await;
     outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_set_without_a_primary_is_waited_for() {
+    let server = Mongod::without_primary().await;
+    let set = format!(
+        "mongo.uri=mongodb://127.0.0.1:{}/app?replicaSet=rs0&serverSelectionTimeoutMS=500",
+        server.port
+    );
+    let direct = format!("mongo.uri={}", server.uri("", "app"));
+    let mut started =
+        [set, direct].map(|uri| Postrider::start(&[vec![uri], stdout_sink()].concat()));
+    for postrider in &started {
+        postrider.until_logged("MongoDB is not reached").await;
+        assert_eq!(postrider.readyz().await.0, 503);
+    }
+
+    server.initiate().await;
+
+    for postrider in &mut started {
+        postrider.until_ready().await;
+        let stopped = postrider.stop().await;
+        assert!(stopped.is_free_of("standalone"), "{stopped}");
+    }
 }
