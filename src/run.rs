@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
+use crate::outbox::access;
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
@@ -47,8 +48,14 @@ pub enum RunError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// MongoDB refuses us, and will go on refusing: credentials, privileges.
-    #[error("MongoDB refuses this instance; mend the credentials or privileges of mongo.uri")]
+    #[error(
+        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri (the role \
+         readWrite on the outbox's database, and collMod where a changed retention is to be applied)"
+    )]
     Refused(#[source] StoreError),
+    /// MongoDB can't be spoken to in the way that the URI wants.
+    #[error("mongo.uri can't be used")]
+    Mongo(#[source] StoreError),
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
@@ -130,18 +137,24 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
+    // What can fail has failed before this instance tells that it is there.
+    let sinks = match plan.relay_enabled {
+        true => sinks(plan)?,
+        false => BTreeMap::new(),
+    };
     let heartbeat = Heartbeat::new(collections.clone(), instance, plan.heartbeat);
+    let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
     if !plan.relay_enabled {
         info!("relay.enabled = false: nothing is relayed");
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = heartbeat.clone().run(stop.clone()) => {}
-        }
+        let ended = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            _ = beating => Err(RunError::Uninvited("the heartbeat")),
+        };
         sign_off(&heartbeat).await;
-        return Ok(());
+        return ended;
     }
-    let relay = relay(plan, collections.clone(), instance, heartbeat.pulse(), stop)?;
+    let relay = relay(plan, sinks, collections.clone(), instance, heartbeat.pulse(), stop);
     for name in plan.sinks.keys() {
         let (shared, name) = (relay.shared(), name.as_str().to_owned());
         let part = format!("sink {name}");
@@ -155,7 +168,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     }
     let draining = stop.clone();
     health.watch("relay", move || match draining.is_cancelled() {
-        true => Part::down("stopping"),
+        true => Part::down("draining: what is in flight is settled or released"),
         false => Part::ok(),
     });
     let counts_here = plan.partitions.first() == Some(&0);
@@ -168,7 +181,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     };
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
-        () = heartbeat.clone().run(stop.clone()) => Err(RunError::Uninvited("the heartbeat")),
+        _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
     };
     if stop.is_cancelled() {
@@ -204,8 +217,9 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
                 }
                 return Ok(collections);
             }
+            Err(error) if error.is_refusal() => return Err(RunError::Refused(error)),
             Err(error) if error.meaning() == Meaning::Permanent => {
-                return Err(RunError::Refused(error));
+                return Err(RunError::Mongo(error));
             }
             Err(error) => {
                 let detail = chain(&error);
@@ -218,7 +232,7 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
     }
 }
 
-/// Creates or verifies the schema, until it is there.
+/// Asks for the privileges, and creates or verifies the schema, until it is there.
 async fn until_schema(
     plan: &Resolved,
     collections: &Collections,
@@ -256,6 +270,10 @@ async fn once(
     collections: &Collections,
     options: &SchemaOptions,
 ) -> Result<Option<String>, SchemaError> {
+    access::of_instance(collections).await?;
+    if plan.relay_enabled {
+        access::of_relay(collections, plan.retention.is_zero()).await?;
+    }
     if plan.auto_init_schema {
         let applied = schema::apply(collections, options).await?;
         if applied != schema::Applied::default() {
@@ -306,22 +324,23 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
 
 fn relay(
     plan: &Resolved,
+    sinks: BTreeMap<String, AnySink>,
     collections: Collections,
     instance: InstanceId,
     pulse: watch::Receiver<Pulse>,
     stop: &CancellationToken,
-) -> Result<Relay<AnySink>, RunError> {
+) -> Relay<AnySink> {
     let parts = RelayParts {
         settings: plan.relay.clone(),
         collections,
         instance,
         router: plan.router.clone(),
-        sinks: sinks(plan)?,
+        sinks,
         owned: owned_while_alive(plan.partitions.clone(), pulse),
         wake: Wake::default(),
         delete_done: plan.retention.is_zero(),
     };
-    Ok(Relay::new(parts, stop.clone()))
+    Relay::new(parts, stop.clone())
 }
 
 /// The partitions of this instance: its own while its heartbeat is acknowledged, else none.

@@ -31,6 +31,7 @@ impl Printer<'_> {
             if is_leaf(path, value) && path != &["routes"] {
                 let shown = hide(path, value);
                 let origin = self.loaded.origins.get(path.as_slice()).unwrap_or(&Origin::Default);
+                let origin = comment(origin);
                 leaves.push_str(&format!("{} = {shown} # {origin}\n", quoted(name)));
             }
             path.pop();
@@ -53,7 +54,7 @@ impl Printer<'_> {
     }
 
     fn routes(&mut self, routes: &[Value]) {
-        let origin = self.loaded.origin(&["routes"]);
+        let origin = comment(&self.loaded.origin(&["routes"]));
         for route in routes.iter().filter_map(Value::as_table) {
             self.text.push_str(&format!("\n[[routes]] # {origin}\n"));
             for (name, value) in route {
@@ -70,13 +71,15 @@ fn dotted(path: &[String]) -> String {
     path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
 }
 
-/// A name as TOML wants it.
+/// A name as TOML wants it: as its own writer quotes a key, which is on one line always.
 fn quoted(name: &str) -> String {
-    let bare = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
-    match !name.is_empty() && name.chars().all(bare) {
-        true => name.to_owned(),
-        false => Value::String(name.to_owned()).to_string(),
-    }
+    let line = Table::from_iter([(name.to_owned(), Value::Boolean(true))]).to_string();
+    line.trim_end().strip_suffix(" = true").unwrap_or_default().to_owned()
+}
+
+/// Where a value came from, on one line: a file's name can have more.
+fn comment(origin: &Origin) -> String {
+    origin.to_string().replace(char::is_control, " ")
 }
 
 /// The value without secrets. (URIs hide their own.)
@@ -125,6 +128,22 @@ mod tests {
         let printed = print(&loaded);
 
         let parsed: Config = toml::from_str(&printed).unwrap();
+        assert_eq!(parsed, loaded.config, "{printed}");
+    }
+
+    /// A name with a new line in it, of a sink or of the file.
+    #[test]
+    fn names_of_any_characters_stay_on_their_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a\nb.toml");
+        let text =
+            "[sinks.\"x\\ny\"]\nkind = \"stdout\"\n[[routes]]\nheaders = { \"a\\nb\" = \"\\n\" }";
+        std::fs::write(&file, text).unwrap();
+        let loaded = load(&Inputs { file: Some(file), ..Inputs::default() }).unwrap();
+
+        let printed = print(&loaded);
+
+        let parsed: Config = toml::from_str(&printed).unwrap_or_else(|_| panic!("{printed}"));
         assert_eq!(parsed, loaded.config, "{printed}");
     }
 

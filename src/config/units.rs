@@ -8,6 +8,9 @@ pub mod duration {
 
     const WANTED: &str = r#"a text with a unit, such as "30s" or "1m30s""#;
 
+    /// The longest: it can be added to any time of a clock, and counted in milliseconds.
+    const LONGEST: Duration = Duration::from_secs(100 * 31_557_600);
+
     /// Reads a text with a unit.
     ///
     /// # Errors
@@ -16,8 +19,29 @@ pub mod duration {
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
         let value = toml::Value::deserialize(input)?;
         let text = value.as_str().ok_or_else(|| serde::de::Error::custom(wrong(&value)))?;
-        humantime::parse_duration(text)
-            .map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
+        parse(text).map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
+    }
+
+    /// Adds its parts up by itself: `humantime` panics where their sum overflows by a nanosecond.
+    fn parse(text: &str) -> Result<Duration, String> {
+        let mut parts = vec![String::new()];
+        for character in text.trim().chars() {
+            let last = parts.len() - 1;
+            let ended = parts[last].trim_end().ends_with(|last: char| last.is_alphabetic());
+            match ended && character.is_ascii_digit() {
+                true => parts.push(character.into()),
+                false => parts[last].push(character),
+            }
+        }
+        let mut sum = Duration::ZERO;
+        for part in parts {
+            let part = humantime::parse_duration(&part).map_err(|error| error.to_string())?;
+            sum = sum.saturating_add(part);
+        }
+        match sum <= LONGEST {
+            true => Ok(sum),
+            false => Err("is above 100 years".to_owned()),
+        }
     }
 
     /// Writes what [`deserialize`] reads back.
@@ -52,9 +76,12 @@ pub mod size {
         if !text.ends_with(|last: char| last.is_ascii_alphabetic()) {
             return Err(serde::de::Error::custom(format!("has no unit; write {WANTED}")));
         }
-        text.parse::<ByteSize>()
-            .map(|size| size.as_u64())
-            .map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
+        match text.parse::<ByteSize>() {
+            // Where it stops at what does not fit.
+            Ok(ByteSize(u64::MAX)) => Err(serde::de::Error::custom("is above 16EiB")),
+            Ok(size) => Ok(size.as_u64()),
+            Err(error) => Err(serde::de::Error::custom(format!("{error}; write {WANTED}"))),
+        }
     }
 
     /// Writes what [`deserialize`] reads back.
@@ -78,5 +105,42 @@ pub mod size {
 
     fn wrong(value: &toml::Value) -> String {
         format!("is not {WANTED} but of type {}", value.type_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::config::tree::Relay;
+
+    fn read(setting: &str) -> Result<Relay, String> {
+        toml::from_str(setting).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_duration_is_the_sum_of_its_parts_up_to_100_years() {
+        let lease = |text: &str| read(&format!("lease = \"{text}\"")).map(|relay| relay.lease);
+
+        for (text, millis) in [("1m30s", 90_000), ("1 m 500 ms", 60_500), ("500ms500ms", 1_000)] {
+            assert_eq!(lease(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert!(lease("100years").is_ok());
+        // The second is one nanosecond too much for a Duration, and for humantime.
+        for text in ["100years1ns", "18446744073709551615s 500ms 500ms"] {
+            assert!(lease(text).unwrap_err().contains("is above 100 years"), "{text}");
+        }
+        assert!(lease("18446744073709551616s").unwrap_err().contains("too large"));
+    }
+
+    #[test]
+    fn a_size_that_64_bits_do_not_hold_is_an_error() {
+        let bytes =
+            |text: &str| read(&format!("batch_bytes = \"{text}\"")).map(|relay| relay.batch_bytes);
+
+        assert_eq!(bytes("15EiB"), Ok(15 << 60));
+        for text in ["16EiB", "18446744073709551616B", "99999999999999999999999EB"] {
+            assert!(bytes(text).unwrap_err().contains("is above 16EiB"), "{text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP server behind `ops.listen`.
 
+use std::io;
 use std::net::SocketAddr;
 
 use axum::extract::State;
@@ -14,13 +15,20 @@ use crate::ops::health::{Health, Status};
 
 /// An address that can't be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "ops.listen: cannot listen on {address}; free the port or choose another (port 0 takes any)"
-)]
+#[error("ops.listen: cannot listen on {address}; {}", remedy(.source))]
 pub struct BindError {
     address: String,
     #[source]
-    source: std::io::Error,
+    source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "free the port or choose another (port 0 takes any)",
+        io::ErrorKind::PermissionDenied => "choose a port of 1024 or above",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host, or 0.0.0.0 for all",
+        _ => "write host:port, such as 127.0.0.1:9464, with a name or an address of this host",
+    }
 }
 
 /// A server that is bound and not yet serving.
@@ -59,7 +67,7 @@ impl OpsServer {
     /// # Errors
     ///
     /// The listener failed: the process should end with it.
-    pub async fn serve(self, health: Health, metrics: PrometheusHandle) -> std::io::Result<()> {
+    pub async fn serve(self, health: Health, metrics: PrometheusHandle) -> io::Result<()> {
         let context = Context { health, metrics };
         let routes = Router::new()
             .route("/livez", get(livez))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bson::{Bson, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -40,13 +40,15 @@ pub struct Heartbeat {
     instance: InstanceId,
     interval: Duration,
     pulse: watch::Sender<Pulse>,
+    /// Whether it has signed off; held during each beat.
+    gone: Mutex<bool>,
 }
 
 impl Heartbeat {
     /// A heartbeat in every `interval`.
     pub fn new(collections: Collections, instance: InstanceId, interval: Duration) -> Arc<Self> {
         let (pulse, _) = watch::channel(Pulse::Starting);
-        Arc::new(Self { collections, instance, interval, pulse })
+        Arc::new(Self { collections, instance, interval, pulse, gone: Mutex::default() })
     }
 
     /// What the last heartbeat came to, as it changes.
@@ -54,7 +56,11 @@ impl Heartbeat {
         self.pulse.subscribe()
     }
 
-    /// Beats for ever; from `stop` on it says that this instance takes nothing more.
+    /// Beats for ever; from `stop` on it says that this instance takes nothing more, and after
+    /// [`leave`](Self::leave) nothing at all.
+    ///
+    /// To be run as a task: a beat that is dropped under way may reach MongoDB later than whatever
+    /// follows it.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -64,10 +70,15 @@ impl Heartbeat {
                 _ = ticks.tick() => {}
                 () = stop.cancelled(), if status == "active" => status = "draining",
             }
+            let gone = self.gone.lock().await;
+            if *gone {
+                return std::future::pending().await;
+            }
             let pulse = match self.beat(status).await {
                 Ok(()) => Pulse::Alive,
                 Err(error) => Pulse::Lost(chain(&error)),
             };
+            drop(gone);
             self.note(pulse);
         }
     }
@@ -96,8 +107,12 @@ impl Heartbeat {
     /// Those of the store; peers remove it then, once it is stale.
     pub async fn leave(&self) -> Result<(), StoreError> {
         let instances = self.instances();
-        let removal = instances.delete_one(doc! { "_id": Bson::from(self.instance) });
-        within("sign off this instance", FAREWELL, removal.into_future()).await.map(|_| ())
+        let leaving = async {
+            // Not beside a beat that is under way: it would make the document anew.
+            *self.gone.lock().await = true;
+            instances.delete_one(doc! { "_id": Bson::from(self.instance) }).await
+        };
+        within("sign off this instance", FAREWELL, leaving).await.map(|_| ())
     }
 
     async fn beat(&self, status: &str) -> Result<(), StoreError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -53,8 +54,11 @@ const LEASING: usize = 3;
 /// Refills and other targeted looks that one take serves.
 const TARGETS: usize = 16;
 
-/// What a sink's goodbye may take, beyond `relay.shutdown_timeout`.
+/// What the sinks' goodbyes may take, beyond `relay.shutdown_timeout`.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Records that are named at a stop that took too long: enough to find the rest by.
+const NAMED: usize = 10;
 
 /// What a relay is made of.
 #[derive(Debug)]
@@ -85,11 +89,14 @@ pub enum RelayError {
     Panicked(#[source] JoinError),
     /// The time for a stop was up before everything in flight was settled or released.
     #[error(
-        "the relay was not done within relay.shutdown_timeout: {in_hand} records wait out their lease"
+        "the relay was not done within relay.shutdown_timeout: {in_hand} records wait out their \
+         lease, such as {some}"
     )]
     NotDone {
         /// Records that were still leased.
         in_hand: usize,
+        /// The ids of some.
+        some: String,
     },
 }
 
@@ -190,14 +197,18 @@ impl<S: Sink> Relay<S> {
         };
         ended?;
         let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
-        for outlet in shared.outlets.values() {
-            // Nothing rests on it: a broker that does not answer sees the connection end.
-            let _ = tokio::time::timeout(FAREWELL, outlet.sink.close()).await;
-        }
+        // Nothing rests on it: a broker that does not answer sees the connection end.
+        let goodbyes = shared.outlets.values().map(|outlet| outlet.sink.close());
+        let _ = tokio::time::timeout(FAREWELL, join_all(goodbyes)).await;
         self.settler.abort();
         drained.unwrap_or_else(|_| {
             let in_hand = shared.in_hand.records();
-            Err(RelayError::NotDone { in_hand })
+            if in_hand == 0 {
+                return Ok(());
+            }
+            let some = shared.hands.some_in_hand(NAMED);
+            let names: Vec<String> = some.iter().map(ToString::to_string).collect();
+            Err(RelayError::NotDone { in_hand, some: names.join(", ") })
         })
     }
 }
@@ -299,8 +310,9 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => {
                     let event = ended.map_err(RelayError::Panicked)?;
                     match event {
-                        // Seen or leased while the stop came: the lanes give everything back.
+                        // Seen while the stop came: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
+                        // Leased while the stop came: the lanes give everything back.
                         Event::Leased(Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
@@ -366,7 +378,19 @@ impl<S: Sink> Driver<S> {
         let owned = self.owned.borrow().clone();
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
-        self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
+        let refilled = look.refills();
+        self.tasks.spawn(async move {
+            let seen = tokio::select! {
+                biased;
+                seen = shared.look(look, &owned, room) => seen,
+                // Nobody waits at a stop for a MongoDB that does not answer.
+                () = shared.stopping() => {
+                    refilled.into_iter().for_each(|lane| lane.add(Vec::new(), false));
+                    Ok(Seen::default())
+                }
+            };
+            event(seen)
+        });
     }
 
     fn lease(&mut self, seen: Seen) {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bson::Bson;
 
+use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::LaneKey;
 use crate::partition;
@@ -173,6 +174,15 @@ impl Hands {
     /// The lane in hand for this key.
     pub fn busy(&self, key: &LaneKey) -> Option<Arc<Lane>> {
         self.book().busy.get(key).cloned()
+    }
+
+    /// Some records that are leased, in the order of their ids' text.
+    pub fn some_in_hand(&self, count: usize) -> Vec<RecordId> {
+        let mut ids: Vec<RecordId> =
+            self.book().busy.values().flat_map(|lane| lane.in_hand()).collect();
+        ids.sort_by_cached_key(ToString::to_string);
+        ids.truncate(count);
+        ids
     }
 
     /// The keys in hand, and those that wait for their turn to go alone.

@@ -103,6 +103,11 @@ impl Lane {
         state.in_hand.contains(&record.id) || state.settled_meanwhile.contains(&record.id)
     }
 
+    /// The records that are leased, or confirmed and not yet settled.
+    pub fn in_hand(&self) -> Vec<RecordId> {
+        self.state().in_hand.iter().cloned().collect()
+    }
+
     /// How many records a refill's snapshot may show that were in hand when it was asked for.
     pub fn had_count(&self) -> usize {
         let state = self.state();

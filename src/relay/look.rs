@@ -63,7 +63,8 @@ impl Target {
 }
 
 impl Look {
-    fn refills(&self) -> Vec<Arc<Lane>> {
+    /// The lanes in hand that wait for what it finds.
+    pub(super) fn refills(&self) -> Vec<Arc<Lane>> {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),

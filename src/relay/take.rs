@@ -19,13 +19,17 @@ use crate::store::StoreError;
 
 impl<S: Sink> Shared<S> {
     /// The second half of a take: repairs, burials, and one lease for all runs. Nothing is
-    /// published here; the lanes that come back are to be run.
+    /// published here; the lanes that come back are to be run. After a stop nothing is leased.
     ///
     /// # Errors
     ///
     /// Those of the store. Whatever was leased then waits out its lease.
     pub async fn lease(&self, seen: Seen) -> Result<Vec<Arc<Lane>>, StoreError> {
         let Seen { claims, repairs, spent, .. } = seen;
+        if self.is_stopping() {
+            claims.into_iter().for_each(|claim| self.give_up(claim));
+            return Ok(Vec::new());
+        }
         let lanes = self.lease_claims(claims).await?;
         if let Err(error) = self.mend(repairs, spent).await {
             // The lanes hold their leases; what was not mended is met again.

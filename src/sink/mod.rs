@@ -10,6 +10,8 @@
 //! | [`any`] | the sink that the configuration chose |
 
 pub mod any;
+#[cfg(test)]
+pub(crate) mod arbitrary;
 pub mod cloud_events;
 mod error;
 pub mod kafka;

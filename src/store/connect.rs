@@ -81,14 +81,26 @@ pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
         within(action, limits::BATCH, asking.into_future()).await
     };
     let hello = ask(doc! { "hello": 1 }, "reach MongoDB").await?;
+    let kind = kind(&hello)?;
     // `hello` is answered to strangers too; this is not.
     let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
     ask(first, "look into the database").await?;
-    Ok(match (hello.get_str("setName"), hello.get_str("msg")) {
-        (Ok(name), _) => Topology::ReplicaSet(name.to_owned()),
-        (_, Ok("isdbgrid")) => Topology::Sharded,
-        _ => Topology::Standalone,
-    })
+    Ok(kind)
+}
+
+fn kind(hello: &Document) -> Result<Topology, StoreError> {
+    match (hello.get_str("setName"), hello.get_str("msg"), hello.get_bool("isreplicaset")) {
+        (Ok(name), ..) => Ok(Topology::ReplicaSet(name.to_owned())),
+        (_, Ok("isdbgrid"), _) => Ok(Topology::Sharded),
+        // In a moment it may be a primary: whoever took it for standalone would read no snapshots.
+        (.., Ok(true)) => Err(StoreError::Answer {
+            action: "use MongoDB",
+            detail: "the server is to be a member of a replica set, which was not initiated yet \
+                     (rs.initiate())"
+                .to_owned(),
+        }),
+        _ => Ok(Topology::Standalone),
+    }
 }
 
 /// Reads go where the writes are.
@@ -99,4 +111,22 @@ pub fn primary() -> SelectionCriteria {
 /// Acknowledged by a majority: what a failover can't take back.
 pub fn majority() -> WriteConcern {
     WriteConcern::builder().w(Acknowledgment::Majority).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_of_a_set_that_was_not_initiated_is_no_standalone_server() {
+        let standalone = doc! { "isWritablePrimary": true };
+        let member = doc! { "isWritablePrimary": false, "isreplicaset": true };
+        let primary = doc! { "isWritablePrimary": true, "setName": "rs0" };
+
+        assert_eq!(kind(&standalone).unwrap(), Topology::Standalone);
+        assert_eq!(kind(&primary).unwrap(), Topology::ReplicaSet("rs0".into()));
+        let error = kind(&member).unwrap_err();
+        assert_eq!(error.meaning(), crate::store::Meaning::Transient);
+        assert!(error.to_string().contains("rs.initiate()"), "{error}");
+    }
 }

@@ -8,6 +8,7 @@ mod support;
 mod ear;
 mod missing;
 mod node;
+mod process;
 mod producer;
 mod refusals;
 mod secure;

@@ -35,9 +35,29 @@ impl Mongod {
         let key = key.path().to_str().unwrap();
         let arguments = ["--replSet", "rs0", "--auth", "--keyFile", key];
         let server = Self::start(dead_port().await, &arguments).await;
-        let host = format!("127.0.0.1:{}", server.port);
         // Whoever comes from the same host may do these two before there is a user.
+        server.initiate().await;
         let stranger = server.client("").await;
+        let (name, password) = ADMIN;
+        let user = doc! { "createUser": name, "pwd": password, "roles": ["root"] };
+        stranger.run_command(user).await.unwrap();
+        server
+    }
+
+    /// A member of a replica set that has no primary, before [`initiate`](Self::initiate).
+    pub async fn without_primary() -> Self {
+        Self::start(dead_port().await, &["--replSet", "rs0"]).await
+    }
+
+    /// One whose commands can be made to fail or to wait (`failCommand`).
+    pub async fn with_fail_points() -> Self {
+        Self::start(dead_port().await, &["--setParameter", "enableTestCommands=1"]).await
+    }
+
+    /// Makes it the primary of a replica set of its own.
+    pub async fn initiate(&self) {
+        let stranger = self.client("").await;
+        let host = format!("127.0.0.1:{}", self.port);
         let config = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": host }] };
         stranger.run_command(doc! { "replSetInitiate": config }).await.unwrap();
         eventually("the primary", || async {
@@ -45,10 +65,6 @@ impl Mongod {
             hello.get_bool("isWritablePrimary").unwrap()
         })
         .await;
-        let (name, password) = ADMIN;
-        let user = doc! { "createUser": name, "pwd": password, "roles": ["root"] };
-        stranger.run_command(user).await.unwrap();
-        server
     }
 
     /// Starts it with these arguments and waits until it answers.

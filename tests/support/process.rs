@@ -110,10 +110,9 @@ impl Process {
     fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = <(Arc<Mutex<String>>, Arc<Mutex<String>>)>::default();
-        let readers = vec![
-            collect(child.stdout.take().unwrap(), stdout.clone()),
-            collect(child.stderr.take().unwrap(), stderr.clone()),
-        ];
+        let mut readers = vec![collect(child.stderr.take().unwrap(), stderr.clone())];
+        // Unless it is the caller's.
+        readers.extend(child.stdout.take().map(|output| collect(output, stdout.clone())));
         Self { child, stdout, stderr, readers }
     }
 
@@ -159,6 +158,16 @@ fn collect(from: impl Read + Send + 'static, to: Arc<Mutex<String>>) -> JoinHand
     })
 }
 
+/// `run` with these settings, as [`Postrider::start`] starts it.
+pub fn run_with(settings: &[String]) -> Command {
+    let always = ["ops.listen=127.0.0.1:0".to_owned(), "log.format=json".to_owned()];
+    let mut command = command(&["run"]);
+    for setting in always.iter().chain(settings) {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
 /// A running `postrider run`. Its ops server listens on a port of its own choice, and it logs JSON.
 pub struct Postrider {
     process: Process,
@@ -169,12 +178,7 @@ impl Postrider {
     /// Starts it with these settings (`section.key=value`), which win over the two that are
     /// always there: `ops.listen=127.0.0.1:0` and `log.format=json`.
     pub fn start(settings: &[String]) -> Self {
-        let always = ["ops.listen=127.0.0.1:0".to_owned(), "log.format=json".to_owned()];
-        let mut command = command(&["run"]);
-        for setting in always.iter().chain(settings) {
-            command.args(["--set", setting]);
-        }
-        Self::of(command)
+        Self::of(run_with(settings))
     }
 
     /// Starts it with a configuration file, whose `ops.listen` and `log.format` are set aside.

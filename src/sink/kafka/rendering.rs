@@ -121,10 +121,11 @@ fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use proptest::prelude::*;
     use rdkafka::message::Headers;
 
     use super::*;
-    use crate::sink::Address;
+    use crate::sink::{Address, arbitrary};
 
     const LIMIT: usize = 1_000_000;
 
@@ -245,5 +246,36 @@ mod tests {
         }
         let longest = Address { destination: "x".repeat(249), key: None };
         assert!(render(Message { address: longest, ..message() }, None, LIMIT).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_is_within_the_limits_of_kafka_or_refused(
+            message in arbitrary::message(),
+            as_event in any::<bool>(),
+            limit in 0_usize..60,
+        ) {
+            let cloud_events = CloudEvents { prefix: "ce_".into() };
+            let cloud_events = as_event.then_some(&cloud_events);
+
+            let rendered = match render(message.clone(), cloud_events, limit) {
+                Ok(rendered) => rendered,
+                Err(error) => {
+                    prop_assert!(matches!(error.verdict, Verdict::Refuse | Verdict::TooLarge));
+                    prop_assert!(!error.detail.is_empty());
+                    return Ok(());
+                }
+            };
+
+            let topic = &rendered.topic;
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            prop_assert!((1..=LONGEST_TOPIC).contains(&topic.len()) && topic.bytes().all(legal));
+            prop_assert!(rendered.payload.as_ref().is_none_or(|payload| payload.len() <= limit));
+            prop_assert!(rendered.timestamp.is_none_or(|millis| millis > 0));
+            prop_assert_eq!(named(&rendered, "message-id"), [Some(message.id.into_bytes())]);
+            prop_assert_eq!(named(&rendered, "message-type"), [Some(message.kind.into_bytes())]);
+            let ours = 3 + usize::from(message.tenant_id.is_some()) + if as_event { 6 } else { 0 };
+            prop_assert!(headers(&rendered).len() <= message.headers.len() + ours);
+        }
     }
 }

@@ -154,8 +154,10 @@ fn entry_size(name: &str, value: &AMQPValue) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::sink::Address;
+    use crate::sink::{Address, arbitrary};
 
     fn message() -> Message {
         Message {
@@ -245,5 +247,45 @@ mod tests {
 
         assert!(render(message.clone(), None, 8_192).is_ok());
         assert_eq!(render(message, None, 4_096).unwrap_err().verdict, Verdict::Refuse);
+    }
+
+    /// The header frame as it goes over the wire, without its body: by `lapin`'s own writer.
+    fn header_frame(properties: &BasicProperties) -> usize {
+        let written = lapin::protocol::basic::gen_properties(properties)(Vec::new().into());
+        // Frame type, channel, length; class, weight, body size; the frame's end.
+        (1 + 2 + 4) + (2 + 2 + 8) + written.unwrap().write.len() + 1
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_is_within_the_limits_of_amqp_or_refused(
+            message in arbitrary::message(),
+            as_event in any::<bool>(),
+            frame_max in proptest::sample::select(&[4_096_u32, 8_192, 131_072][..]),
+        ) {
+            let cloud_events = CloudEvents { prefix: "cloudEvents_".into() };
+            let cloud_events = as_event.then_some(&cloud_events);
+
+            let rendered = match render(message.clone(), cloud_events, frame_max) {
+                Ok(rendered) => rendered,
+                Err(error) => {
+                    prop_assert_eq!(error.verdict, Verdict::Refuse);
+                    prop_assert!(!error.detail.is_empty());
+                    return Ok(());
+                }
+            };
+
+            let size = header_frame(&rendered.properties);
+            prop_assert!(size <= frame_max as usize, "{} bytes", size);
+            prop_assert!(rendered.routing_key.as_str().len() <= SHORT);
+            prop_assert!(rendered.exchange.as_str().len() <= SHORT);
+            prop_assert_eq!(&rendered.id, &message.id);
+            let table = headers(&rendered);
+            for name in table.inner().keys() {
+                prop_assert!(name.as_str().len() <= SHORT && !SELECTORS.contains(&name.as_str()));
+            }
+            let tenant = message.tenant_id.map(|tenant| AMQPValue::LongString(tenant.into()));
+            prop_assert!(tenant.is_none() || table.inner().get("tenant-id") == tenant.as_ref());
+        }
     }
 }

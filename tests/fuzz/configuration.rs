@@ -1,0 +1,247 @@
+//! Configuration from anywhere: read or refused in words, and printed so that it reads back.
+
+use std::path::Path;
+
+use postrider::config::keys::KEYS;
+use postrider::config::print::print;
+use postrider::config::tree::Config;
+use postrider::config::{Inputs, LoadError, Loaded, load, resolve};
+use proptest::prelude::*;
+use proptest::sample::select;
+use tempfile::TempDir;
+
+use crate::{arbitrary, corpus};
+
+/// Names of sinks, sources and the like that users could choose.
+const NAMES: [&str; 12] =
+    ["a", "A", "mongo", "orders", "a b", "é", "a.b", "", "q\"q", "x\ny", "'", "*"];
+
+/// Values as they stand in a file.
+const VALUES: [&str; 44] = [
+    "0",
+    "1",
+    "-1",
+    "255",
+    "10001",
+    "9223372036854775807",
+    "0.5",
+    "nan",
+    "-inf",
+    "1e308",
+    "true",
+    "false",
+    "\"\"",
+    "\"30s\"",
+    "\"0s\"",
+    "\"1m30s\"",
+    "\"1ns\"",
+    "\"100years\"",
+    "\"16MiB\"",
+    "\"16EiB\"",
+    "\"0-127\"",
+    "\"{type}\"",
+    "\"{\"",
+    "\"*\"",
+    "\"key\"",
+    "\"none\"",
+    "\"block\"",
+    "\"json\"",
+    "\"rabbitmq\"",
+    "\"stdout\"",
+    "\"stdout\"",
+    "\"kafka\"",
+    "\"mongodb://u:p@h:1/db?w=1\"",
+    "\"amqp://u:p@h:5672/v\"",
+    "\"127.0.0.1:0\"",
+    "\"a\"",
+    "[]",
+    "[\"a\", \"b\"]",
+    "[1, {a = 2}]",
+    "{}",
+    "{type = \"T*\", sink = \"a\", headers = {\"a b\" = \"{key}\"}}",
+    "[{type = \"T\"}, {}, {headers = {\"x\\ny\" = \"\\n\"}}]",
+    "{queues = [{name = \"q\", arguments = {\"x-a\" = 1}}], topics = [{name = \"t\"}]}",
+    "1979-05-27T07:32:00Z",
+];
+
+fn quoted(text: &str) -> String {
+    // The serializer knows how a key is quoted.
+    let table = toml::Table::from_iter([(text.to_owned(), toml::Value::Integer(0))]);
+    table.to_string().trim_end().strip_suffix(" = 0").unwrap().to_owned()
+}
+
+/// A key by its parts: a known one with names of the user's, or nearly one.
+fn key() -> impl Strategy<Value = Vec<String>> + Clone {
+    let known = (select(&KEYS[..]), proptest::collection::vec(select(&NAMES[..]), 3));
+    let known = known.prop_map(|((pattern, _), names)| {
+        let mut names = names.into_iter();
+        let part = |part: &str| match part {
+            "*" => names.next().unwrap_or("a").to_owned(),
+            part => part.to_owned(),
+        };
+        pattern.split('.').map(part).collect::<Vec<String>>()
+    });
+    let misspelt = (known.clone(), any::<proptest::sample::Index>(), arbitrary::text());
+    let misspelt = misspelt.prop_map(|(mut key, at, part)| {
+        let at = at.index(key.len());
+        key[at] = part;
+        key
+    });
+    let cut = known.clone().prop_map(|mut key| {
+        key.pop();
+        key.push("x".to_owned());
+        key
+    });
+    prop_oneof![20 => known, 1 => misspelt, 1 => cut]
+}
+
+/// Something that makes most of what is drawn whole.
+fn sink() -> impl Strategy<Value = String> {
+    (select(&NAMES[..]), select(&["stdout", "stdout", "stdout", "rabbitmq", "kafka"][..]))
+        .prop_map(|(name, kind)| format!("sinks.{}.kind = \"{kind}\"", quoted(name)))
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        5 => select(&VALUES[..]).prop_map(str::to_owned),
+        1 => arbitrary::text().prop_map(|text| toml::Value::String(text).to_string()),
+    ]
+}
+
+fn file() -> impl Strategy<Value = String> {
+    let line = (key(), value()).prop_map(|(key, value)| {
+        let key: Vec<String> = key.iter().map(|part| quoted(part)).collect();
+        format!("{} = {value}", key.join("."))
+    });
+    let lines = proptest::collection::vec(line, 0..4);
+    let lines = (proptest::collection::vec(sink(), 0..3), lines)
+        .prop_map(|(sinks, lines)| [sinks, lines].concat().join("\n"));
+    let sample = include_str!("../../config/postrider.toml");
+    let changed =
+        proptest::collection::vec((any::<proptest::sample::Index>(), any::<char>()), 1..4);
+    let changed = changed.prop_map(move |changes| {
+        let mut characters: Vec<char> = sample.chars().collect();
+        for (at, character) in changes {
+            let at = at.index(characters.len());
+            characters[at] = character;
+        }
+        characters.into_iter().collect()
+    });
+    prop_oneof![8 => lines, 2 => changed, 1 => arbitrary::text()]
+}
+
+fn plain_value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        2 => value(),
+        3 => value().prop_map(|value| value.trim_matches('"').to_owned()),
+        1 => arbitrary::text(),
+    ]
+}
+
+fn environment() -> impl Strategy<Value = Vec<(String, String)>> {
+    let known = key().prop_map(|key| key.join("__").to_uppercase());
+    let name = prop_oneof![
+        6 => known.clone(),
+        1 => known.prop_map(|name| name + "_FILE"),
+        1 => arbitrary::text(),
+    ];
+    let variable =
+        (name, plain_value()).prop_map(|(name, text)| (format!("POSTRIDER__{name}"), text));
+    proptest::collection::vec(variable, 0..3)
+}
+
+fn set() -> impl Strategy<Value = Vec<String>> {
+    let dotted = |key: Vec<String>| -> String {
+        key.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".")
+    };
+    let setting =
+        (key(), plain_value()).prop_map(move |(key, text)| format!("{}={text}", dotted(key)));
+    proptest::collection::vec(prop_oneof![6 => setting, 1 => arbitrary::text()], 0..3)
+}
+
+/// What a configuration is, without what is never shown.
+fn shown(config: &Config) -> String {
+    let mut table = toml::Table::try_from(config).unwrap();
+    table.remove("api");
+    for (_, sink) in table["sinks"].as_table_mut().unwrap() {
+        sink.as_table_mut().unwrap().remove("properties");
+    }
+    // Not the table: a NaN is not the same as itself.
+    format!("{table:?}")
+}
+
+fn judge(inputs: &Inputs) -> Result<(), TestCaseError> {
+    let loaded = match load(inputs) {
+        Ok(loaded) => loaded,
+        Err(error) => return judge_error(&error),
+    };
+    let printed = print(&loaded);
+    let parsed: Config = toml::from_str(&printed)
+        .map_err(|error| TestCaseError::fail(format!("{error}\n{printed}")))?;
+    prop_assert_eq!(shown(&parsed), shown(&loaded.config), "{}", printed);
+    let again = print(&Loaded { config: parsed, origins: loaded.origins.clone() });
+    prop_assert_eq!(&again, &printed);
+    if let Err(problems) = resolve(&loaded) {
+        prop_assert!(!problems.is_empty());
+        for problem in problems {
+            prop_assert!(!problem.key.is_empty() && !problem.detail.is_empty(), "{:?}", problem);
+        }
+    }
+    Ok(())
+}
+
+fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
+    match error {
+        LoadError::Value { key, .. } => {
+            prop_assert!(!key.is_empty() && error.to_string().starts_with(key), "{}", error);
+            prop_assert!(key != ".", "{}", error);
+        }
+        LoadError::Unknown(keys) => prop_assert!(!keys.is_empty()),
+        LoadError::Syntax { line, column, .. } => prop_assert!(*line > 0 && *column > 0),
+        LoadError::File { .. } => {}
+        LoadError::Set(text) => prop_assert!(!text.contains('=') || text.ends_with("=…")),
+    }
+    Ok(())
+}
+
+fn written(dir: &Path, name: &str, text: &str) -> Inputs {
+    let file = dir.join(name);
+    std::fs::write(&file, text).unwrap();
+    Inputs { file: Some(file), ..Inputs::default() }
+}
+
+proptest! {
+    #[test]
+    fn any_configuration_is_printed_so_that_it_reads_back_or_refused_in_words(
+        text in file(),
+        name in select(&["postrider.toml", "a\nb # c.toml"][..]),
+        environment in environment(),
+        set in set(),
+    ) {
+        let dir = TempDir::new().unwrap();
+
+        judge(&Inputs { environment, set, ..written(dir.path(), name, &text) })?;
+    }
+
+    #[test]
+    fn any_environment_and_command_line_are_read(environment in environment(), set in set()) {
+        judge(&Inputs { file: None, environment, set })?;
+    }
+}
+
+#[test]
+fn the_corpus_is_read() {
+    let dir = TempDir::new().unwrap();
+    for (name, text) in corpus::texts("configuration") {
+        judge(&written(dir.path(), "c.toml", &text))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    for setting in corpus::lines("settings") {
+        let inputs = Inputs { set: vec![setting.clone()], ..Inputs::default() };
+        judge(&inputs).unwrap_or_else(|error| panic!("{setting:?}: {error}"));
+        let (name, text) = setting.split_once('=').unwrap_or((&setting, ""));
+        let name = format!("POSTRIDER__{}", name.replace('.', "__"));
+        let inputs = Inputs { environment: vec![(name, text.to_owned())], ..Inputs::default() };
+        judge(&inputs).unwrap_or_else(|error| panic!("{setting:?}: {error}"));
+    }
+}
