@@ -245,3 +245,26 @@ async fn health_is_json_part_by_part() {
     queue.delete().await;
     outbox.drop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let door = Door::to(&host_of(&support::queue::amqp_uri())).await;
+    door.freeze();
+    let amqp = support::queue::amqp_uri_at(&door.address.to_string());
+    let mut postrider = Postrider::start(&queue.settings_at(&outbox, &amqp));
+    postrider.until_ready().await;
+
+    let (_, report) = postrider.readyz().await;
+    let up = postrider.metric("postrider_sink_up{sink=\"rabbit\"}").await;
+    let log = postrider.stderr();
+    door.open();
+
+    assert!(!log.contains("sink is "), "the first probe is under way: {log}");
+    let part = json!({ "status": "degraded", "detail": "not reached yet" });
+    assert_eq!((&report["parts"]["sink rabbit"], up), (&part, Some(0.0)), "{report}");
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    postrider.stop().await;
+    queue.delete().await;
+    outbox.drop().await;
+}
