@@ -515,6 +515,34 @@ mod log {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
+        let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+        let door = Door::to(&host_of(&amqp_uri())).await;
+        let uri = amqp_uri_at(&door.address.to_string());
+        let settings = with(queue.settings_at(&outbox, &uri), &["relay.probe_max=200ms"]);
+        let mut postrider = Postrider::start(&settings);
+        postrider.until_report("all well", |report| report["status"] == "ok").await;
+
+        door.shut();
+        postrider.until_report("a cause", |report| report["status"] == "degraded").await;
+        // The first one is told by whoever notices, the others by probes.
+        let detail = async || postrider.readyz().await.1["parts"]["sink rabbit"].to_string();
+        eventually("a probe", async || detail().await.contains("cannot connect")).await;
+        door.open();
+        postrider.until_report("all well", |report| report["status"] == "ok").await;
+        let stopped = postrider.stop().await;
+
+        let lines = stopped.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let (ours, others): (Vec<_>, Vec<_>) =
+            lines.partition(|line| line["target"].as_str().unwrap().starts_with("postrider"));
+        assert!(others.is_empty(), "{others:#?}");
+        let warnings = ours.iter().filter(|line| line["level"] != "INFO").count();
+        assert_eq!(warnings, 1, "{stopped}");
+        queue.delete().await;
+        outbox.drop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn neither_payloads_nor_passwords_are_told_anywhere() {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
         let user = Broker::of_this_run().user(PLANTED).await;
