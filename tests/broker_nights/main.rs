@@ -12,3 +12,4 @@ mod down;
 mod lost;
 mod night;
 mod page;
+mod secrets;

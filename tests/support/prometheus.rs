@@ -45,6 +45,14 @@ impl Scraped {
         scraped
     }
 
+    /// Everything that it has of this process, as it tells it.
+    pub async fn everything(&self) -> String {
+        let base = format!("{}/api/v1/query", variable("POSTRIDER_TEST_PROMETHEUS_URL"));
+        let query = format!("{{test={:?}}}", self.name);
+        let url = Url::parse_with_params(&base, [("query", query)]).unwrap();
+        self.http.get(url).send().await.unwrap().text().await.unwrap()
+    }
+
     /// What an instant query finds of this process: values by the labels that Postrider gave.
     pub async fn query(&self, query: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
         let base = format!("{}/api/v1/query", variable("POSTRIDER_TEST_PROMETHEUS_URL"));
