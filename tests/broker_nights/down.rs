@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use bson::doc;
+use lapin::message::BasicGetMessage;
+use lapin::types::AMQPValue;
 
-use crate::night::{
-    all_settled, many, no_errors, settings, told, until_down, until_well, went_well,
-};
+use crate::night::{all_settled, no_errors, settings, to, told, until_down, until_well, went_well};
 use crate::page::{Settled, is_whole_and_clean};
+use crate::support::history::{Arrival, judge, read_back};
 use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::hand::{Hand, id};
 use crate::support::rabbitmq::node::{Node, turn};
 
 const COUNT: usize = 30;
@@ -53,10 +54,21 @@ impl Trouble {
     }
 }
 
+fn arrival(message: &BasicGetMessage) -> Arrival {
+    let headers = message.delivery.properties.headers().as_ref().unwrap();
+    let key = match headers.inner().get("message-key") {
+        Some(AMQPValue::LongString(key)) => key.to_string(),
+        other => panic!("{other:?}"),
+    };
+    Arrival { id: id(message), key: Some(key) }
+}
+
 async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
     let before = told(postrider);
     trouble.begins(node).await;
-    outbox.insert(many("durable", &format!("{trouble:?}"), COUNT)).await;
+    let record =
+        |n: usize| to("durable", &format!("{trouble:?} {n:02}"), &format!("key {}", n % 10));
+    outbox.insert((0..COUNT).map(record)).await;
     until_down(postrider, "rabbit").await;
     // The first word may be of what was under way.
     let says = |report: &serde_json::Value| {
@@ -102,10 +114,9 @@ async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_l
 
     let (done, dead) = all_settled(&outbox).await;
     assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
-    let mut ids = Hand::on(&turn.node.uri()).await.take_ids("durable").await;
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), troubles.len() * COUNT, "each is there");
+    let arrived = Hand::on(&turn.node.uri()).await.take_all("durable").await;
+    let arrived: Vec<Arrival> = arrived.iter().map(arrival).collect();
+    judge(&read_back(&outbox.collections).await, &arrived).assert_kept();
     no_errors(&postrider);
     let settled = Settled::done((troubles.len() * COUNT) as u64);
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
