@@ -236,9 +236,11 @@ async fn pump(
                 // The sender outlives every connection.
                 let _ = rules.wait_for(|rules| direction.passes(rules)).await;
                 if to.write_all(&bytes).await.is_err() {
-                    break;
+                    return;
                 }
             }
+            // The end is held like all that came before it.
+            let _ = rules.wait_for(|rules| direction.passes(rules)).await;
         };
         let mut half_cuts = shared.half_cuts.subscribe();
         tokio::select! {
