@@ -12,7 +12,6 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use support::arrivals::Arrivals;
-use support::broker::Broker;
 use support::history::{Arrival, judge, read_back};
 use support::kafka::{self, topic::Topic};
 use support::outbox::{TestOutbox, record};
@@ -178,36 +177,6 @@ async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_f
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_stopped_for_longer_than_all_backoffs_costs_no_attempt_and_no_record() {
-    let broker = Broker::start().await;
-    let outbox = TestOutbox::new().await;
-    let queue = fresh("outage");
-    let before = Arrivals::at(&broker.uri(), &queue).await;
-    let mut settings = settings(&outbox, &broker.uri(), &queue);
-    settings.push("relay.max_attempts=3".into());
-    outbox.insert((0..200).map(|n| record(&format!("a{n:03}"), &format!("k{}", n % 20)))).await;
-    let mut relay = Postrider::start(&settings);
-    before.until(200).await;
-
-    broker.stop().await;
-    relay.until_report("the sink is missed", |report| report["status"] == "degraded").await;
-    outbox.insert((0..200).map(|n| record(&format!("b{n:03}"), &format!("k{}", n % 20)))).await;
-    // Ten times all backoffs together: 3 attempts, 100 ms each.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 200);
-    broker.begin().await;
-
-    outbox.until_count(doc! { "status": "done" }, 400).await;
-    let after = Arrivals::at(&broker.uri(), &queue).await;
-    after.until(200).await;
-    assert_eq!(outbox.count(doc! { "status": "done", "attempt": 1 }).await, 400);
-    let stored = read_back(&outbox.collections).await;
-    judge(&stored, &[before.seen(), after.seen()].concat()).assert_kept();
-    relay.stop().await;
-    outbox.drop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
     let outbox = TestOutbox::new().await;
     let queue = fresh("odd");
@@ -259,44 +228,6 @@ async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
     let findings = judge(&stored, &arrivals.seen());
     findings.assert_kept();
     assert_eq!(findings.duplicates, 0);
-    relay.stop().await;
-    outbox.drop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_kills_its_relay_dies_at_the_ceiling_and_no_neighbour_with_it() {
-    let outbox = TestOutbox::new().await;
-    let queue = fresh("killer");
-    let arrivals = Arrivals::at(&amqp_uri(), &queue).await;
-    let mut settings = settings(&outbox, &amqp_uri(), &queue);
-    settings.push("relay.max_attempts=3".into());
-    settings.push("relay.lease=1200ms".into());
-    outbox.insert((0..300).map(|n| record(&format!("good-{n:03}"), &format!("k{n}")))).await;
-    outbox.insert([record("killer", "k7")]).await;
-    outbox.insert((0..100).map(|n| record(&format!("late-{n:03}"), &format!("k{n}")))).await;
-
-    // As an orchestrator would: whenever it dies it is started again.
-    let mut deaths = 0;
-    let mut relay = loop {
-        let mut relay = start_with_fail_point(&settings, "relay::publish killer=return");
-        let died = tokio::select! {
-            _ = relay.until_ended(Duration::from_secs(120)) => true,
-            () = outbox.until_count(doc! { "_id": "killer", "status": "dead" }, 1) => false,
-        };
-        if !died {
-            break relay;
-        }
-        deaths += 1;
-    };
-
-    outbox.until_count(doc! { "status": "done" }, 400).await;
-    arrivals.until(400).await;
-    assert_eq!(deaths, 3, "one death an attempt");
-    let killer = outbox.record("killer").await;
-    assert_eq!(killer.get_str("deadReason").unwrap(), "lease expired: 3 times");
-    assert_eq!(outbox.count(doc! { "status": "dead" }).await, 1);
-    let stored = read_back(&outbox.collections).await;
-    judge(&stored, &arrivals.seen()).assert_kept();
     relay.stop().await;
     outbox.drop().await;
 }

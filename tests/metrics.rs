@@ -4,124 +4,19 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{DateTime, Document, doc};
 use serde_json::{Value, json};
 use support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
 use support::process::Postrider;
+use support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 use support::queue::{Queue, host_of, mongo_settings, stdout_sink};
 use support::tcp::Door;
-use url::Url;
-
-/// Every label that a series may have; none of them holds an id.
-const LABELS: [&str; 7] = ["sink", "outcome", "status", "what", "reason", "version", "le"];
-
-fn variable(name: &str) -> String {
-    std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
-}
 
 fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
     settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
-}
-
-/// The Prometheus of this test run, told to scrape one process, and to forget it afterwards.
-struct Scraped {
-    name: String,
-    file: PathBuf,
-    http: reqwest::Client,
-}
-
-impl Scraped {
-    async fn new(postrider: &Postrider) -> Self {
-        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
-        let folder = PathBuf::from(variable("POSTRIDER_TEST_PROMETHEUS_TARGETS"));
-        let file = folder.join(format!("{name}.json"));
-        let address = postrider.address().await.to_string();
-        let targets = json!([{ "targets": [address], "labels": { "test": name } }]);
-        // In one step: it may be read at any time.
-        let draft = tempfile::NamedTempFile::new_in(folder).unwrap();
-        std::fs::write(draft.path(), targets.to_string()).unwrap();
-        draft.persist(&file).unwrap();
-        let http = reqwest::Client::new();
-        let scraped = Self { name, file, http };
-        eventually("the first scrape", || async { !scraped.query("up == 1").await.is_empty() })
-            .await;
-        scraped
-    }
-
-    /// What an instant query finds of this process: values by the labels that Postrider gave.
-    async fn query(&self, query: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
-        let base = format!("{}/api/v1/query", variable("POSTRIDER_TEST_PROMETHEUS_URL"));
-        // `up == 1` → `up{test="…"} == 1`
-        let (name, rest) = query.split_once(' ').unwrap_or((query, ""));
-        let query = format!("{name}{{test={:?}}} {rest}", self.name);
-        let url = Url::parse_with_params(&base, [("query", query)]).unwrap();
-        let answer: Value = self.http.get(url).send().await.unwrap().json().await.unwrap();
-        assert_eq!(answer["status"], "success", "{answer}");
-        let found = answer["data"]["result"].as_array().unwrap().iter().map(|series| {
-            let labels = series["metric"].as_object().unwrap().iter();
-            let ours = labels
-                .filter(|(name, _)| !["__name__", "instance", "job", "test"].contains(&&***name))
-                .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()));
-            (ours.collect(), series["value"][1].as_str().unwrap().parse().unwrap())
-        });
-        found.collect()
-    }
-
-    /// Waits until a metric has these series, no other ones, with these values.
-    async fn until(&self, metric: &str, wanted: &[(&[(&str, &str)], f64)]) {
-        let owned = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
-            labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
-        };
-        let wanted: BTreeMap<_, _> =
-            wanted.iter().map(|(labels, value)| (owned(labels), *value)).collect();
-        let limit = Duration::from_secs(20);
-        let waiting = eventually(metric, || async { self.query(metric).await == wanted });
-        if tokio::time::timeout(limit, waiting).await.is_err() {
-            panic!("{metric}: {:#?} instead of {wanted:#?}", self.query(metric).await);
-        }
-    }
-}
-
-impl Drop for Scraped {
-    fn drop(&mut self) {
-        // It may be gone with its folder.
-        let _ = std::fs::remove_file(&self.file);
-    }
-}
-
-/// What promtool has to say against a page, and whether it is content.
-fn promtool(page: &str) -> (bool, String) {
-    let mut child = Command::new(variable("POSTRIDER_TEST_PROMTOOL"))
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
-}
-
-/// Names of labels, and of the metrics that a page describes.
-fn labels_and_metrics(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
-    let mut labels = BTreeSet::new();
-    for line in page.lines().filter(|line| !line.starts_with('#')) {
-        let Some((_, rest)) = line.split_once('{') else { continue };
-        let (inner, _) = rest.rsplit_once('}').unwrap();
-        let names = inner.split("\",").map(|label| label.split_once('=').unwrap().0.to_owned());
-        labels.extend(names);
-    }
-    let described = page.lines().filter_map(|line| line.strip_prefix("# HELP "));
-    (labels, described.map(|line| line.split(' ').next().unwrap().to_owned()).collect())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -346,6 +241,29 @@ async fn health_is_json_part_by_part() {
     assert_eq!((ready, report), (200, json!({ "status": "ok", "parts": parts })));
     assert_eq!((live, &*body), (200, "{\"status\":\"ok\"}"));
     assert_eq!(missing, 404);
+    postrider.stop().await;
+    queue.delete().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let door = Door::to(&host_of(&support::queue::amqp_uri())).await;
+    door.freeze();
+    let amqp = support::queue::amqp_uri_at(&door.address.to_string());
+    let mut postrider = Postrider::start(&queue.settings_at(&outbox, &amqp));
+    postrider.until_ready().await;
+
+    let (_, report) = postrider.readyz().await;
+    let up = postrider.metric("postrider_sink_up{sink=\"rabbit\"}").await;
+    let log = postrider.stderr();
+    door.open();
+
+    assert!(!log.contains("sink is "), "the first probe is under way: {log}");
+    let part = json!({ "status": "degraded", "detail": "not reached yet" });
+    assert_eq!((&report["parts"]["sink rabbit"], up), (&part, Some(0.0)), "{report}");
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
     queue.delete().await;
     outbox.drop().await;

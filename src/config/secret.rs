@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::config::properties::HIDDEN;
+
 /// A URI. `Display`, `Debug` and serialisation show `***` in place of a password;
 /// [`expose`](Self::expose) gives the whole.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -22,32 +24,32 @@ impl SecretUri {
 
     /// The same without secrets. Works on any text, since a broken URI has to be reported too.
     pub fn redacted(&self) -> String {
-        let (scheme, rest) = match self.0.split_once("://") {
-            Some((scheme, rest)) => (format!("{scheme}://"), rest),
-            None => (String::new(), self.0.as_str()),
+        let Some((scheme, rest)) = self.0.split_once("://") else {
+            // No URI: it may well be a secret that stands in the wrong place.
+            return HIDDEN.to_owned();
+        };
+        // The last @: a password that should have been escaped may hold one, and whatever else.
+        let (user, rest) = match rest.rsplit_once('@') {
+            None => (String::new(), rest),
+            Some((user, rest)) => match user.split_once(':') {
+                Some((user, _)) => (format!("{user}:{HIDDEN}@"), rest),
+                None => (format!("{user}@"), rest),
+            },
         };
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
         };
-        // The last @: a password that should have been escaped may hold one.
-        let rest = match rest.rsplit_once('@') {
-            None => rest.to_owned(),
-            Some((user, hosts)) => match user.split_once(':') {
-                Some((user, _)) => format!("{user}:***@{hosts}"),
-                None => format!("{user}@{hosts}"),
-            },
-        };
         let query = query.map(|query| {
             let options = query.split('&').map(|option| match option.split_once('=') {
                 Some((name, _)) if SECRET_OPTIONS.contains(&name.to_lowercase().as_str()) => {
-                    format!("{name}=***")
+                    format!("{name}={HIDDEN}")
                 }
                 _ => option.to_owned(),
             });
             format!("?{}", options.collect::<Vec<_>>().join("&"))
         });
-        format!("{scheme}{rest}{}", query.unwrap_or_default())
+        format!("{scheme}://{user}{rest}{}", query.unwrap_or_default())
     }
 }
 
@@ -87,7 +89,10 @@ mod tests {
             ("amqp://h/%2f", "amqp://h/%2f"),
             ("amqps://u@h", "amqps://u@h"),
             ("mongodb://h/?password=x&a=b", "mongodb://h/?password=***&a=b"),
-            ("u:p@h", "u:***@h"),
+            ("amqp://u:p?x/y#z@h:1/v", "amqp://u:***@h:1/v"),
+            ("mongodb://u:p?w=1@h/?w=1", "mongodb://u:***@h/?w=1"),
+            ("u:p@h", "***"),
+            ("p", "***"),
         ] {
             let uri = SecretUri::from(uri);
 

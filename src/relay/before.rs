@@ -7,6 +7,7 @@ use bson::{Bson, Timestamp};
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
+use crate::partition;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
@@ -24,6 +25,18 @@ pub(super) struct Before {
     pub(super) unstamped: HashMap<LaneKey, Option<Timestamp>>,
     pub(super) blocked: HashSet<LaneKey>,
     complete: bool,
+}
+
+impl Before {
+    /// How many keys of these partitions the dead block; beyond [`BLOCKED`], of those read.
+    pub(super) fn blocked_within(&self, owned: &[u8]) -> usize {
+        let is_ours = |lane: &&LaneKey| match lane {
+            LaneKey::Keyed(key) => owned.contains(&partition::of_key(key)),
+            // Nothing is ever behind it.
+            LaneKey::Single(_) => false,
+        };
+        self.blocked.iter().filter(is_ours).count()
+    }
 }
 
 impl<S: Sink> Shared<S> {

@@ -51,11 +51,12 @@ impl Gate {
         *self.state.borrow() == State::Open
     }
 
-    /// Why it is shut; `None` while it is open or before the first probe.
+    /// Why it is shut; `None` while it is open.
     pub fn trouble(&self) -> Option<SinkDown> {
         match &*self.state.borrow() {
+            State::New => Some(SinkDown::new("not reached yet")),
             State::Shut(down) => Some(down.clone()),
-            State::New | State::Open => None,
+            State::Open => None,
         }
     }
 

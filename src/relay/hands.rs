@@ -22,7 +22,7 @@ const PASSED_OVER_IN_ONE: usize = 10 * PASSED_OVER;
 /// Waits that are remembered at most, some 20 MB; one that is forgotten is met and noted again.
 const REMEMBERED: usize = 100_000;
 
-/// Why a lane that has something pending is not being delivered.
+/// Why what a key has, or comes into it, is not being delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HoldReason {
     /// Its head is not due yet: backoff after a failure, or the producer's `visibleAt`.
@@ -33,11 +33,15 @@ pub enum HoldReason {
     SinkPaused,
     /// Its head goes alone, and another one is going alone at the moment.
     Suspect,
+    /// A dead record of its own blocks it (`on_dead = "block"`), whether or not anything waits
+    /// behind that as yet.
+    Blocked,
 }
 
 impl HoldReason {
     /// All reasons, for the metrics.
-    pub const ALL: [Self; 4] = [Self::NotDue, Self::Leased, Self::SinkPaused, Self::Suspect];
+    pub const ALL: [Self; 5] =
+        [Self::NotDue, Self::Leased, Self::SinkPaused, Self::Suspect, Self::Blocked];
 
     /// The label in `postrider_keys_held`.
     pub fn as_str(self) -> &'static str {
@@ -46,6 +50,7 @@ impl HoldReason {
             Self::Leased => "leased",
             Self::SinkPaused => "sink_paused",
             Self::Suspect => "suspect",
+            Self::Blocked => "blocked",
         }
     }
 }
@@ -70,6 +75,8 @@ struct Book {
     /// No wait ends before.
     next_due: Option<Instant>,
     openings: Openings,
+    /// How many keys the dead block: read anew with every page, so that it need not know which.
+    blocked: usize,
 }
 
 /// How often some sink came up: what was found paused before the latest time may not be so now.
@@ -241,6 +248,11 @@ impl Hands {
         any
     }
 
+    /// Notes how many keys a rotation found blocked by their dead.
+    pub fn note_blocked(&self, count: usize) {
+        self.book().blocked = count;
+    }
+
     /// The keys that a page from there on need not show: whole partitions of them.
     pub fn passed_over(&self, from: &Position) -> PassOver {
         let book = self.book();
@@ -272,6 +284,7 @@ impl Hands {
             *counts.entry(wait.reason).or_default() += 1;
         }
         counts.insert(HoldReason::Suspect, book.suspects.len());
+        counts.insert(HoldReason::Blocked, book.blocked);
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }

@@ -142,6 +142,7 @@ impl<S: Sink> Shared<S> {
         let mut seen = Seen { repairs, spent, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
+                self.hands.note_blocked(before.blocked_within(owned));
                 let blocked: Vec<Bson> = before.blocked.iter().filter_map(key_of).collect();
                 let mut from = from;
                 let (records, before) = loop {

@@ -22,17 +22,18 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Crates of which nothing but errors is logged, whatever the level: below they show messages
-/// and credentials, byte by byte.
-const QUIET: [&str; 3] = ["lapin", "amq_protocol", "mongodb"];
+/// Crates that say nothing here, whatever the level. What goes wrong in them reaches their sink,
+/// which says it once and not at every try; below errors they show messages and credentials,
+/// byte by byte.
+const SILENT: [&str; 2] = ["lapin", "amq_protocol"];
 
-/// Here `lapin` shows each returned message.
-const RETURNED: &str = "lapin::returned_messages";
+/// A crate of which nothing but errors is logged, for the same sake.
+const QUIET: &str = "mongodb";
 
 fn is_fit_to_print(metadata: &Metadata<'_>) -> bool {
-    let target = metadata.target();
-    let of = |name: &&str| target.split("::").next() == Some(name);
-    !QUIET.iter().any(of) || (*metadata.level() == Level::ERROR && target != RETURNED)
+    let of = metadata.target().split("::").next().unwrap_or_default();
+    let silent = SILENT.iter().any(|name| of.starts_with(name));
+    !silent && (of != QUIET || *metadata.level() == Level::ERROR)
 }
 
 /// Whether a level is one, or a filter of `tracing`.

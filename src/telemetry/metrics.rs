@@ -21,7 +21,7 @@ pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
 pub const STORE_UP: &str = "postrider_store_up";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
-/// Keys with something pending that must wait.
+/// Keys whose records must wait.
 pub const KEYS_HELD: &str = "postrider_keys_held";
 /// Records repaired.
 pub const REPAIRED: &str = "postrider_records_repaired_total";
@@ -92,7 +92,7 @@ fn describe() {
     describe_gauge!(PARTITIONS_OWNED, "Partitions that this instance delivers.");
     describe_gauge!(STORE_UP, "1 while MongoDB answers, else 0.");
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
-    describe_gauge!(KEYS_HELD, "Keys with pending records that must wait, by reason.");
+    describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");
     describe_counter!(
         REPAIRED,
         "Records that were given what their producer left out, by what it was."

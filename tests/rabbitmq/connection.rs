@@ -145,7 +145,7 @@ async fn a_connection_whose_half_has_ended_is_lost() {
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     sink.publish(message("before", "", QUEUE)).await.unwrap();
 
-    proxy.half_close();
+    proxy.half_close_answers();
 
     // Nobody publishes: it is found out all the same.
     tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();

@@ -18,6 +18,7 @@ pub mod payloads;
 pub mod peer;
 pub mod process;
 pub mod producers;
+pub mod prometheus;
 pub mod proxy;
 pub mod publish;
 pub mod queue;

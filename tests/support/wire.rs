@@ -1,8 +1,8 @@
 //! A wire (a TCP proxy) between a sink and its broker, which ends, delays or holds what passes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,8 +30,10 @@ struct Shared {
     rules: watch::Sender<Rules>,
     /// Rises when every connection is to be cut.
     cuts: watch::Sender<u64>,
-    /// The same for what the broker says, while it goes on being heard.
-    half_cuts: watch::Sender<u64>,
+    /// The same for one direction, while the other goes on.
+    half_cuts: watch::Sender<(Direction, u64)>,
+    /// Who sends this brings all connections down; nothing where it is empty.
+    cut_at: Mutex<Vec<u8>>,
     accepted: AtomicUsize,
     sent: AtomicUsize,
 }
@@ -63,9 +65,10 @@ impl Wire {
             delay: Duration::ZERO,
         });
         let (cuts, _) = watch::channel(0);
-        let (half_cuts, _) = watch::channel(0);
+        let (half_cuts, _) = watch::channel((Direction::Answer, 0));
         let (accepted, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { rules, cuts, half_cuts, accepted, sent });
+        let shared =
+            Arc::new(Shared { rules, cuts, half_cuts, cut_at: Mutex::default(), accepted, sent });
         let accepting = tokio::spawn(accept(listener, broker, shared.clone()));
         Self { address, shared, accepting }
     }
@@ -89,9 +92,26 @@ impl Wire {
         self.shared.cuts.send_modify(|count| *count += 1);
     }
 
+    /// Cuts every connection whenever a client sends this text, before the broker has it.
+    pub fn cut_at(&self, text: &str) {
+        *self.shared.cut_at.lock().unwrap() = text.as_bytes().to_vec();
+    }
+
     /// Ends what the broker says on every connection, and lets it hear on.
-    pub fn half_close(&self) {
-        self.shared.half_cuts.send_modify(|count| *count += 1);
+    pub fn half_close_answers(&self) {
+        self.half_close(Direction::Answer);
+    }
+
+    /// Ends what the broker hears on every connection, and lets it speak on.
+    pub fn half_close_requests(&self) {
+        self.half_close(Direction::Request);
+    }
+
+    fn half_close(&self, direction: Direction) {
+        self.shared.half_cuts.send_modify(|(which, count)| {
+            *which = direction;
+            *count += 1;
+        });
     }
 
     /// Whether new connections are ended at once.
@@ -159,6 +179,30 @@ impl Direction {
     }
 }
 
+/// Resolves when this direction is to end.
+async fn half_cut(half_cuts: &mut watch::Receiver<(Direction, u64)>, direction: Direction) {
+    // The sender outlives every connection.
+    while half_cuts.changed().await.is_ok() {
+        if half_cuts.borrow_and_update().0 == direction {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// Whether what was sent so far (its end is in `line`) and now holds the text to cut at.
+    fn is_cut_at(&self, line: &mut Vec<u8>, sent: &[u8]) -> bool {
+        let text = self.cut_at.lock().unwrap();
+        if text.is_empty() {
+            return false;
+        }
+        line.extend(sent);
+        let found = line.windows(text.len()).any(|window| window == text.as_slice());
+        line.drain(..line.len().saturating_sub(text.len() - 1));
+        found
+    }
+}
+
 /// Carries one direction until it ends, then ends it on the other side.
 async fn pump(
     mut from: OwnedReadHalf,
@@ -169,9 +213,14 @@ async fn pump(
     let (under_way, mut arriving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let reading = async move {
         let mut buffer = vec![0; 1 << 16];
+        let mut line = Vec::new();
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             if direction == Direction::Request {
                 shared.sent.fetch_add(count, Ordering::SeqCst);
+                if shared.is_cut_at(&mut line, &buffer[..count]) {
+                    shared.cuts.send_modify(|count| *count += 1);
+                    break;
+                }
             }
             let at = Instant::now() + shared.rules.borrow().delay;
             if under_way.send((at, buffer[..count].to_vec())).is_err() {
@@ -187,14 +236,16 @@ async fn pump(
                 // The sender outlives every connection.
                 let _ = rules.wait_for(|rules| direction.passes(rules)).await;
                 if to.write_all(&bytes).await.is_err() {
-                    break;
+                    return;
                 }
             }
+            // The end is held like all that came before it.
+            let _ = rules.wait_for(|rules| direction.passes(rules)).await;
         };
         let mut half_cuts = shared.half_cuts.subscribe();
         tokio::select! {
             () = carrying => {}
-            _ = half_cuts.changed(), if direction == Direction::Answer => {}
+            () = half_cut(&mut half_cuts, direction) => {}
         }
         let _ = to.shutdown().await;
     };

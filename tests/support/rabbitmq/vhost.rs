@@ -49,8 +49,32 @@ impl Vhost {
     pub async fn add_user(&self, user: &str, write: &str) {
         let who = json!({ "password": PASSWORD, "tags": "" });
         self.call(Method::PUT, &format!("users/{user}"), who).await;
+        self.permit(user, write).await;
+    }
+
+    async fn permit(&self, user: &str, write: &str) {
         let may = json!({ "configure": ".*", "write": write, "read": ".*" });
         self.call(Method::PUT, &format!("permissions/{}/{user}", self.name), may).await;
+    }
+
+    /// Gives a user another password; who is connected stays so.
+    pub async fn set_password(&self, user: &str, password: &str) {
+        let who = json!({ "password": password, "tags": "" });
+        self.call(Method::PUT, &format!("users/{user}"), who).await;
+    }
+
+    /// Deletes it with all that it has, and goes on.
+    pub async fn delete(&self) {
+        self.call(Method::DELETE, &format!("vhosts/{}", self.name), Value::Null).await;
+    }
+
+    /// Makes it again after [`delete`](Self::delete). Its user may use it when `furnish` is done.
+    pub async fn make_again(&self, furnish: impl AsyncFnOnce(&Hand)) -> Hand {
+        self.call(Method::PUT, &format!("vhosts/{}", self.name), json!({})).await;
+        self.permit("guest", ".*").await;
+        furnish(&Hand::on(&self.uri_of("guest", "guest")).await).await;
+        self.permit(&self.name, ".*").await;
+        self.hand().await
     }
 
     /// A hand on this vhost.
@@ -69,9 +93,18 @@ impl Vhost {
 
     /// The connections to the vhost that the broker lists: some seconds after they were opened.
     pub async fn connections(&self) -> Vec<String> {
+        self.connections_with("vhost", &self.name).await
+    }
+
+    /// The same of one user.
+    pub async fn connections_of(&self, user: &str) -> Vec<String> {
+        self.connections_with("user", user).await
+    }
+
+    async fn connections_with(&self, field: &str, value: &str) -> Vec<String> {
         let listed = self.call(Method::GET, "connections", Value::Null).await;
         let listed = listed.as_array().unwrap().iter();
-        let ours = listed.filter(|connection| connection["vhost"] == self.name.as_str());
+        let ours = listed.filter(|connection| connection[field] == value);
         ours.map(|connection| connection["name"].as_str().unwrap().to_owned()).collect()
     }
 
@@ -85,7 +118,7 @@ impl Vhost {
 
     /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
     pub async fn drop(self) {
-        self.call(Method::DELETE, &format!("vhosts/{}", self.name), Value::Null).await;
+        self.delete().await;
         self.call(Method::DELETE, &format!("users/{}", self.name), Value::Null).await;
     }
 

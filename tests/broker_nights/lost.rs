@@ -1,0 +1,193 @@
+//! A connection that is lost before the confirm: uncharged, sent again with the same id; who
+//! loses it alone is charged.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bson::doc;
+use futures_util::future::join_all;
+
+use crate::night::{
+    Night, RABBIT_UP, all_settled, many, no_errors, to, told, until_down, until_well, went_well,
+};
+use crate::page::{Settled, is_whole_and_clean};
+use crate::support::outbox::eventually;
+use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::{address, at};
+use crate::support::wire::Wire;
+
+const COUNT: usize = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Loss {
+    Cut,
+    /// The broker is heard no more, and hears on.
+    AnswersEnd,
+    /// The other way round: nothing arrives.
+    RequestsEnd,
+    Frozen,
+    /// Everything arrives, and too late.
+    Delayed,
+}
+
+/// Takes messages until there were so many; their ids.
+async fn take(hand: &Hand, count: usize) -> Vec<String> {
+    let found = tokio::sync::Mutex::new(Vec::new());
+    eventually("messages in the queue", async || {
+        let mut found = found.lock().await;
+        found.extend(hand.take_ids("taken").await);
+        found.len() >= count
+    })
+    .await;
+    found.into_inner()
+}
+
+async fn night_of(loss: Loss) {
+    let night = Night::new().await;
+    let (outbox, hand) = (&night.outbox, &night.hand);
+    hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    // One charge would kill.
+    let postrider = night.start(&uri, &["relay.max_attempts=1"]).await;
+    outbox.insert([to("taken", "before", "before")]).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    assert_eq!(take(hand, 1).await, ["before"]);
+
+    let records = many("taken", "lost", COUNT);
+    let ids: BTreeSet<String> =
+        records.iter().map(|record| record.get_str("_id").unwrap().to_owned()).collect();
+    let mut arrived = Vec::new();
+    match loss {
+        Loss::Cut | Loss::AnswersEnd => {
+            wire.hold_answers(true);
+            outbox.insert(records).await;
+            arrived = take(hand, COUNT).await;
+            wire.refuse(true);
+            match loss {
+                Loss::Cut => wire.cut(),
+                _ => wire.half_close_answers(),
+            }
+            until_down(&postrider, "rabbit").await;
+            wire.refuse(false);
+            wire.hold_answers(false);
+        }
+        Loss::RequestsEnd => {
+            // Else it would hear that the broker has heard the end.
+            wire.hold_answers(true);
+            wire.half_close_requests();
+            outbox.insert(records).await;
+            until_down(&postrider, "rabbit").await;
+            wire.hold_answers(false);
+        }
+        Loss::Frozen => {
+            wire.freeze(true);
+            outbox.insert(records).await;
+            until_down(&postrider, "rabbit").await;
+            wire.freeze(false);
+        }
+        Loss::Delayed => {
+            wire.delay(Duration::from_millis(700));
+            outbox.insert(records).await;
+            until_down(&postrider, "rabbit").await;
+            wire.delay(Duration::ZERO);
+        }
+    }
+    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
+    until_well(&postrider).await;
+
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "{loss:?}: {done:#?}");
+    if arrived.is_empty() {
+        arrived = take(hand, COUNT).await;
+    } else {
+        let first: BTreeSet<String> = arrived.iter().cloned().collect();
+        assert_eq!(first, ids, "{loss:?}");
+        let again: BTreeSet<String> = take(hand, COUNT).await.into_iter().collect();
+        assert_eq!(again, ids, "{loss:?}: each again, by the same id");
+    }
+    assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), ids, "{loss:?}");
+    assert_eq!(told(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
+    no_errors(&postrider);
+    let settled = Settled { released: COUNT as u64..=u64::MAX, ..Settled::done(COUNT as u64 + 1) };
+    is_whole_and_clean(&postrider, &["rabbit"], settled).await;
+    night.end(postrider).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_under_way_when_a_connection_is_lost_is_sent_again_uncharged() {
+    let losses = [Loss::Cut, Loss::AnswersEnd, Loss::RequestsEnd, Loss::Frozen, Loss::Delayed];
+
+    join_all(losses.map(night_of)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_dies_alone() {
+    let night = Night::new().await;
+    let (outbox, hand) = (&night.outbox, &night.hand);
+    hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    wire.cut_at("p0ison");
+    outbox.insert([to("taken", "p0ison", "k"), to("taken", "behind", "k")]).await;
+    outbox.insert(many("taken", "other", COUNT)).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let postrider = night.start(&uri, &["relay.max_attempts=2"]).await;
+
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
+    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
+    until_well(&postrider).await;
+
+    let (done, dead) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
+    assert_eq!(dead.len(), 1);
+    let reason = dead[0].get_str("deadReason").unwrap();
+    let words = "attempts exhausted: 2 deliveries failed, the last one with: ";
+    assert!(reason.starts_with(words) && reason.contains("connection"), "{reason}");
+    assert_eq!(dead[0].get_i32("attempt").unwrap(), 2);
+    assert!(
+        dead[0].get_datetime("deadAt").unwrap()
+            <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
+    );
+    // Twice in company and twice alone.
+    assert_eq!((wire.accepted(), told(&postrider)), (5, (4, 5)), "{}", postrider.stderr());
+    let arrived: BTreeSet<String> = take(hand, COUNT + 1).await.into_iter().collect();
+    assert_eq!(arrived.len(), COUNT + 1);
+    no_errors(&postrider);
+    let settled = Settled { retry: 1, dead: 1, ..Settled::done(COUNT as u64 + 1) };
+    is_whole_and_clean(&postrider, &["rabbit"], settled).await;
+    night.end(postrider).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_is_down_is_probed_from_half_a_second_on_up_to_probe_max() {
+    let night = Night::new().await;
+    night.hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let more = ["relay.max_attempts=1", "relay.probe_max=1500ms"];
+    let postrider = night.start(&uri, &more).await;
+    wire.refuse(true);
+    wire.cut();
+
+    let mut probes = Vec::new();
+    for count in 2..=6 {
+        eventually("a probe", async || wire.accepted() >= count).await;
+        probes.push(Instant::now());
+    }
+    night.outbox.insert(many("taken", "waits", COUNT)).await;
+    let pauses: Vec<Duration> = probes.windows(2).map(|two| two[1] - two[0]).collect();
+    until_down(&postrider, "rabbit").await;
+    wire.refuse(false);
+
+    for (pause, expected) in pauses.iter().zip([500, 1_000, 1_500, 1_500]) {
+        let expected = Duration::from_millis(expected);
+        let is_right = *pause > expected.mul_f64(0.9) && *pause < expected + expected / 2;
+        assert!(is_right, "{pauses:?}");
+    }
+    postrider.until_metric(RABBIT_UP, |up| up == 1.0).await;
+    night.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
+    assert!(all_settled(&night.outbox).await.0.iter().all(went_well));
+    assert_eq!(told(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
+    is_whole_and_clean(&postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
+    night.end(postrider).await;
+}
