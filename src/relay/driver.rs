@@ -322,7 +322,7 @@ impl<S: Sink> Driver<S> {
                 sampled = sample => sampled,
             };
             match sampled {
-                Ok(()) => return self.shared.metrics.store_up(true),
+                Ok(()) => return,
                 Err(error) => self.on_store_error(&error),
             }
             tokio::select! {
@@ -461,7 +461,6 @@ impl<S: Sink> Driver<S> {
         if self.store_pause.take().is_some() {
             info!("MongoDB answers again: taking goes on");
         }
-        self.shared.metrics.store_up(true);
         for record in std::mem::take(&mut seen.suspects) {
             self.send_alone(record);
         }
@@ -522,7 +521,6 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
-        self.shared.metrics.store_up(false);
         let pause = match self.store_pause {
             None => {
                 let error = crate::telemetry::chain(error);
