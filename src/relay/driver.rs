@@ -29,11 +29,12 @@ use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
+use crate::relay::take::Leased;
 use crate::relay::wake::Wake;
 use crate::relay::{dead_letter, housekeeping, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
-use crate::store::{ServerClock, StoreError};
+use crate::store::{ServerClock, StoreError, Trouble};
 
 /// The shortest pause between two looks that are not full. Doubled while nothing is found,
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
@@ -107,8 +108,7 @@ pub struct Relay<S> {
 enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
-    /// Which lanes hold something now.
-    Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    Leased(Result<Leased, StoreError>),
     /// One that went alone, if it came to that.
     Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
     Ended(Arc<Lane>, LaneEnd),
@@ -142,6 +142,7 @@ impl<S: Sink> Relay<S> {
             hands: Hands::default(),
             losses: Losses::default(),
             leases: Leases::default(),
+            settling: Trouble::default(),
             turns: Turns::default(),
             in_hand: Load::default(),
             publishing: AtomicUsize::new(0),
@@ -195,9 +196,10 @@ impl<S: Sink> Relay<S> {
             let _ = tokio::time::timeout(FAREWELL, outlet.sink.close()).await;
         }
         self.settler.abort();
-        drained.unwrap_or_else(|_| {
-            let in_hand = shared.in_hand.records();
-            Err(RelayError::NotDone { in_hand })
+        drained.unwrap_or_else(|_| match shared.in_hand.records() {
+            // A look that MongoDB does not answer holds nothing.
+            0 => Ok(()),
+            in_hand => Err(RelayError::NotDone { in_hand }),
         })
     }
 }
@@ -301,8 +303,8 @@ impl<S: Sink> Driver<S> {
                     match event {
                         // Seen or leased while the stop came: the lanes give everything back.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
-                        Event::Leased(Ok(lanes)) => {
-                            lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                        Event::Leased(Ok(leased)) => {
+                            leased.lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         _ => {}
                     }
@@ -412,15 +414,24 @@ impl<S: Sink> Driver<S> {
                     Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Leased(lanes) => {
+            Event::Leased(leased) => {
                 self.leasing -= 1;
-                match lanes {
-                    Ok(lanes) => lanes.into_iter().for_each(|lane| self.start_lane(lane)),
+                match leased {
+                    Ok(Leased { lanes, put_off }) => {
+                        match put_off {
+                            Some(error) => self.on_store_error(&error),
+                            None => self.on_store_well(),
+                        }
+                        lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                    }
                     Err(error) => self.on_store_error(&error),
                 }
             }
             Event::Alone(went) => match went {
-                Ok(Some((lane, end))) => self.on_lane_end(&lane, &end),
+                Ok(Some((lane, end))) => {
+                    self.on_store_well();
+                    self.on_lane_end(&lane, &end);
+                }
                 Ok(None) => {}
                 Err(error) => self.on_store_error(&error),
             },
@@ -458,8 +469,8 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_seen(&mut self, mut seen: Seen) {
-        if self.store_pause.take().is_some() {
-            info!("MongoDB answers again: taking goes on");
+        if !seen.wants_lease() && seen.suspects.is_empty() {
+            self.on_store_well();
         }
         for record in std::mem::take(&mut seen.suspects) {
             self.send_alone(record);
@@ -518,6 +529,14 @@ impl<S: Sink> Driver<S> {
         self.shared.metrics.partitions_owned(self.owned.borrow().len());
         self.next_rotation = Instant::now();
         self.pause = SHORTEST_PAUSE;
+    }
+
+    /// A take succeeded, or found nothing to lease. (What can be read and not leased is no end of
+    /// the trouble.)
+    fn on_store_well(&mut self) {
+        if self.store_pause.take().is_some() {
+            info!("MongoDB answers again: taking goes on");
+        }
     }
 
     fn on_store_error(&mut self, error: &StoreError) {

@@ -8,7 +8,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod log;
+mod majority;
 mod silence;
+mod stop;
 
 use support::outbox::mongodb_uri;
 use support::queue::host_of;
