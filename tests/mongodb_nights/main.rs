@@ -8,8 +8,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod disk;
 mod log;
 mod majority;
+mod minute;
+mod point;
+mod process;
 mod silence;
 mod stop;
 
