@@ -41,6 +41,7 @@ async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its
         assert!(ended.stderr.contains(told), "{ended}");
         door.open();
         let mut next = start(&outbox, &door);
+        next.until_ready().await;
         outbox.until_count(doc! { "status": "done" }, 3).await;
         let charged = outbox.count(doc! { "attempt": { "$gt": 2 } }).await;
         assert_eq!(charged, 0, "the lease that ended, and the delivery after it");
