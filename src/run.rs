@@ -34,6 +34,7 @@ use crate::sink::stdout::Stdout;
 use crate::store::connect::{self, Topology};
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
+use crate::telemetry::metrics::store_up;
 
 /// Pauses between two tries to reach MongoDB at start, from and to.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -126,8 +127,9 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     );
     if plan.relay_enabled {
         // Counters are there from the start, however long MongoDB is waited for.
-        RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str)).store_up(false);
+        RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
+    store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
         until_schema(plan, &collections, health).await?;
@@ -175,7 +177,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     let inspector = Inspector::new(collections);
     let counting = async {
         match counts_here {
-            true => survey(inspector).await,
+            true => survey(inspector, heartbeat.pulse()).await,
             false => std::future::pending().await,
         }
     };

@@ -171,9 +171,15 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     assert_eq!(postrider.readyz().await.0, 200, "a broker is no reason to be taken out");
     to_broker.open();
     scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
+    let age = "postrider_oldest_pending_age_seconds";
+    scraped.until(age, &[(&[], 0.0)]).await;
     to_mongodb.shut();
     scraped.until("postrider_store_up", &[(&[], 0.0)]).await;
     scraped.until("postrider_partitions_owned", &[(&[], 0.0)]).await;
+    scraped.until("postrider_outbox_records", &[]).await;
+    scraped.until(age, &[]).await;
+    let (content, said) = promtool(&postrider.get("/metrics").await.1);
+    assert!(content, "{said}");
     let (status, report) = postrider.readyz().await;
     let (live, _) = postrider.get("/livez").await;
     to_mongodb.open();
@@ -182,6 +188,7 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     assert_eq!(live, 200);
     scraped.until("postrider_store_up", &[(&[], 1.0)]).await;
     scraped.until("postrider_partitions_owned", &[(&[], 256.0)]).await;
+    scraped.until(age, &[(&[], 0.0)]).await;
     postrider.until_report("all well", all_well).await;
     postrider.stop().await;
     queue.delete().await;

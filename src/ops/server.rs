@@ -94,6 +94,6 @@ async fn readyz(State(context): State<Context>) -> impl IntoResponse {
 
 async fn page(State(context): State<Context>) -> impl IntoResponse {
     // Histograms are drained as they are rendered, or by `upkeep` where nobody scrapes.
-    let page = context.metrics.render();
+    let page = crate::telemetry::metrics::page(&context.metrics);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }

@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
+use tokio::sync::watch;
 use tracing::debug;
 
 use crate::outbox::inspect::Inspector;
+use crate::partition::heartbeat::Pulse;
+use crate::store::StoreError;
 use crate::telemetry::chain;
-use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS};
+use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS, UNKNOWN};
 
 /// The shortest pause between two counts.
 const SHORTEST: Duration = Duration::from_secs(15);
@@ -15,46 +18,101 @@ const SHORTEST: Duration = Duration::from_secs(15);
 /// A count takes at most this share of the time: one part in a hundred.
 const COST: u32 = 100;
 
+/// What [`Inspector::backlog`] counts.
+const BACKLOG: [&str; 3] = ["pending", "scheduled", "dead"];
+
 /// Keeps the gauges of the outbox, for ever. Only the owner of the lowest partition calls it,
 /// so that a fleet counts once.
-pub async fn survey(inspector: Inspector) {
-    let mut backlog_due = Instant::now();
-    let mut invalid_due = Instant::now();
-    loop {
-        if backlog_due <= Instant::now() {
-            let started = Instant::now();
-            backlog(&inspector).await;
-            backlog_due = Instant::now() + pause(started.elapsed());
+///
+/// While MongoDB is away the gauges are too: what was counted before is not known any more.
+pub async fn survey(inspector: Inspector, mut pulse: watch::Receiver<Pulse>) {
+    let mut counts = Counts { backlog_due: Instant::now(), invalid_due: Instant::now() };
+    // The heartbeat ends with the process, and this with it.
+    while pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok() {
+        tokio::select! {
+            () = counts.keep(&inspector) => {}
+            _ = pulse.wait_for(|pulse| *pulse != Pulse::Alive) => counts.forget(),
         }
-        // Apart: it reads delivered records too, and so costs more each day.
-        if invalid_due <= Instant::now() {
-            let started = Instant::now();
-            match inspector.invalid().await {
-                Ok(count) => gauge!(OUTBOX_RECORDS, "status" => "invalid").set(count as f64),
-                Err(error) => debug!(error = chain(&error), "invalid records were not counted"),
+    }
+    std::future::pending().await
+}
+
+/// When each is due.
+struct Counts {
+    backlog_due: Instant,
+    invalid_due: Instant,
+}
+
+impl Counts {
+    async fn keep(&mut self, inspector: &Inspector) {
+        loop {
+            if self.backlog_due <= Instant::now() {
+                let started = Instant::now();
+                backlog(inspector).await;
+                self.backlog_due = Instant::now() + pause(started.elapsed());
             }
-            invalid_due = Instant::now() + pause(started.elapsed());
+            // Apart: it reads delivered records too, and so costs more each day.
+            if self.invalid_due <= Instant::now() {
+                let started = Instant::now();
+                invalid(inspector).await;
+                self.invalid_due = Instant::now() + pause(started.elapsed());
+            }
+            tokio::time::sleep_until(self.backlog_due.min(self.invalid_due).into()).await;
         }
-        tokio::time::sleep_until(backlog_due.min(invalid_due).into()).await;
+    }
+
+    /// Nothing is known now, and is to be soon after MongoDB is back, whatever it costs.
+    fn forget(&mut self) {
+        forget_backlog();
+        forget_invalid();
+        let soon = Instant::now() + SHORTEST;
+        self.backlog_due = self.backlog_due.min(soon);
+        self.invalid_due = self.invalid_due.min(soon);
     }
 }
 
 async fn backlog(inspector: &Inspector) {
     match inspector.backlog().await {
         Ok(backlog) => {
-            let counts = [
-                ("pending", backlog.pending),
-                ("scheduled", backlog.scheduled),
-                ("dead", backlog.dead),
-            ];
-            for (status, count) in counts {
-                gauge!(OUTBOX_RECORDS, "status" => status).set(count as f64);
+            let counts = [backlog.pending, backlog.scheduled, backlog.dead];
+            for (status, count) in BACKLOG.into_iter().zip(counts) {
+                records(status, count as f64);
             }
             let age = backlog.oldest_pending.unwrap_or_default();
             gauge!(OLDEST_PENDING).set(age.as_secs_f64());
         }
-        Err(error) => debug!(error = chain(&error), "records were not counted"),
+        Err(error) => {
+            not_counted(&error);
+            forget_backlog();
+        }
     }
+}
+
+async fn invalid(inspector: &Inspector) {
+    match inspector.invalid().await {
+        Ok(count) => records("invalid", count as f64),
+        Err(error) => {
+            not_counted(&error);
+            forget_invalid();
+        }
+    }
+}
+
+fn not_counted(error: &StoreError) {
+    debug!(error = chain(error), "records were not counted");
+}
+
+fn forget_backlog() {
+    BACKLOG.into_iter().for_each(|status| records(status, UNKNOWN));
+    gauge!(OLDEST_PENDING).set(UNKNOWN);
+}
+
+fn forget_invalid() {
+    records("invalid", UNKNOWN);
+}
+
+fn records(status: &'static str, count: f64) {
+    gauge!(OUTBOX_RECORDS, "status" => status).set(count);
 }
 
 fn pause(cost: Duration) -> Duration {

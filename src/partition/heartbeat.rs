@@ -18,6 +18,7 @@ use crate::outbox::collections::{Collections, names};
 use crate::store::connect::primary;
 use crate::store::{StoreError, within};
 use crate::telemetry::chain;
+use crate::telemetry::metrics::store_up;
 
 /// What signing off may take: peers notice a missing instance all the same.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -84,6 +85,7 @@ impl Heartbeat {
     }
 
     fn note(&self, now: Pulse) {
+        store_up(now == Pulse::Alive);
         self.pulse.send_if_modified(|pulse| {
             // One line per change of state, not per try.
             match (&*pulse, &now) {

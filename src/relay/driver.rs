@@ -30,11 +30,12 @@ use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
+use crate::relay::take::Leased;
 use crate::relay::wake::Wake;
 use crate::relay::{dead_letter, housekeeping, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
-use crate::store::{ServerClock, StoreError};
+use crate::store::{ServerClock, StoreError, Trouble};
 
 /// The shortest pause between two looks that are not full. Doubled while nothing is found,
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
@@ -114,8 +115,7 @@ pub struct Relay<S> {
 enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
-    /// Which lanes hold something now.
-    Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    Leased(Result<Leased, StoreError>),
     /// One that went alone, if it came to that.
     Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
     Ended(Arc<Lane>, LaneEnd),
@@ -149,6 +149,7 @@ impl<S: Sink> Relay<S> {
             hands: Hands::default(),
             losses: Losses::default(),
             leases: Leases::default(),
+            settling: Trouble::default(),
             turns: Turns::default(),
             in_hand: Load::default(),
             publishing: AtomicUsize::new(0),
@@ -204,6 +205,7 @@ impl<S: Sink> Relay<S> {
         drained.unwrap_or_else(|_| {
             let in_hand = shared.in_hand.records();
             if in_hand == 0 {
+                // What MongoDB has not answered holds nothing.
                 return Ok(());
             }
             let some = shared.hands.some_in_hand(NAMED);
@@ -313,8 +315,8 @@ impl<S: Sink> Driver<S> {
                         // Seen while the stop came: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
                         // Leased while the stop came: the lanes give everything back.
-                        Event::Leased(Ok(lanes)) => {
-                            lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                        Event::Leased(Ok(leased)) => {
+                            leased.lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         _ => {}
                     }
@@ -334,7 +336,7 @@ impl<S: Sink> Driver<S> {
                 sampled = sample => sampled,
             };
             match sampled {
-                Ok(()) => return self.shared.metrics.store_up(true),
+                Ok(()) => return,
                 Err(error) => self.on_store_error(&error),
             }
             tokio::select! {
@@ -436,15 +438,24 @@ impl<S: Sink> Driver<S> {
                     Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Leased(lanes) => {
+            Event::Leased(leased) => {
                 self.leasing -= 1;
-                match lanes {
-                    Ok(lanes) => lanes.into_iter().for_each(|lane| self.start_lane(lane)),
+                match leased {
+                    Ok(Leased { lanes, put_off }) => {
+                        match put_off {
+                            Some(error) => self.on_store_error(&error),
+                            None => self.on_store_well(),
+                        }
+                        lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                    }
                     Err(error) => self.on_store_error(&error),
                 }
             }
             Event::Alone(went) => match went {
-                Ok(Some((lane, end))) => self.on_lane_end(&lane, &end),
+                Ok(Some((lane, end))) => {
+                    self.on_store_well();
+                    self.on_lane_end(&lane, &end);
+                }
                 Ok(None) => {}
                 Err(error) => self.on_store_error(&error),
             },
@@ -482,10 +493,9 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_seen(&mut self, mut seen: Seen) {
-        if self.store_pause.take().is_some() {
-            info!("MongoDB answers again: taking goes on");
+        if !seen.wants_lease() && seen.suspects.is_empty() {
+            self.on_store_well();
         }
-        self.shared.metrics.store_up(true);
         for record in std::mem::take(&mut seen.suspects) {
             self.send_alone(record);
         }
@@ -545,8 +555,15 @@ impl<S: Sink> Driver<S> {
         self.pause = SHORTEST_PAUSE;
     }
 
+    /// A take succeeded, or found nothing to lease. (What can be read and not leased is no end of
+    /// the trouble.)
+    fn on_store_well(&mut self) {
+        if self.store_pause.take().is_some() {
+            info!("MongoDB answers again: taking goes on");
+        }
+    }
+
     fn on_store_error(&mut self, error: &StoreError) {
-        self.shared.metrics.store_up(false);
         let pause = match self.store_pause {
             None => {
                 let error = crate::telemetry::chain(error);

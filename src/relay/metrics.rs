@@ -10,7 +10,7 @@ use crate::outbox::repair::Repaired;
 use crate::relay::hands::HoldReason;
 use crate::telemetry::metrics::{
     DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PARTITIONS_OWNED, PUBLISH_SECONDS, REPAIRED,
-    SETTLED, SINK_UP, STORE_UP,
+    SETTLED, SINK_UP,
 };
 
 /// The label of records that died before a sink was chosen for them.
@@ -77,7 +77,6 @@ pub struct RelayMetrics {
     repaired_seq: Counter,
     repaired_partition: Counter,
     partitions_owned: Gauge,
-    store_up: Gauge,
 }
 
 #[derive(Debug)]
@@ -121,7 +120,6 @@ impl RelayMetrics {
             repaired_seq: repaired("seq"),
             repaired_partition: repaired("partition"),
             partitions_owned: gauge!(PARTITIONS_OWNED),
-            store_up: gauge!(STORE_UP),
         }
     }
 
@@ -152,10 +150,6 @@ impl RelayMetrics {
 
     pub(crate) fn partitions_owned(&self, count: usize) {
         self.partitions_owned.set(count as f64);
-    }
-
-    pub(crate) fn store_up(&self, up: bool) {
-        self.store_up.set(if up { 1.0 } else { 0.0 });
     }
 
     pub(crate) fn held(&self, counts: &[(HoldReason, usize)]) {

@@ -1,18 +1,24 @@
 //! Keeps leases alive while a slow publish needs them.
+//!
+//! All that are due are renewed side by side, and none is waited for longer than a third of the
+//! lease: a connection that has gone silent is to cost no lease, its own included.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use futures_util::future::join_all;
+use tracing::{info, warn};
 
 use crate::ids::RecordId;
 use crate::outbox::lease::Leaser;
-use crate::relay::held::Lease;
+use crate::relay::held::{Lease, Member};
+use crate::store::{StoreError, Trouble};
 
 /// The leases in use.
 #[derive(Debug, Default)]
 pub struct Leases {
     active: Mutex<Vec<Weak<Lease>>>,
+    renewing: Trouble,
 }
 
 impl Leases {
@@ -39,8 +45,29 @@ impl Leases {
             let due = active.iter().filter_map(Weak::upgrade);
             due.filter(|lease| lease.wants_renewal(now)).collect()
         };
-        for lease in due {
-            renew(leaser, &lease).await;
+        join_all(due.iter().map(|lease| self.renew_one(leaser, lease))).await;
+    }
+
+    async fn renew_one(&self, leaser: &Leaser, lease: &Lease) {
+        let members = lease.in_hand();
+        if members.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let limit = leaser.length() / 3;
+        let renewed = tokio::time::timeout(limit, renew(leaser, lease, &members)).await;
+        match renewed.unwrap_or(Err(StoreError::TimedOut { action: "renew a lease", limit })) {
+            Ok(()) => {
+                if self.renewing.succeeded().is_some() {
+                    info!("leases are renewed again");
+                }
+            }
+            Err(error) => {
+                if self.renewing.failed(began) {
+                    let error = crate::telemetry::chain(&error);
+                    warn!(error, "leases are not renewed: they end in their time");
+                }
+            }
         }
     }
 
@@ -50,33 +77,18 @@ impl Leases {
 }
 
 /// Renews one lease; what it no longer holds is marked lost, and its lane stops there.
-async fn renew(leaser: &Leaser, lease: &Arc<Lease>) {
-    let members = lease.in_hand();
+async fn renew(leaser: &Leaser, lease: &Lease, members: &[Arc<Member>]) -> Result<(), StoreError> {
     let ids: Vec<RecordId> = members.iter().map(|member| member.id().clone()).collect();
-    if ids.is_empty() {
-        return;
-    }
     let before_command = Instant::now();
-    let renewed = async {
-        let matched = leaser.renew(lease.id, &ids).await?;
-        if matched == ids.len() as u64 {
-            return Ok(None);
-        }
+    let matched = leaser.renew(lease.id, &ids).await?;
+    if matched < ids.len() as u64 {
         // Fewer: settled in the meantime, or in other hands.
-        leaser.held(lease.id, &ids).await.map(Some)
-    };
-    match renewed.await {
-        Ok(None) => lease.renewed(before_command),
-        Ok(Some(held)) => {
-            for member in members.iter().filter(|member| !held.contains(member.id())) {
-                // Leaves alone whose outcome is already on its way.
-                member.lose();
-            }
-            lease.renewed(before_command);
-        }
-        Err(error) => {
-            let error = crate::telemetry::chain(&error);
-            warn!(error, "a lease was not renewed: it ends in its time");
+        let held = leaser.held(lease.id, &ids).await?;
+        for member in members.iter().filter(|member| !held.contains(member.id())) {
+            // Leaves alone whose outcome is already on its way.
+            member.lose();
         }
     }
+    lease.renewed(before_command);
+    Ok(())
 }

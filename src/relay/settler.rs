@@ -1,7 +1,7 @@
 //! Batches outcomes on their way to MongoDB.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -92,22 +92,21 @@ fn surface(ended: Option<Result<(), tokio::task::JoinError>>) {
 async fn write<S>(shared: Arc<Shared<S>>, settlements: Settlements, items: Vec<Item>) {
     let batch: Vec<Settlement> = items.iter().map(|item| item.settlement.clone()).collect();
     failpoint::hit("relay::before_settle");
-    let mut failures = 0_u32;
     let lost = loop {
+        let began = Instant::now();
         match settlements.write(&batch).await {
             Ok(lost) => break lost,
             Err(error) => {
-                if failures == 0 {
-                    let detail = crate::telemetry::chain(&error);
-                    warn!(records = batch.len(), error = detail, "settling is repeated");
+                if shared.settling.failed(began) {
+                    let error = crate::telemetry::chain(&error);
+                    warn!(error, "settling fails: it is repeated until MongoDB has it");
                 }
-                failures += 1;
                 tokio::time::sleep(AGAIN).await;
             }
         }
     };
-    if failures > 0 {
-        info!(records = batch.len(), failures, "settled at last");
+    if let Some(failures) = shared.settling.succeeded() {
+        info!(failures, "settling goes on");
     }
     failpoint::hit("relay::after_settle");
     for item in items {

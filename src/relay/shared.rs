@@ -24,7 +24,7 @@ use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::settler::Item;
 use crate::routing::Router;
-use crate::store::ServerClock;
+use crate::store::{ServerClock, Trouble};
 
 /// A sink with its gate and its figures.
 #[derive(Debug)]
@@ -60,6 +60,7 @@ pub struct Shared<S> {
     pub losses: Losses,
     /// Leases in use.
     pub leases: Leases,
+    pub(crate) settling: Trouble,
     pub(crate) turns: Turns,
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,

@@ -17,6 +17,15 @@ use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
+/// What the second half of a take achieved.
+#[derive(Debug)]
+pub struct Leased {
+    /// Lanes that hold something now, to be run.
+    pub lanes: Vec<Arc<Lane>>,
+    /// Why repairs and burials were put off, if they were: what was not mended is met again.
+    pub put_off: Option<StoreError>,
+}
+
 impl<S: Sink> Shared<S> {
     /// The second half of a take: repairs, burials, and one lease for all runs. Nothing is
     /// published here; the lanes that come back are to be run. After a stop nothing is leased.
@@ -24,19 +33,15 @@ impl<S: Sink> Shared<S> {
     /// # Errors
     ///
     /// Those of the store. Whatever was leased then waits out its lease.
-    pub async fn lease(&self, seen: Seen) -> Result<Vec<Arc<Lane>>, StoreError> {
+    pub async fn lease(&self, seen: Seen) -> Result<Leased, StoreError> {
         let Seen { claims, repairs, spent, .. } = seen;
         if self.is_stopping() {
             claims.into_iter().for_each(|claim| self.give_up(claim));
-            return Ok(Vec::new());
+            return Ok(Leased { lanes: Vec::new(), put_off: None });
         }
         let lanes = self.lease_claims(claims).await?;
-        if let Err(error) = self.mend(repairs, spent).await {
-            // The lanes hold their leases; what was not mended is met again.
-            let error = crate::telemetry::chain(&error);
-            warn!(error, "repairs are put off");
-        }
-        Ok(lanes)
+        let put_off = self.mend(repairs, spent).await.err();
+        Ok(Leased { lanes, put_off })
     }
 
     async fn mend(&self, repairs: Vec<Record>, spent: Vec<Record>) -> Result<(), StoreError> {

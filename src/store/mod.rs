@@ -4,6 +4,8 @@ pub mod clock;
 pub mod connect;
 pub mod error;
 pub mod limits;
+pub mod trouble;
 
 pub use clock::ServerClock;
 pub use error::{Meaning, StoreError, within};
+pub use trouble::Trouble;

@@ -17,7 +17,7 @@ pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
 /// Partitions that this instance delivers.
 pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
-/// Whether MongoDB answered last.
+/// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
@@ -52,7 +52,22 @@ const PUBLISH_BUCKETS: [f64; 13] =
 const DELIVERY_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0, 36_000.0];
 
-/// Installs the exporter for this process; `render` of what comes back is the page.
+/// The value of a gauge that was known and is so no more: [`page`] leaves it out, since the
+/// exporter forgets no series.
+pub const UNKNOWN: f64 = f64::NAN;
+
+/// The page that a scrape gets.
+pub fn page(metrics: &PrometheusHandle) -> String {
+    let known = |line: &&str| line.starts_with('#') || !line.trim_end().ends_with(" NaN");
+    metrics.render().split_inclusive('\n').filter(known).collect()
+}
+
+/// Whether MongoDB is there: 0 from the start until the first heartbeat.
+pub fn store_up(up: bool) {
+    gauge!(STORE_UP).set(if up { 1.0 } else { 0.0 });
+}
+
+/// Installs the exporter for this process; [`page`] renders what comes back.
 ///
 /// # Errors
 ///
@@ -90,7 +105,7 @@ fn describe() {
         "Age of the oldest pending record, from its seq; 0 when none is pending."
     );
     describe_gauge!(PARTITIONS_OWNED, "Partitions that this instance delivers.");
-    describe_gauge!(STORE_UP, "1 while MongoDB answers, else 0.");
+    describe_gauge!(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0.");
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
     describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");
     describe_counter!(

@@ -52,7 +52,9 @@ impl Stage {
 
     /// The second half.
     pub async fn lease(&self, seen: Seen) -> Vec<Arc<Lane>> {
-        self.shared.lease(seen).await.unwrap()
+        let leased = self.shared.lease(seen).await.unwrap();
+        assert!(leased.put_off.is_none(), "{leased:?}");
+        leased.lanes
     }
 
     /// Delivers what the lanes hold, and strikes their keys off.

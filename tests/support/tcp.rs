@@ -1,6 +1,7 @@
-//! A door on loopback to a server: opened, shut and frozen by the test.
+//! A door on loopback to a server: opened, shut and frozen by the test, or by what comes through.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,12 +16,43 @@ enum State {
     Frozen,
     /// Connections are cut, and new ones end at once.
     Shut,
+    /// The same for ever.
+    Gone,
+}
+
+impl State {
+    fn is_shut(self) -> bool {
+        matches!(self, Self::Shut | Self::Gone)
+    }
+}
+
+/// What a trap does to whom it catches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The door is shut.
+    Shut,
+    /// The door is frozen.
+    Freeze,
+    /// This connection falls silent for good; the others go on.
+    Silence,
+}
+
+/// Waits for the next requests that contain a text.
+#[derive(Clone, Debug)]
+struct Trap {
+    text: Vec<u8>,
+    /// Whether the server gets the request, and only its answer is caught.
+    at_answer: bool,
+    then: Then,
+    /// How many it catches.
+    times: usize,
 }
 
 /// A door that is there as long as this value.
 pub struct Door {
     pub address: SocketAddr,
     state: watch::Sender<State>,
+    trap: Arc<Mutex<Option<Trap>>>,
 }
 
 impl Door {
@@ -39,21 +71,51 @@ impl Door {
         let address = listener.local_addr().unwrap();
         let (state, watched) = watch::channel(first);
         let server = server.to_owned();
+        let trap = Arc::new(Mutex::new(None));
+        let way = Way { state: state.clone(), trap: trap.clone(), caught: Arc::default() };
         tokio::spawn(async move {
-            let mut ended = watched.clone();
+            let mut ended = watched;
             let accepting = async {
                 while let Ok((client, _)) = listener.accept().await {
-                    let (server, state) = (server.clone(), watched.clone());
-                    tokio::spawn(async move { connect(client, &server, state).await });
+                    let server = server.clone();
+                    let way = Way { caught: Arc::default(), ..way.clone() };
+                    tokio::spawn(async move { connect(client, &server, way).await });
                 }
             };
             tokio::select! {
                 () = accepting => {}
                 // Until the door is dropped.
-                _ = async { while ended.changed().await.is_ok() {} } => {}
+                _ = ended.wait_for(|state| *state == State::Gone) => {}
             }
         });
-        Self { address, state }
+        Self { address, state, trap }
+    }
+
+    /// Does this when the first request comes that contains `text`, which the server never sees
+    /// (or, frozen, not before the door opens).
+    pub fn before(&self, text: &str, then: Then) {
+        self.set(text, false, then, 1);
+    }
+
+    /// Lets the connections of the next requests that contain `text` fall silent, as many as this.
+    pub fn silence(&self, text: &str, times: usize) {
+        self.set(text, false, Then::Silence, times);
+    }
+
+    /// The same when the server answers that request: it has done it, and the client does not
+    /// hear (or, frozen, not before the door opens).
+    pub fn at_answer_to(&self, text: &str, then: Then) {
+        self.set(text, true, then, 1);
+    }
+
+    fn set(&self, text: &str, at_answer: bool, then: Then, times: usize) {
+        let trap = Trap { text: text.as_bytes().to_vec(), at_answer, then, times };
+        *self.trap.lock().unwrap() = Some(trap);
+    }
+
+    /// Whether the trap has caught all its requests.
+    pub fn has_caught(&self) -> bool {
+        self.trap.lock().unwrap().is_none()
     }
 
     /// Lets everything pass, what waited included.
@@ -72,32 +134,103 @@ impl Door {
     }
 }
 
-async fn connect(client: TcpStream, server: &str, state: watch::Receiver<State>) {
-    if *state.borrow() == State::Shut {
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.state.send_replace(State::Gone);
+    }
+}
+
+/// One connection's way through the door.
+#[derive(Clone)]
+struct Way {
+    state: watch::Sender<State>,
+    trap: Arc<Mutex<Option<Trap>>>,
+    /// What becomes of the next answer.
+    caught: Arc<Mutex<Option<Then>>>,
+}
+
+impl Way {
+    /// Waits while it is frozen.
+    async fn open(&self) {
+        let _ = self.state.subscribe().wait_for(|state| *state != State::Frozen).await;
+    }
+
+    async fn spring(&self, then: Then) {
+        match then {
+            Then::Shut => drop(self.state.send_replace(State::Shut)),
+            Then::Freeze => drop(self.state.send_replace(State::Frozen)),
+            Then::Silence => std::future::pending().await,
+        }
+    }
+
+    /// The trap, if its text is in these bytes.
+    fn sprung_by(&self, bytes: &[u8]) -> Option<Trap> {
+        let mut set = self.trap.lock().unwrap();
+        let trap = set.as_mut()?;
+        let text = trap.text.as_slice();
+        if !bytes.windows(text.len()).any(|window| window == text) {
+            return None;
+        }
+        trap.times -= 1;
+        let sprung = trap.clone();
+        set.take_if(|trap| trap.times == 0);
+        Some(sprung)
+    }
+
+    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 << 10];
+        // A text may come in two parts.
+        let mut seen = Vec::new();
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            seen.extend_from_slice(&buffer[..length]);
+            if let Some(trap) = self.sprung_by(&seen) {
+                match trap.at_answer {
+                    true => *self.caught.lock().unwrap() = Some(trap.then),
+                    false => self.spring(trap.then).await,
+                }
+            }
+            seen.drain(..seen.len().saturating_sub(64));
+            if self.pass(&buffer[..length], &mut to).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            let caught = self.caught.lock().unwrap().take();
+            if let Some(then) = caught {
+                self.spring(then).await;
+            }
+            if self.pass(&buffer[..length], &mut to).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Judged after the reading: what comes while it is frozen waits here.
+    async fn pass(&self, bytes: &[u8], to: &mut OwnedWriteHalf) -> Option<()> {
+        self.open().await;
+        if self.state.borrow().is_shut() {
+            return None;
+        }
+        to.write_all(bytes).await.ok()
+    }
+}
+
+async fn connect(client: TcpStream, server: &str, way: Way) {
+    if way.state.borrow().is_shut() {
         return;
     }
     let Ok(server) = TcpStream::connect(server).await else { return };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let mut shut = state.clone();
+    let mut state = way.state.subscribe();
     tokio::select! {
-        () = pass(from_client, to_server, state.clone()) => {}
-        () = pass(from_server, to_client, state) => {}
-        _ = shut.wait_for(|state| *state == State::Shut) => {}
-    }
-}
-
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<State>) {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
-        // Judged after the reading: what comes while it is frozen waits here.
-        if state.wait_for(|state| *state != State::Frozen).await.is_err() {
-            return;
-        }
-        if to.write_all(&buffer[..length]).await.is_err() {
-            return;
-        }
+        () = way.requests(from_client, to_server) => {}
+        () = way.answers(from_server, to_client) => {}
+        _ = state.wait_for(|state| state.is_shut()) => {}
     }
 }
 
