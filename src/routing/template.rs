@@ -87,6 +87,15 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// Its text, where it names no variable: the same for every record.
+    pub fn literal(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// Fills the template in.
     ///
     /// # Errors
@@ -139,17 +148,39 @@ fn header(input: &RouteInput<'_>, name: &str) -> Option<String> {
     value.text()
 }
 
+/// As it is written in the configuration.
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => f.write_str(&text.replace('{', "{{"))?,
+                Part::Variable(variable) => write!(f, "{{{variable}}}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Type => "type",
+            Self::Key => "key",
+            Self::Destination => "destination",
+            Self::TenantId => "tenantId",
+            Self::Aggregate => "aggregate",
+            Self::Header(name) => return write!(f, "header.{name}"),
+        })
+    }
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.variable {
-            Variable::Type => "type",
-            Variable::Key => "key",
-            Variable::Destination => "destination",
-            Variable::TenantId => "tenantId",
-            Variable::Aggregate => "header aggregate-name",
-            Variable::Header(name) => return write!(f, "the record has no header {name:?}"),
-        };
-        write!(f, "the record has no {name}")
+        match &self.variable {
+            Variable::Aggregate => f.write_str("the record has no header aggregate-name"),
+            Variable::Header(name) => write!(f, "the record has no header {name:?}"),
+            variable => write!(f, "the record has no {variable}"),
+        }
     }
 }
 
@@ -176,6 +207,15 @@ mod tests {
     }
 
     #[test]
+    fn only_what_names_no_variable_is_known_without_a_record() {
+        for (text, literal) in
+            [("", Some("")), ("a.b", Some("a.b")), ("{{a", Some("{a")), ("a.{type}", None)]
+        {
+            assert_eq!(Template::parse(text).unwrap().literal(), literal, "{text}");
+        }
+    }
+
+    #[test]
     fn something_absent_is_named() {
         let tenant = Template::parse("{tenantId}").unwrap().render(&input(&[])).unwrap_err();
         let header = Template::parse("{header.a}").unwrap().render(&input(&[])).unwrap_err();
@@ -195,8 +235,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "[{}a.é]{0,12}") {
-            let _ = Template::parse(&text);
+        fn no_text_panics_and_what_is_read_is_shown_as_it_was_written(text in "[{}a.é]{0,12}|[{}kety]{0,8}") {
+            if let Ok(template) = Template::parse(&text) {
+                prop_assert_eq!(template.to_string(), text);
+            }
         }
     }
 }
