@@ -276,32 +276,29 @@ fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     });
 }
 
-/// The sinks by name, each made from its plan.
+/// The sinks by name.
+fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
+    let made = plan.sinks.iter().map(|(name, plan)| Ok((name.to_string(), sink(name, plan)?)));
+    made.collect()
+}
+
+/// One sink, made from its plan.
 ///
 /// # Errors
 ///
 /// [`RunError::Sink`].
-pub fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
-    let made = plan.sinks.iter().map(|(name, sink)| {
-        let sink = match sink {
-            SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
-            SinkPlan::Kafka(settings) => {
-                let made = Kafka::new(settings.clone());
-                let wrong = |wrong: WrongProperty| RunError::Sink {
-                    name: name.to_string(),
-                    detail: wrong.to_string(),
-                };
-                AnySink::Kafka(made.map_err(wrong)?)
-            }
-            SinkPlan::RabbitMq(settings) => {
-                let made = RabbitMq::new(settings.clone());
-                let wrong = |detail| RunError::Sink { name: name.to_string(), detail };
-                AnySink::RabbitMq(made.map_err(wrong)?)
-            }
-        };
-        Ok((name.to_string(), sink))
-    });
-    made.collect()
+pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
+    let wrong = |detail| RunError::Sink { name: name.to_string(), detail };
+    Ok(match plan {
+        SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
+        SinkPlan::Kafka(settings) => {
+            let made = Kafka::new(settings.clone());
+            AnySink::Kafka(made.map_err(|error: WrongProperty| wrong(error.to_string()))?)
+        }
+        SinkPlan::RabbitMq(settings) => {
+            AnySink::RabbitMq(RabbitMq::new(settings.clone()).map_err(wrong)?)
+        }
+    })
 }
 
 fn relay(

@@ -140,5 +140,8 @@ async fn collections(plan: &Resolved) -> Result<Collections, Failure> {
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
-    runtime.block_on(work)
+    let done = runtime.block_on(work);
+    // A resolver or librdkafka that still waits for an answer is not waited for.
+    runtime.shutdown_background();
+    done
 }
