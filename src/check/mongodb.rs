@@ -57,11 +57,11 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
 /// Why it is not reached; of a user who may do nothing in the database, also all that he lacks.
 async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     if error.code() != Some(UNAUTHORIZED) {
-        return vec![Finding::bad(NAME, chain(error), remedy(error))];
+        return vec![Finding::bad(NAME, told(error), remedy(error))];
     }
     let remedy = "name a user in mongo.uri who may use the database: `postrider schema print \
                   --roles` makes the roles for that";
-    let mut findings = vec![Finding::bad(NAME, chain(error), remedy)];
+    let mut findings = vec![Finding::bad(NAME, told(error), remedy)];
     if let Ok(client) = connect::client(plan.mongo.expose()).await {
         let admin = client.database("admin");
         let privileges = bounded("privileges", privileges::probe(plan, &admin)).await;
@@ -112,7 +112,7 @@ async fn bounded(
 ) -> Finding {
     match timeout(PATIENCE, finding).await {
         Ok(Ok(finding)) => finding,
-        Ok(Err(error)) => Finding::bad(name, chain(&error), remedy(&error)),
+        Ok(Err(error)) => Finding::bad(name, told(&error), remedy(&error)),
         Err(_) => Finding::bad(name, format!("no answer within {PATIENCE:?}"), UNREACHED),
     }
 }
@@ -150,6 +150,14 @@ fn remedy(error: &StoreError) -> &'static str {
              server's certificate"
         }
         _ => UNREACHED,
+    }
+}
+
+/// The server's words, without what else the driver shows of its answer.
+fn told(error: &StoreError) -> String {
+    match error {
+        StoreError::Driver { source, .. } => format!("{error}: {}", source.kind),
+        other => chain(other),
     }
 }
 

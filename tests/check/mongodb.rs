@@ -59,6 +59,10 @@ async fn a_refused_login_is_told_from_one_that_is_missing() {
 
     wrong.only("mongodb", "", "mend user, password or authSource");
     stranger.only("mongodb", "requires authentication", "name a user in mongo.uri");
+    for found in [wrong, stranger] {
+        let detail = found.of("mongodb")["detail"].as_str().unwrap();
+        assert!(!detail.contains("server response"), "not in clear: {detail}");
+    }
     outbox.drop().await;
 }
 

@@ -79,6 +79,7 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
     let strict = check_as(relay, &outbox, &[STRICT]).await;
     let making = check_as(relay, &outbox, &[]).await;
     let deleting = check_as(relay, &outbox, &[STRICT, "outbox.retention=0s"]).await;
+    let elsewhere = check_as(relay, &outbox, &[STRICT, "outbox.collection_prefix=shop_"]).await;
 
     assert_eq!(strict.bad(), [""; 0], "{:#?}", strict.findings);
     strict.is_good("privileges", "postrider_relay@");
@@ -87,6 +88,7 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
     strict.is_good("clocks", "one member, one clock");
     making.only("privileges", "createIndex", "auto_init_schema = false");
     deleting.is_bad("privileges", "lacks remove on", "postrider_relay");
+    elsewhere.is_bad("privileges", "shop_outbox_records", "postrider_relay");
     outbox.drop().await;
 }
 

@@ -99,11 +99,12 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
     let (consumer, producer) = (consumer(&node.brokers()), producer(&node.brokers(), &[]));
 
     let looked = consumer.fetch_metadata(Some("by-consumer"), PATIENCE).unwrap();
-    // This very answer may still say that it is missing.
-    producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
-    // The look of `postrider check`, which must make nothing.
+    // The look of `postrider check`, which must make nothing: before the other, so
+    // that whatever it made would be there by then.
     let sink = Kafka::new(KafkaSettings::new("test", &node.brokers())).unwrap();
     let checked = sink.look_up("by-check").await.unwrap_err();
+    // This very answer may still say that it is missing.
+    producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
 
     assert_eq!(checked.verdict, Verdict::Charge, "{checked}");
     assert_eq!(error_of(&looked), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
