@@ -9,7 +9,8 @@
 #   scripts/services.sh clean   [NAME…]   remove the data of stopped servers
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
-# Names: mongodb rabbitmq kafka prometheus (servers), mongosh python toolchain (only installed). Without names: all.
+# Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python toolchain (only installed). Without
+# names: all.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
 # scripts/versions.env; a variable of the same name in the environment wins.
@@ -19,7 +20,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=services/common.sh
 source "$here/services/common.sh"
 
-servers=(mongodb rabbitmq kafka prometheus)
+servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
 tools=(mongosh python toolchain)
 
 # shellcheck source=services/wheel.sh

@@ -15,16 +15,23 @@ start=$(now_ms)
 
 tests=(--workspace --features failpoints)
 # All but the benchmarks, which only `make bench` runs.
-(($# > 0)) || tests+=(--lib --bins --tests --examples)
+all=(--lib --bins --tests --examples)
+(($# == 0)) || all=()
 say test "building; the first time takes some minutes…"
-cargo test "${tests[@]}" --no-run "$@"
+cargo test "${tests[@]}" "${all[@]}" --no-run "$@"
 
-borrow_services mongodb rabbitmq kafka prometheus
+borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 
 say test "running the tests…"
-cargo test "${tests[@]}" "$@"
+cargo test "${tests[@]}" "${all[@]}" "$@"
 if (($# == 0)); then
+  say test "running the relay's own tests as users who may do no more than their roles permit…"
+  export POSTRIDER_TEST_ROLES=1
+  cargo test "${tests[@]}" --test relay --test guards
+  # Not those that make the schema by mongosh, as its administrator.
+  cargo test "${tests[@]}" --test schema -- apply verify retention
+  unset POSTRIDER_TEST_ROLES
   say test "running the examples in the documentation…"
-  cargo test --workspace --doc --features failpoints
+  cargo test "${tests[@]}" --doc
 fi
 say test "all passed, $(since "$start") in all"

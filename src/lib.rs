@@ -35,6 +35,7 @@
 //! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
 //! | | [`partition`] | the hash of keys; this instance's heartbeat |
 //! | in and out | [`run`] | builds the parts, supervises them, ends them |
+//! | | [`check`] | what `run` needs, found or not, and what to mend |
 //! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
 //! | | [`cli`] | one file per command |
 
@@ -44,7 +45,7 @@ pub mod failpoint;
 pub mod ids;
 pub mod telemetry;
 
-// At rest: the only modules that speak to MongoDB.
+// At rest: the only modules that speak to MongoDB, but for `check` and the heartbeat.
 pub mod outbox;
 pub mod schema;
 pub mod store;
@@ -56,6 +57,7 @@ pub mod routing;
 pub mod sink;
 
 // In and out.
+pub mod check;
 pub mod cli;
 pub mod ops;
 pub mod run;

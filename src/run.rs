@@ -296,13 +296,10 @@ fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     });
 }
 
-/// The sinks by name, each made from its plan.
-///
-/// # Errors
-///
-/// [`RunError::Sink`].
-pub fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
-    plan.sinks.iter().map(|(name, plan)| Ok((name.to_string(), sink(name, plan)?))).collect()
+/// The sinks by name.
+fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
+    let made = plan.sinks.iter().map(|(name, plan)| Ok((name.to_string(), sink(name, plan)?)));
+    made.collect()
 }
 
 /// One sink, made from its plan; nothing is contacted yet.

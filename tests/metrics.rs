@@ -83,7 +83,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
     let mut odd = planted("odd", doc! {});
     odd.remove("seq");
     odd.remove("partition");
-    insert_raw(&outbox.collections, odd).await;
+    insert_raw(&outbox.hand, odd).await;
     let settings = with(
         queue.settings(&outbox),
         &[

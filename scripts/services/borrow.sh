@@ -32,7 +32,7 @@ return_services() {
     say services "left running, as found"
   elif [[ ${KEEP_SERVICES:-} == 1 ]]; then
     say services "left running (KEEP_SERVICES=1); to stop them: make services-stop"
-  elif ((${#borrowed[@]} == 4)); then
+  elif ((${#borrowed[@]} == 5)); then
     "$services" stop # all: also what tests have left
   else
     "$services" stop "${borrowed[@]}"

@@ -150,6 +150,12 @@ await_ready() { # await_ready NAME SECONDS PROBE…
   done
 }
 
+# Whether a process has not ended yet, though it may be about to; a zombie has.
+still_there() {
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != [ZX]* ]]
+}
+
 # Asks the server to end, then ends it and whatever it left behind.
 stop_processes() { # stop_processes NAME SECONDS
   local name=$1 seconds=$2 pid start
@@ -161,6 +167,8 @@ stop_processes() { # stop_processes NAME SECONDS
     if marked "$name" "$pid"; then warn "$name" "did not stop within $seconds s, killing it"; fi
   fi
   kill_members "$name"
+  # A process on its way out loses its memory, and our mark with it, some time before its ports.
+  while [[ -n $pid ]] && still_there "$pid" && (($(now_ms) < start + seconds * 1000)); do sleep 0.05; done
   rm -f "$run/$name.pid"
   [[ -z $pid ]] || say "$name" "stopped in $(since "$start")"
 }

@@ -1,5 +1,5 @@
-# Just enough of MongoDB's wire protocol (OP_MSG, BSON) to initiate a replica set and to ask who is primary, so that
-# starting a server needs neither mongosh nor a driver. Messages are built and read as strings of hex digits.
+# Just enough of MongoDB's wire protocol (OP_MSG, BSON) to initiate a replica set, to make its first user and to ask who
+# is primary, so that starting a server needs neither mongosh nor a driver. Messages are built and read as strings of hex digits.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 hex() { printf '%s' "$1" | od -An -v -tx1 | tr -d ' \n'; }
@@ -48,9 +48,21 @@ mongo_initiate() { # mongo_initiate PORT SET
   member=$(bson_int _id 0)$(bson_text host "127.0.0.1:$1")
   reply=$(mongo_command "$1" "$(bson_document replSetInitiate \
     "$(bson_text _id "$2")$(bson_array members "$(bson_document 0 "$member")")")")
-  # "ok" as the double 1.0.
-  [[ $reply == *"01$(hex ok)00000000000000f03f"* ]] || {
+  mongo_said_ok "$reply" || {
     echo "replSetInitiate failed: $(readable "$reply")" >&2
+    return 1
+  }
+}
+
+# "ok" as the double 1.0.
+mongo_said_ok() { [[ $1 == *"01$(hex ok)00000000000000f03f"* ]]; }
+
+# Makes the first user, which the server permits to whoever comes from its own host, until there is one.
+mongo_create_admin() { # mongo_create_admin PORT USER PASSWORD
+  local reply
+  reply=$(mongo_command "$1" "$(bson_text createUser "$2")$(bson_text pwd "$3")$(bson_array roles "$(bson_text 0 root)")")
+  mongo_said_ok "$reply" || [[ $(readable "$reply") == *'requires authentication'* ]] || {
+    echo "createUser failed: $(readable "$reply")" >&2
     return 1
   }
 }

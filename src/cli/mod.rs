@@ -141,7 +141,8 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
     let done = runtime.block_on(work);
-    // Whatever blocks a thread still, such as a write to a pipe that nobody reads, is not awaited.
+    // Whatever blocks a thread still is not awaited: a write to a pipe that nobody reads, a resolver,
+    // librdkafka.
     runtime.shutdown_background();
     done
 }

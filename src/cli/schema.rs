@@ -11,25 +11,31 @@ pub(super) enum Command {
     /// Create what is missing; adjust the retention
     Apply,
     /// Print a mongosh script that does the same (needs no server)
-    Print,
+    Print {
+        /// Instead the script that creates least-privilege roles: postrider_relay, postrider_schema,
+        /// postrider_operator, postrider_producer
+        #[arg(long)]
+        roles: bool,
+    },
     /// Print a line per difference; exit code 1 if there is any
     Verify,
 }
 
 pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
-    if let Command::Print = command {
+    if let Command::Print { roles } = command {
         let outbox = given.load()?.config.outbox;
-        return output::text(&schema::script(
-            &outbox.collection_prefix,
-            &SchemaOptions::from(&outbox),
-        ));
+        let prefix = &outbox.collection_prefix;
+        return output::text(&match roles {
+            true => schema::roles_script(prefix, outbox.retention),
+            false => schema::script(prefix, &SchemaOptions::from(&outbox)),
+        });
     }
     let plan = given.resolve_without_relay()?;
     let options = plan.schema_options();
     block_on(async {
         let collections = collections(&plan).await?;
         match command {
-            Command::Print => Ok(()),
+            Command::Print { .. } => Ok(()),
             Command::Apply => {
                 let applied = schema::apply(&collections, &options).await;
                 let applied = applied.context("the schema cannot be applied")?;

@@ -157,6 +157,16 @@ impl Router {
         self.choose(kind).1
     }
 
+    /// Every destination that the configuration names for this sink: its own, then its routes'.
+    pub fn destinations(&self, sink: &SinkName) -> impl Iterator<Item = &Template> {
+        let own = self.sinks.get(sink).map(|rules| &rules.destination);
+        let routes = self
+            .routes
+            .iter()
+            .filter(move |route| route.sink.as_ref().or(self.default_sink.as_ref()) == Some(sink));
+        own.into_iter().chain(routes.filter_map(|route| route.destination.as_ref()))
+    }
+
     fn choose(&self, kind: &str) -> (Option<&Route>, Option<&SinkName>) {
         let matches = |route: &&Route| route.kind.as_ref().is_none_or(|glob| glob.matches(kind));
         let route = self.routes.iter().find(matches);

@@ -87,6 +87,15 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// Its text, where it names no variable: the same for every record.
+    pub fn literal(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// Fills the template in.
     ///
     /// # Errors
@@ -139,17 +148,39 @@ fn header(input: &RouteInput<'_>, name: &str) -> Option<String> {
     value.text()
 }
 
+/// As it is written in the configuration.
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => f.write_str(&text.replace('{', "{{"))?,
+                Part::Variable(variable) => write!(f, "{{{variable}}}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Type => "type",
+            Self::Key => "key",
+            Self::Destination => "destination",
+            Self::TenantId => "tenantId",
+            Self::Aggregate => "aggregate",
+            Self::Header(name) => return write!(f, "header.{name}"),
+        })
+    }
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.variable {
-            Variable::Type => "type",
-            Variable::Key => "key",
-            Variable::Destination => "destination",
-            Variable::TenantId => "tenantId",
-            Variable::Aggregate => "header aggregate-name",
-            Variable::Header(name) => return write!(f, "the record has no header {name:?}"),
-        };
-        write!(f, "the record has no {name}")
+        match &self.variable {
+            Variable::Aggregate => f.write_str("the record has no header aggregate-name"),
+            Variable::Header(name) => write!(f, "the record has no header {name:?}"),
+            variable => write!(f, "the record has no {variable}"),
+        }
     }
 }
 
@@ -171,6 +202,15 @@ mod tests {
         let template = Template::parse("{{x.{aggregate}.{type}.{key}.{header.n}").unwrap();
 
         assert_eq!(template.render(&input(&headers)).unwrap(), "{x.order.Created.k.7");
+    }
+
+    #[test]
+    fn only_what_names_no_variable_is_known_without_a_record() {
+        for (text, literal) in
+            [("", Some("")), ("a.b", Some("a.b")), ("{{a", Some("{a")), ("a.{type}", None)]
+        {
+            assert_eq!(Template::parse(text).unwrap().literal(), literal, "{text}");
+        }
     }
 
     #[test]

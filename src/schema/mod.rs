@@ -5,7 +5,8 @@
 //! query that it serves, and the shape of a record in [`validator`]. Three readers make use
 //! of it: [`apply()`] creates what is missing, [`verify()`] tells what differs, and
 //! [`script()`] prints the same as a mongosh script, for databases in which Postrider may
-//! create nothing. The script's last print at the defaults is `schema/mongodb-setup.js`.
+//! create nothing. The script's last print at the defaults is `schema/mongodb-setup.js`. Who
+//! may do what with all of it stands in [`roles`].
 //!
 //! ```text
 //! found.rs   what is there            judge.rs   what that means beside what should be
@@ -22,6 +23,7 @@ mod found;
 pub mod index;
 mod judge;
 pub mod options;
+pub mod roles;
 pub mod script;
 pub mod validator;
 pub mod verify;
@@ -29,5 +31,6 @@ pub mod verify;
 pub use apply::{Applied, apply};
 pub use error::SchemaError;
 pub use options::SchemaOptions;
+pub use roles::roles_script;
 pub use script::script;
 pub use verify::{Difference, verify};

@@ -27,18 +27,25 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
     let retention = humantime::format_duration(options.retention).to_string().replace(' ', "");
     let all = names::ALL.iter().map(|name| Bson::from(*name)).collect();
     let indexes: Vec<String> = index::ALL.iter().map(index_entry).collect();
-    let parts = [
-        ("collections", literal(&Bson::Array(all), 0)),
-        ("records", literal(&names::RECORDS.into(), 0)),
-        ("validator", literal(&validator::validator().into(), 0)),
-        ("indexes", indexes.join("\n")),
-        ("level", literal(&validator::LEVEL.into(), 0)),
-        ("retention", literal(&retention.into(), 0)),
-        ("validation", literal(&validation.into(), 0)),
-        ("prefix", literal(&prefix.into(), 0)),
-    ];
-    // The prefix comes last: it is the only part that a user wrote.
-    parts.into_iter().fold(TEMPLATE.to_owned(), |script, (name, text)| {
+    fill(
+        TEMPLATE,
+        [
+            ("collections", literal(&Bson::Array(all), 0)),
+            ("records", literal(&names::RECORDS.into(), 0)),
+            ("validator", literal(&validator::validator().into(), 0)),
+            ("indexes", indexes.join("\n")),
+            ("level", literal(&validator::LEVEL.into(), 0)),
+            ("retention", literal(&retention.into(), 0)),
+            ("validation", literal(&validation.into(), 0)),
+            ("prefix", literal(&prefix.into(), 0)),
+        ],
+    )
+}
+
+/// A template with its places filled, in this order: what a user wrote, such as the prefix,
+/// comes last.
+pub(super) fn fill<const N: usize>(template: &str, parts: [(&str, String); N]) -> String {
+    parts.into_iter().fold(template.to_owned(), |script, (name, text)| {
         script.replace(&format!("{{{{{name}}}}}"), &text)
     })
 }
@@ -61,7 +68,7 @@ fn index_entry(index: &Index) -> String {
 }
 
 /// A value as a JavaScript literal: on one line if that is short enough, else broken.
-fn literal(value: &Bson, indent: usize) -> String {
+pub(super) fn literal(value: &Bson, indent: usize) -> String {
     let (open, entries, close) = match value {
         Bson::Document(fields) => {
             let entry = |(name, value): (&String, &Bson)| {

@@ -16,6 +16,23 @@ pub enum AnySink {
     Stdout(Stdout),
 }
 
+impl AnySink {
+    /// Whether there is such a destination, an exchange or topic, without making one; for
+    /// `postrider check`, once the sink is reached.
+    ///
+    /// # Errors
+    ///
+    /// [`Verdict::Charge`](crate::sink::Verdict::Charge) where it is missing or hidden from us,
+    /// another verdict where the broker could not be asked.
+    pub async fn look_up(&self, destination: &str) -> Result<(), PublishError> {
+        match self {
+            Self::RabbitMq(sink) => sink.look_up(destination).await,
+            Self::Kafka(sink) => sink.look_up(destination).await,
+            Self::Stdout(_) => Ok(()),
+        }
+    }
+}
+
 impl Sink for AnySink {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         match self {

@@ -40,17 +40,67 @@ impl PublishError {
     }
 }
 
-/// Why a sink can't be used at the moment, in words for the operator.
+/// Why a sink can't be used at the moment, in words for the operator: the cause and, behind
+/// a semicolon, the remedy where it is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct SinkDown {
-    /// The cause and, where it is known, the remedy.
+    /// Both.
     pub detail: String,
+    /// Where the cause ends, in bytes.
+    cause: usize,
 }
 
 impl SinkDown {
     /// A sink that is down for this reason.
     pub fn new(detail: impl fmt::Display) -> Self {
-        Self { detail: detail.to_string() }
+        let detail = detail.to_string();
+        let cause = detail.len();
+        Self { detail, cause }
+    }
+
+    /// The same with something that can be done about it; an empty text is nothing.
+    pub fn with_remedy(self, remedy: &str) -> Self {
+        let Self { mut detail, cause } = self;
+        if !remedy.is_empty() {
+            detail.truncate(cause);
+            detail.push_str("; ");
+            detail.push_str(remedy);
+        }
+        Self { detail, cause }
+    }
+
+    /// The same with words in front of the cause.
+    pub fn preceded_by(self, words: impl fmt::Display) -> Self {
+        let detail = format!("{words}{}", self.detail);
+        let cause = self.cause + detail.len() - self.detail.len();
+        Self { detail, cause }
+    }
+
+    /// The cause alone.
+    pub fn cause(&self) -> &str {
+        &self.detail[..self.cause]
+    }
+
+    /// What can be done about it, where that is known.
+    pub fn remedy(&self) -> Option<&str> {
+        self.detail[self.cause..].strip_prefix("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_and_its_remedy_are_told_together_and_apart() {
+        let bare = SinkDown::new("it burns; it smokes");
+        let down = bare.clone().with_remedy("put it out").preceded_by("at h: ");
+
+        assert_eq!((bare.cause(), bare.remedy()), ("it burns; it smokes", None));
+        assert_eq!(down.to_string(), "at h: it burns; it smokes; put it out");
+        assert_eq!(down.cause(), "at h: it burns; it smokes");
+        assert_eq!(down.remedy(), Some("put it out"));
+        assert_eq!(bare.clone().with_remedy(""), bare);
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+    Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress,
+    WriteConcern,
 };
 use mongodb::{Client, Database};
 
@@ -30,6 +31,31 @@ const HANG: Duration = Duration::from_secs(5);
 ///
 /// A URI that the driver can't read. The error's text does not repeat the URI.
 pub async fn client(uri: &str) -> Result<Client, StoreError> {
+    open(options(uri).await?)
+}
+
+/// Opens a client of one member alone, whatever its state, with the login and TLS of `uri`.
+/// What doesn't answer within `patience` is given up.
+///
+/// # Errors
+///
+/// Those of [`client`], or a host that is none.
+pub async fn member(uri: &str, host: &str, patience: Duration) -> Result<Client, StoreError> {
+    let mut options = options(uri).await?;
+    let address = ServerAddress::parse(host).map_err(|source| StoreError::Driver {
+        action: "read a member's address",
+        source: Box::new(source),
+    })?;
+    options.hosts = vec![address];
+    options.direct_connection = Some(true);
+    options.repl_set_name = None;
+    options.selection_criteria = Some(ReadPreference::Nearest { options: None }.into());
+    options.server_selection_timeout = Some(patience);
+    options.connect_timeout = Some(patience);
+    open(options)
+}
+
+async fn options(uri: &str) -> Result<ClientOptions, StoreError> {
     let parsed = ClientOptions::parse(uri).await;
     let mut options = parsed.map_err(|source| StoreError::Driver {
         action: "read the MongoDB URI",
@@ -42,6 +68,10 @@ pub async fn client(uri: &str) -> Result<Client, StoreError> {
     options.connect_timeout.get_or_insert(HANG);
     options.heartbeat_freq.get_or_insert(HANG);
     options.app_name.get_or_insert_with(|| "postrider".to_owned());
+    Ok(options)
+}
+
+fn open(options: ClientOptions) -> Result<Client, StoreError> {
     Client::with_options(options).map_err(|source| StoreError::Driver {
         action: "open a MongoDB client",
         source: Box::new(source),
@@ -76,15 +106,11 @@ pub async fn reach(uri: &str, database: &str) -> Result<(Client, Topology), Stor
 ///
 /// No answer, or a refusal: wrong credentials, no privilege to read.
 pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
-    let ask = |command: Document, action: &'static str| async move {
-        let asking = database.run_command(command).selection_criteria(primary());
-        within(action, limits::BATCH, asking.into_future()).await
-    };
-    let hello = ask(doc! { "hello": 1 }, "reach MongoDB").await?;
+    let hello = ask(database, "reach MongoDB", doc! { "hello": 1 }).await?;
     let kind = kind(&hello)?;
     // `hello` is answered to strangers too; this is not.
     let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
-    ask(first, "look into the database").await?;
+    ask(database, "look into the database", first).await?;
     Ok(kind)
 }
 
@@ -101,6 +127,20 @@ fn kind(hello: &Document) -> Result<Topology, StoreError> {
         }),
         _ => Ok(Topology::Standalone),
     }
+}
+
+/// Runs a command on the primary.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn ask(
+    database: &Database,
+    action: &'static str,
+    command: Document,
+) -> Result<Document, StoreError> {
+    let asking = database.run_command(command).selection_criteria(primary());
+    within(action, limits::BATCH, asking.into_future()).await
 }
 
 /// Reads go where the writes are.

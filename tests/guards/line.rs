@@ -47,10 +47,10 @@ async fn unstamped_records_are_stamped_and_counted_and_keep_their_place() {
 async fn records_without_a_seq_are_given_one_and_counted() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    insert_raw(&outbox.collections, without(record("absent", "a"), "seq")).await;
+    insert_raw(&outbox.hand, without(record("absent", "a"), "seq")).await;
     let mut both = record("both", "b");
     both.insert("seq", "first");
-    insert_raw(&outbox.collections, without(both, "partition")).await;
+    insert_raw(&outbox.hand, without(both, "partition")).await;
     outbox.insert([record("zero", "c")]).await;
     // As an upsert's `$setOnInsert` leaves it.
     let zero = doc! { "$set": { "seq": Timestamp { time: 0, increment: 0 } } };

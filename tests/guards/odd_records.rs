@@ -46,7 +46,7 @@ async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let wrong = ["type", "payload", "contentType", "destination", "tenantId", "key"];
-    let raw = outbox.collections.records();
+    let raw = outbox.hand.records();
     for (number, field) in wrong.iter().enumerate() {
         let before = record(&format!("before {number}"), "k");
         let after = record(&format!("behind {number}"), "k");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use postrider::sink::Verdict;
+use postrider::sink::kafka::{Kafka, KafkaSettings};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
@@ -97,14 +99,19 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
     let (consumer, producer) = (consumer(&node.brokers()), producer(&node.brokers(), &[]));
 
     let looked = consumer.fetch_metadata(Some("by-consumer"), PATIENCE).unwrap();
+    // The look of `postrider check`, which must make nothing: before the other, so
+    // that whatever it made would be there by then.
+    let sink = Kafka::new(KafkaSettings::new("test", &node.brokers())).unwrap();
+    let checked = sink.look_up("by-check").await.unwrap_err();
     // This very answer may still say that it is missing.
     producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
 
+    assert_eq!(checked.verdict, Verdict::Charge, "{checked}");
     assert_eq!(error_of(&looked), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
     eventually("a topic to be made", || async {
         let all = consumer.fetch_metadata(None, PATIENCE).unwrap();
         let all: Vec<&str> = all.topics().iter().map(|topic| topic.name()).collect();
-        assert!(!all.contains(&"by-consumer"));
+        assert!(!all.contains(&"by-consumer") && !all.contains(&"by-check"));
         all.contains(&"by-producer")
     })
     .await;

@@ -10,12 +10,16 @@ use crate::support::rabbitmq::node::{Node, turn};
 
 /// What `postrider check` finds of a sink at the node, trusting this authority.
 async fn check(node: &Node, authority: &Path) -> Value {
+    check_uri(&node.tls_uri(), authority).await
+}
+
+async fn check_uri(uri: &str, authority: &Path) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("postrider.toml");
     let text = format!(
         "[mongo]\nuri = '{}'\ndatabase = 'app'\n\n[sinks.secure]\nkind = 'rabbitmq'\nuri = '{}'\n",
         mongodb_uri(),
-        node.tls_uri()
+        uri
     );
     std::fs::write(&config, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
@@ -34,9 +38,12 @@ async fn amqps_is_verified_against_the_authorities_in_ssl_cert_file() {
 
     let trusted = check(&turn.node, &turn.node.authority()).await;
     let unknown = check(&turn.node, &turn.node.stranger()).await;
+    let in_clear = turn.node.tls_uri().replace("amqps:", "amqp:");
+    let in_clear = check_uri(&in_clear, &turn.node.authority()).await;
 
     assert_eq!(trusted["ok"], true, "{trusted}");
     assert_eq!(unknown["ok"], false, "{unknown}");
-    let detail = unknown["detail"].as_str().unwrap();
-    assert!(detail.contains("certificate") && detail.contains("SSL_CERT_FILE"), "{detail}");
+    assert!(unknown["detail"].as_str().unwrap().contains("certificate"), "{unknown}");
+    assert!(unknown["remedy"].as_str().unwrap().contains("SSL_CERT_FILE"), "{unknown}");
+    assert!(in_clear["remedy"].as_str().unwrap().contains("amqps for TLS"), "{in_clear}");
 }

@@ -25,6 +25,7 @@ pub mod queue;
 pub mod rabbitmq;
 pub mod relay;
 pub mod replica_set;
+pub mod roles;
 pub mod schema;
 pub mod sink;
 pub mod sizes;

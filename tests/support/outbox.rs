@@ -7,43 +7,82 @@ use bson::{Bson, Document, Timestamp, doc};
 use mongodb::{Client, Collection};
 use postrider::config::tree::Validator;
 use postrider::outbox::collections::Collections;
+use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
+
+use super::roles;
 
 /// The variable with the URI of the test run's replica set.
 const URI: &str = "POSTRIDER_TEST_MONGODB_URI";
 
 /// A database with an empty outbox.
 pub struct TestOutbox {
+    /// The test's own, which may do everything.
     pub client: Client,
     pub database: String,
+    /// For the test's own hand.
+    pub hand: Collections,
+    /// For the relay: the same, or those of a user who may do no more than his role permits.
     pub collections: Collections,
+    /// By which the relay comes to them.
+    pub uri: String,
+    is_restricted: bool,
 }
 
 /// The replica set of this test run.
 pub fn mongodb_uri() -> String {
-    std::env::var(URI).unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
+    match roles::are_wanted() {
+        true => roles::admin_uri(),
+        false => std::env::var(URI)
+            .unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`")),
+    }
 }
 
 impl TestOutbox {
     /// Makes a database whose name nobody else has.
     pub async fn new() -> Self {
-        Self::at(&mongodb_uri()).await
+        match roles::are_wanted() {
+            true => Self::restricted().await,
+            false => Self::at(&mongodb_uri()).await,
+        }
     }
 
     /// The same on another server.
     pub async fn at(uri: &str) -> Self {
-        let client = postrider::store::connect::client(uri).await.unwrap();
-        let database = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let (client, database) = (client(uri).await, fresh_name());
         let collections = Collections::new(client.clone(), &database, "");
-        // No validator: many a test inserts what a producer must not.
-        let options = SchemaOptions { validator: Validator::Off, ..SchemaOptions::default() };
-        schema::apply(&collections, &options).await.unwrap();
-        Self { client, database, collections }
+        apply(&collections).await;
+        Self {
+            client,
+            database,
+            hand: collections.clone(),
+            collections,
+            uri: uri.to_owned(),
+            is_restricted: false,
+        }
+    }
+
+    /// The same on the server with access control, where the schema was made by a user with the
+    /// role for that, and the relay's user has no other than its own.
+    pub async fn restricted() -> Self {
+        let (admin, database) = (client(&roles::admin_uri()).await, fresh_name());
+        roles::make(&admin, &database, "", Duration::MAX).await;
+        let schema = client(&roles::uri_of(&SCHEMA, &database)).await;
+        apply(&Collections::new(schema, &database, "")).await;
+        let uri = roles::uri_of(&RELAY, &database);
+        Self {
+            hand: Collections::new(admin.clone(), &database, ""),
+            client: admin,
+            collections: Collections::new(client(&uri).await, &database, ""),
+            database,
+            uri,
+            is_restricted: true,
+        }
     }
 
     /// The records, decoded.
     pub fn records(&self) -> Collection<Document> {
-        self.collections.records().clone_with_type()
+        self.hand.records().clone_with_type()
     }
 
     /// Inserts records outside a transaction, in this order.
@@ -73,8 +112,26 @@ impl TestOutbox {
 
     /// Drops the database; called at a test's end, so that a failed one leaves its evidence.
     pub async fn drop(self) {
-        self.client.database(&self.database).drop().await.unwrap();
+        let database = self.client.database(&self.database);
+        if self.is_restricted {
+            roles::forget(&database).await;
+        }
+        database.drop().await.unwrap();
     }
+}
+
+async fn client(uri: &str) -> Client {
+    postrider::store::connect::client(uri).await.unwrap()
+}
+
+fn fresh_name() -> String {
+    format!("test_{}", uuid::Uuid::new_v4().simple())
+}
+
+async fn apply(collections: &Collections) {
+    // No validator: many a test inserts what a producer must not.
+    let options = SchemaOptions { validator: Validator::Off, ..SchemaOptions::default() };
+    schema::apply(collections, &options).await.unwrap();
 }
 
 /// A pending record that has a partition, as a producer with a library writes it.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::outbox::TestOutbox;
+use super::queue::host_of;
 
 /// The outbox through a proxy on loopback.
 pub struct Proxy {
@@ -39,7 +40,8 @@ impl Proxy {
             }
         });
         // It must not learn the server's own address from the replica set.
-        let uri = format!("mongodb://{address}/?directConnection=true");
+        let uri = outbox.uri.replace(&host_of(&outbox.uri), &address.to_string());
+        let uri = uri.replace("replicaSet=rs0", "directConnection=true");
         let client = postrider::store::connect::client(&uri).await.unwrap();
         Self { collections: Collections::new(client, &outbox.database, ""), inner }
     }

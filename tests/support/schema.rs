@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 use postrider::outbox::collections::{Collections, names};
+use postrider::schema::roles::SCHEMA;
+use postrider::store::connect;
 
 use super::outbox::mongodb_uri;
+use super::roles;
 
 /// The variable with the path of mongosh.
 const MONGOSH: &str = "POSTRIDER_TEST_MONGOSH";
@@ -27,30 +31,37 @@ pub struct Layout {
 /// An empty database and the collections that belong there.
 pub struct Bare {
     pub name: String,
+    /// For whoever makes the schema: the test's own, or those of a user who may do no more.
     pub collections: Collections,
+    hand: Collections,
 }
 
 impl Bare {
     pub async fn new(prefix: &str) -> Self {
-        let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
+        let client = connect::client(&mongodb_uri()).await.unwrap();
         let name = format!("test_{}", uuid::Uuid::new_v4().simple());
-        let collections = Collections::new(client, &name, prefix);
-        Self { name, collections }
+        let hand = Collections::new(client.clone(), &name, prefix);
+        if !roles::are_wanted() {
+            return Self { name, collections: hand.clone(), hand };
+        }
+        roles::make(&client, &name, prefix, Duration::MAX).await;
+        let user = connect::client(&roles::uri_of(&SCHEMA, &name)).await.unwrap();
+        Self { collections: Collections::new(user, &name, prefix), name, hand }
     }
 
     /// The records, decoded.
     pub fn records(&self) -> Collection<Document> {
-        self.collections.records().clone_with_type()
+        self.hand.records().clone_with_type()
     }
 
     /// Runs any command in the database.
     pub async fn run(&self, command: Document) -> Document {
-        self.collections.database().run_command(command).await.unwrap()
+        self.hand.database().run_command(command).await.unwrap()
     }
 
     /// Creates an index by another hand.
     pub async fn create_index(&self, index: Document) {
-        let records = self.collections.name(names::RECORDS);
+        let records = self.hand.name(names::RECORDS);
         self.run(doc! { "createIndexes": records, "indexes": [index] }).await;
     }
 
@@ -67,12 +78,12 @@ impl Bare {
 
     /// The collections that exist.
     pub async fn collection_names(&self) -> Vec<String> {
-        self.collections.database().list_collection_names().await.unwrap()
+        self.hand.database().list_collection_names().await.unwrap()
     }
 
     /// The records' indexes by name.
     pub async fn indexes(&self) -> BTreeMap<String, Document> {
-        let records = self.collections.name(names::RECORDS);
+        let records = self.hand.name(names::RECORDS);
         let listed = self.list(doc! { "listIndexes": records, "cursor": {} }).await;
         listed.into_iter().map(|index| (index.get_str("name").unwrap().into(), index)).collect()
     }
@@ -88,7 +99,7 @@ impl Bare {
     }
 
     async fn list(&self, command: Document) -> Vec<Document> {
-        let cursor = self.collections.database().run_cursor_command(command).await.unwrap();
+        let cursor = self.hand.database().run_cursor_command(command).await.unwrap();
         cursor.try_collect().await.unwrap()
     }
 
@@ -99,12 +110,7 @@ impl Bare {
 
     /// Runs any script with these variables.
     pub async fn mongosh_file(&self, script: &Path, environment: &[(&str, &str)]) -> Output {
-        let mongosh = std::env::var(MONGOSH).unwrap_or_else(|_| panic!("{MONGOSH} is not set"));
-        let (server, query) = split_uri();
-        let mut command = command_of(&mongosh);
-        command.arg("--quiet").arg(format!("{server}/{}?{query}", self.name)).arg(script);
-        command.envs(environment.iter().copied());
-        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+        mongosh(&mongodb_uri(), &self.name, script, environment).await
     }
 
     /// The same, where it must succeed; what it printed.
@@ -123,7 +129,11 @@ impl Bare {
 
     /// Drops the database; called at a test's end, so that a failed one leaves its evidence.
     pub async fn drop(self) {
-        self.collections.database().drop().await.unwrap();
+        let database = self.hand.database();
+        if roles::are_wanted() {
+            roles::forget(database).await;
+        }
+        database.drop().await.unwrap();
     }
 }
 
@@ -136,9 +146,17 @@ fn command_of(program: &str) -> std::process::Command {
     command
 }
 
-/// The test server's URI without its database, and its options.
-fn split_uri() -> (String, String) {
-    let uri = mongodb_uri();
-    let (server, query) = uri.split_once('?').unwrap_or((&uri, ""));
-    (server.trim_end_matches('/').to_owned(), query.to_owned())
+/// Runs a script in a database of the server at this URI, which names none.
+pub async fn mongosh(
+    uri: &str,
+    database: &str,
+    script: &Path,
+    environment: &[(&str, &str)],
+) -> Output {
+    let mongosh = std::env::var(MONGOSH).unwrap_or_else(|_| panic!("{MONGOSH} is not set"));
+    let (server, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let uri = format!("{}/{database}?{query}", server.trim_end_matches('/'));
+    let mut command = command_of(&mongosh);
+    command.arg("--quiet").arg(uri).arg(script).envs(environment.iter().copied());
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }

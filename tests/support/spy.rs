@@ -10,7 +10,7 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 use postrider::outbox::collections::Collections;
 
-use super::outbox::{TestOutbox, mongodb_uri};
+use super::outbox::TestOutbox;
 
 /// One command that the server has answered.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Spy {
 
 impl Spy {
     pub async fn on(outbox: &TestOutbox) -> Self {
-        Self::at(&mongodb_uri(), outbox).await
+        Self::at(&outbox.uri, outbox).await
     }
 
     /// The same on a server of the test's own.

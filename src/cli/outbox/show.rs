@@ -53,7 +53,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     if waiting.waits_for != WaitsFor::Look {
         return waiting;
     }
-    let trouble = match run::sink(name, &sink.clone().without_declare()) {
+    let trouble = match run::sink(name, &sink.for_a_look(PROBE)) {
         Ok(sink) => {
             let trouble = match tokio::time::timeout(PROBE, sink.probe()).await {
                 Ok(Ok(())) => None,

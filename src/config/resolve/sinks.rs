@@ -26,14 +26,22 @@ pub enum SinkPlan {
 }
 
 impl SinkPlan {
-    /// The same for whoever only looks: connecting makes nothing.
-    pub fn without_declare(mut self) -> Self {
-        match &mut self {
-            Self::RabbitMq(settings) => settings.declare = Declare::default(),
-            Self::Kafka(settings) => settings.topics.clear(),
-            Self::Stdout(_) => {}
-        }
-        self
+    /// The same for a person who looks: it declares nothing, and waits no longer than this.
+    pub fn for_a_look(&self, patience: Duration) -> Self {
+        let mut plan = self.clone();
+        let timeout = match &mut plan {
+            Self::RabbitMq(settings) => {
+                settings.declare = Declare::default();
+                &mut settings.timeout
+            }
+            Self::Kafka(settings) => {
+                settings.topics.clear();
+                &mut settings.timeout
+            }
+            Self::Stdout(timeout) => timeout,
+        };
+        *timeout = patience.min(*timeout);
+        plan
     }
 }
 

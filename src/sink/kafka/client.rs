@@ -57,10 +57,10 @@ impl Events {
     }
 
     /// The latest words about what goes wrong, with the remedy where it is known.
-    fn why(&self) -> String {
+    fn why(&self) -> SinkDown {
         match &self.state().words {
-            Some(words) => format!("{words}{}", remedy::of(words)),
-            None => "no broker answers".into(),
+            Some(words) => SinkDown::new(words).with_remedy(remedy::of(words)),
+            None => SinkDown::new("no broker answers"),
         }
     }
 }
@@ -131,12 +131,12 @@ impl Fatal {
         let Self { code, words } = self;
         let remedy = match code {
             RDKafkaErrorCode::ClusterAuthorizationFailed => {
-                "; the user is to have the right to write to a topic, or IdempotentWrite on the \
+                "the user is to have the right to write to a topic, or IdempotentWrite on the \
                  cluster"
             }
             _ => "",
         };
-        SinkDown::new(format!("its producer failed for good: {words}{remedy}"))
+        SinkDown::new(format!("its producer failed for good: {words}")).with_remedy(remedy)
     }
 }
 
@@ -218,13 +218,10 @@ impl Client {
                 return Ok(());
             }
             if self.events.state().all_down {
-                return Err(SinkDown::new(self.events.why()));
+                return Err(self.events.why());
             }
             if begin.elapsed() >= limit {
-                return Err(SinkDown::new(format!(
-                    "no answer within {limit:?}: {}",
-                    self.events.why()
-                )));
+                return Err(self.events.why().preceded_by(format!("no answer within {limit:?}: ")));
             }
         }
     }

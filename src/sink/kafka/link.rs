@@ -70,9 +70,9 @@ impl Link {
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
         for _ in 0..2 {
-            until_answered(client.clone(), settings.timeout).await.map_err(|down| {
-                SinkDown::new(format!("cannot reach {}: {}", settings.brokers, down.detail))
-            })?;
+            until_answered(client.clone(), settings.timeout)
+                .await
+                .map_err(|down| down.preceded_by(format!("cannot reach {}: ", settings.brokers)))?;
         }
         Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);

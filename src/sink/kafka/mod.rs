@@ -98,6 +98,16 @@ impl Kafka {
         let largest = properties::largest(&settings);
         Ok(Self { settings, largest, link: Slot::default(), opening: Mutex::new(()), metrics })
     }
+
+    /// Whether there is such a topic. A producer's look-up makes it where the broker makes topics
+    /// by itself; this one never does.
+    ///
+    /// # Errors
+    ///
+    /// [`Verdict::Charge`] where it is missing or may not be seen, else it could not be asked for.
+    pub async fn look_up(&self, topic: &str) -> Result<(), PublishError> {
+        topics::exists(&self.settings, topic).await
+    }
 }
 
 impl Sink for Kafka {

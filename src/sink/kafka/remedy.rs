@@ -26,8 +26,8 @@ const REMEDIES: [(&[&str], &str); 5] = [
     ),
 ];
 
-/// The remedy behind a semicolon; empty where none is known.
-pub(super) fn of(words: &str) -> String {
+/// The remedy; empty where none is known.
+pub(super) fn of(words: &str) -> &'static str {
     let fits = |(marks, _): &&(&[&str], &str)| marks.iter().any(|mark| words.contains(mark));
-    REMEDIES.iter().find(fits).map(|(_, remedy)| format!("; {remedy}")).unwrap_or_default()
+    REMEDIES.iter().find(fits).map(|(_, remedy)| *remedy).unwrap_or_default()
 }

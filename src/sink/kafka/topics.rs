@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaResult;
+use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tracing::info;
@@ -18,6 +21,7 @@ use tracing::info;
 use crate::config::tree::Topic;
 use crate::sink::kafka::KafkaSettings;
 use crate::sink::kafka::client::Client;
+use crate::sink::kafka::properties;
 use crate::sink::{PublishError, SinkDown, Verdict};
 
 /// How long a topic that was refused is not asked for again: short beside the first backoff,
@@ -155,9 +159,23 @@ fn not_asked(topic: &str, why: impl fmt::Display) -> PublishError {
     PublishError::new(Verdict::Down, detail)
 }
 
-/// The same, blocking.
+/// Asks, as a consumer would, whether there is such a topic: for a producer the broker may make it.
+pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), PublishError> {
+    let config = admins(&properties::client_config(settings));
+    let (name, limit) = (topic.to_owned(), settings.timeout);
+    let asking = tokio::task::spawn_blocking(move || {
+        let consumer: BaseConsumer = config.create().map_err(|error| not_asked(&name, error))?;
+        judge(&name, consumer.fetch_metadata(Some(&name), limit))
+    });
+    asking.await.unwrap_or_else(|panic| Err(not_asked(topic, panic)))
+}
+
+/// The same as [`asked`], blocking.
 fn ask(client: &Client, topic: &str, limit: Duration) -> Result<(), PublishError> {
-    let metadata = client.producer().client().fetch_metadata(Some(topic), limit);
+    judge(topic, client.producer().client().fetch_metadata(Some(topic), limit))
+}
+
+fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<(), PublishError> {
     let metadata = metadata.map_err(|error| not_asked(topic, error))?;
     let answer = metadata.topics().iter().find(|found| found.name() == topic);
     match answer.and_then(|found| found.error()) {
@@ -177,7 +195,7 @@ fn new_topic(topic: &Topic) -> NewTopic<'_> {
     topic.properties.iter().fold(new, |new, (name, value)| new.set(name, value))
 }
 
-/// The connection's settings without those of a producer, which an admin client complains of.
+/// The connection's settings without those of a producer, which other clients complain of.
 fn admins(config: &ClientConfig) -> ClientConfig {
     let mut config = config.clone();
     for name in

@@ -2,7 +2,7 @@
 
 use lapin::ErrorKind;
 
-use crate::sink::{PublishError, Verdict};
+use crate::sink::{PublishError, SinkDown, Verdict};
 
 /// `content-too-large`, an AMQP soft error.
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -28,29 +28,31 @@ pub(super) fn broker_said(error: &lapin::Error) -> Option<(u16, String)> {
 }
 
 /// Why there is no connection, and what to do about it where that can be told.
-pub(super) fn unreachable(error: &lapin::Error) -> String {
+pub(super) fn unreachable(error: &lapin::Error) -> SinkDown {
     // Its `Display` repeats its sources.
     let Some((code, words)) = broker_said(error) else {
         let words = error.to_string();
-        return match words.contains("certificate") {
-            true => format!(
-                "{words}; its authority has to be among the system's certificates, or in the file \
-                 that SSL_CERT_FILE names"
-            ),
-            false => words,
+        let remedy = if words.contains("certificate") {
+            "its authority has to be among the system's certificates, or in the file that \
+             SSL_CERT_FILE names"
+        } else if words.contains("InvalidContentType") {
+            "the port does not speak TLS: write amqp instead of amqps, or another port"
+        } else {
+            ""
         };
+        return SinkDown::new(words).with_remedy(remedy);
     };
     let remedy = match code {
-        ACCESS_REFUSED => "; check user and password in the URI",
+        ACCESS_REFUSED => "check user and password in the URI",
         NOT_ALLOWED if words.contains("not found") => {
-            "; make it (rabbitmqctl add_vhost), or change the URI"
+            "make it (rabbitmqctl add_vhost), or change the URI"
         }
         NOT_ALLOWED if words.contains("refused") => {
-            "; allow it (rabbitmqctl set_permissions), or change the URI"
+            "allow it (rabbitmqctl set_permissions), or change the URI"
         }
         _ => "",
     };
-    format!("the broker said: {words}{remedy}")
+    SinkDown::new(format!("the broker said: {words}")).with_remedy(remedy)
 }
 
 /// Judges a message that was outstanding when its channel closed.

@@ -86,8 +86,8 @@ impl Link {
     ) -> Result<Self, SinkDown> {
         let opening = async {
             let link = Self::connect(settings, refused).await.map_err(|error| {
-                let (at, cause) = (settings.uri.redacted(), closure::unreachable(&error));
-                SinkDown::new(format!("cannot connect to {at}: {cause}"))
+                let at = settings.uri.redacted();
+                closure::unreachable(&error).preceded_by(format!("cannot connect to {at}: "))
             })?;
             topology::declare(&link.connection, &settings.name, &settings.declare).await?;
             Ok(link)

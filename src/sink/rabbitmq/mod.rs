@@ -96,6 +96,24 @@ impl RabbitMq {
         })
     }
 
+    /// Whether there is such an exchange, by a passive look.
+    ///
+    /// # Errors
+    ///
+    /// [`Verdict::Charge`] where it is missing, else it could not be asked for.
+    pub async fn look_up(&self, exchange: &str) -> Result<(), PublishError> {
+        let Some(link) = self.link.link() else { return Err(self.down(None)) };
+        let exchange = rendering::short("exchange", exchange.to_owned())?;
+        let exchanges = link.exchanges();
+        match tokio::time::timeout(self.settings.timeout, exchanges.look_up(&exchange)).await {
+            Ok(found) => found,
+            Err(_) => {
+                let why = format!("no answer within {:?}", self.settings.timeout);
+                Err(PublishError::new(Verdict::Down, why))
+            }
+        }
+    }
+
     async fn deliver(
         &self,
         message: Message,

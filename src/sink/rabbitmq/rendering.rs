@@ -107,7 +107,7 @@ pub(super) fn render(
     Ok(Rendered { id, exchange, routing_key, properties, payload })
 }
 
-fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
+pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
     let length = text.len();
     ShortString::try_new(text).map_err(|_| {
         let detail = format!("its {what} has {length} bytes, AMQP allows {SHORT}");

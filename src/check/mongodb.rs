@@ -1,0 +1,167 @@
+//! MongoDB: reached or not, and what is asked of it once it is.
+
+use ::mongodb::Database;
+use bson::{Document, doc};
+use futures_util::future::join4;
+use tokio::time::timeout;
+
+use crate::check::{
+    Finding, PATIENCE, clocks, members, privileges, replica_set, shard_key, version,
+};
+use crate::config::Resolved;
+use crate::outbox::collections::Collections;
+use crate::schema;
+use crate::store::StoreError;
+use crate::store::connect::{self, Topology, ask};
+use crate::telemetry::chain;
+
+const NAME: &str = "mongodb";
+
+const STANDALONE: &str = "a standalone server: what an application writes there beside a record is \
+                          in no transaction with it, and no change stream tells of it";
+
+/// What can be asked of MongoDB; the later findings only where the first is good.
+pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
+    let reaching = connect::reach(plan.mongo.expose(), &plan.database);
+    // The driver gives up first, unless the URI says otherwise: its words say more.
+    let (client, topology) = match timeout(PATIENCE + PATIENCE / 5, reaching).await {
+        Ok(Ok(reached)) => reached,
+        Ok(Err(error)) => return unreached(plan, &error).await,
+        Err(_) => {
+            let detail = format!("{} does not answer within {PATIENCE:?}", plan.mongo);
+            return vec![Finding::bad(NAME, detail, UNREACHED)];
+        }
+    };
+    let kind = match &topology {
+        Topology::Standalone => "a standalone server".to_owned(),
+        Topology::ReplicaSet(name) => format!("replica set {name}"),
+        Topology::Sharded => "a sharded cluster".to_owned(),
+    };
+    let mut findings = vec![Finding::good(NAME, format!("reached, {kind}"))];
+    let admin = client.database("admin");
+    let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
+    let (version, deployment, privileges, schema) = join4(
+        bounded("mongodb version", version::probe(&admin)),
+        deployment(plan, &topology, &admin, &collections),
+        bounded("privileges", privileges::probe(plan, &admin)),
+        bounded("schema", schema(plan, &collections)),
+    )
+    .await;
+    findings.push(version);
+    findings.extend(deployment);
+    findings.push(privileges);
+    findings.push(schema);
+    findings
+}
+
+/// Why it is not reached; of a user who may do nothing in the database, also all that he lacks.
+async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
+    if error.code() != Some(UNAUTHORIZED) {
+        return vec![Finding::bad(NAME, told(error), remedy(error))];
+    }
+    let remedy = "name a user in mongo.uri who may use the database: `postrider schema print \
+                  --roles` makes the roles for that";
+    let mut findings = vec![Finding::bad(NAME, told(error), remedy)];
+    if let Ok(client) = connect::client(plan.mongo.expose()).await {
+        let admin = client.database("admin");
+        let privileges = bounded("privileges", privileges::probe(plan, &admin)).await;
+        // Whoever did not log in lacks nothing that could be told.
+        findings.extend((!privileges.ok).then_some(privileges));
+    }
+    findings
+}
+
+/// What depends on the kind of deployment.
+async fn deployment(
+    plan: &Resolved,
+    topology: &Topology,
+    admin: &Database,
+    collections: &Collections,
+) -> Vec<Finding> {
+    match topology {
+        Topology::Standalone => vec![Finding::bad(
+            replica_set::NAME,
+            STANDALONE,
+            "make it a replica set of one member: start mongod with --replSet rs0, and run \
+             rs.initiate() in mongosh",
+        )],
+        Topology::Sharded => {
+            vec![bounded(shard_key::NAME, shard_key::probe(admin, collections)).await]
+        }
+        Topology::ReplicaSet(_) => {
+            let hello = bounded_hello(admin).await;
+            let members = members::ask_all(plan.mongo.expose(), &hello).await;
+            vec![
+                bounded(replica_set::NAME, replica_set::probe(plan, admin, &hello, &members)).await,
+                clocks::judge(&members, plan.relay.lease / 3),
+            ]
+        }
+    }
+}
+
+/// Whom the primary names as members; nobody, where it has gone since.
+async fn bounded_hello(admin: &Database) -> Document {
+    let asking = ask(admin, "ask for the members", doc! { "hello": 1 });
+    timeout(PATIENCE, asking).await.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// One finding, in time.
+async fn bounded(
+    name: &str,
+    finding: impl Future<Output = Result<Finding, StoreError>>,
+) -> Finding {
+    match timeout(PATIENCE, finding).await {
+        Ok(Ok(finding)) => finding,
+        Ok(Err(error)) => Finding::bad(name, told(&error), remedy(&error)),
+        Err(_) => Finding::bad(name, format!("no answer within {PATIENCE:?}"), UNREACHED),
+    }
+}
+
+async fn schema(plan: &Resolved, collections: &Collections) -> Result<Finding, StoreError> {
+    let remedy = match plan.auto_init_schema {
+        true => "`postrider run` makes it, or run `postrider schema apply`",
+        false => "run `postrider schema apply`",
+    };
+    Ok(match schema::verify(collections, &plan.schema_options()).await {
+        Ok(differences) if differences.is_empty() => Finding::good("schema", "as it should be"),
+        Ok(differences) => {
+            let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+            Finding::bad("schema", lines.join("; "), remedy)
+        }
+        Err(schema::SchemaError::Store(error)) => return Err(error),
+        Err(error) => Finding::bad("schema", chain(&error), remedy),
+    })
+}
+
+/// Unauthorized: who he is was not the question.
+const UNAUTHORIZED: i32 = 13;
+
+const UNREACHED: &str = "start MongoDB, or mend the hosts, replicaSet and TLS options of mongo.uri";
+
+/// What can be done about MongoDB's silence or refusal.
+fn remedy(error: &StoreError) -> &'static str {
+    match error {
+        error if error.code() == Some(UNAUTHORIZED) => {
+            "give the user what the finding `privileges` tells to be missing"
+        }
+        error if error.is_refusal() => "mend user, password or authSource in mongo.uri",
+        error if mentions(error, &["certificate", "tls", "ssl"]) => {
+            "mend the TLS options of mongo.uri (tls, tlsCAFile, tlsCertificateKeyFile), or the \
+             server's certificate"
+        }
+        _ => UNREACHED,
+    }
+}
+
+/// The server's words, without what else the driver shows of its answer.
+fn told(error: &StoreError) -> String {
+    match error {
+        StoreError::Driver { source, .. } => format!("{error}: {}", source.kind),
+        other => chain(other),
+    }
+}
+
+fn mentions(error: &StoreError, words: &[&str]) -> bool {
+    let text = chain(error).to_lowercase();
+    words.iter().any(|word| text.contains(word))
+}

@@ -1,0 +1,131 @@
+//! Whether enough members are up for a majority, which every settling write waits for.
+
+use ::mongodb::Database;
+use ::mongodb::options::ConnectionString;
+use bson::{Bson, Document, doc};
+
+use crate::check::Finding;
+use crate::check::members::{Member, holders, hosts};
+use crate::config::Resolved;
+use crate::store::StoreError;
+use crate::store::connect::ask;
+
+pub(super) const NAME: &str = "replica set";
+
+const REMEDY: &str =
+    "start the members that are down: until a majority has a write, nothing more is delivered";
+
+/// Asks the primary for its view of the others, and where we may not, goes by who answers us.
+pub(super) async fn probe(
+    plan: &Resolved,
+    admin: &Database,
+    hello: &Document,
+    members: &[Member],
+) -> Result<Finding, StoreError> {
+    match ask(admin, "ask for the members' states", doc! { "replSetGetStatus": 1 }).await {
+        Ok(status) => Ok(by_status(&status)),
+        Err(error) if error.is_refusal() => {
+            let direct = ConnectionString::parse(plan.mongo.expose())
+                .is_ok_and(|uri| uri.direct_connection == Some(true));
+            Ok(by_answers(hello, members, direct))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Judges the answer to `replSetGetStatus`.
+fn by_status(status: &Document) -> Finding {
+    let members = status.get_array("members").into_iter().flatten();
+    let members: Vec<&Document> = members.filter_map(Bson::as_document).collect();
+    let state = |member: &Document| member.get_str("stateStr").unwrap_or("unknown").to_owned();
+    let is_up = |member: &&&Document| ["PRIMARY", "SECONDARY"].contains(&state(member).as_str());
+    let up = members.iter().filter(is_up).count();
+    let needed = status.get_i32("writeMajorityCount").ok();
+    let needed = needed.and_then(|count| usize::try_from(count).ok());
+    let needed = needed.unwrap_or(members.len() / 2 + 1);
+    let down: Vec<String> = members
+        .iter()
+        .filter(|member| !is_up(member) && state(member) != "ARBITER")
+        .map(|member| format!("{} is {}", member.get_str("name").unwrap_or("?"), state(member)))
+        .collect();
+    judge(up, members.len(), needed, &down)
+}
+
+/// Judges by the members that let us in. An arbiter lets nobody in, and votes all the same.
+fn by_answers(hello: &Document, members: &[Member], direct: bool) -> Finding {
+    let holders = holders(hello).len();
+    let voters = holders + hosts(hello, "arbiters").len();
+    let needed = (voters / 2 + 1).min(holders);
+    let is_up = |member: &&Member| member.answer.is_some_and(|answer| answer.is_up);
+    let up = members.iter().filter(is_up).count();
+    let silent: Vec<String> = members
+        .iter()
+        .filter(|member| !is_up(member))
+        .map(|member| match member.answer {
+            None => format!("{} does not answer us", member.host),
+            Some(_) => format!("{} is neither primary nor secondary", member.host),
+        })
+        .collect();
+    if up < needed && (direct || up == 0) {
+        let detail = format!(
+            "there is a primary; how the others are is not known here ({})",
+            silent.join(", ")
+        );
+        return Finding::good(NAME, detail);
+    }
+    judge(up, voters, needed, &silent)
+}
+
+fn judge(up: usize, all: usize, needed: usize, down: &[String]) -> Finding {
+    let mut detail = format!("{up} of {all} members are up with the data, {needed} are needed");
+    if !down.is_empty() {
+        detail = format!("{detail}: {}", down.join(", "));
+    }
+    match up < needed {
+        true => Finding::bad(NAME, detail, REMEDY),
+        false => Finding::good(NAME, detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::members::{Answer, Clock};
+
+    fn status(states: &[&str], needed: i32) -> Document {
+        let members = states.iter().map(|state| doc! { "name": "h:1", "stateStr": *state });
+        doc! { "members": members.collect::<Vec<_>>(), "writeMajorityCount": needed }
+    }
+
+    fn member(host: &str, is_up: Option<bool>) -> Member {
+        let clock = Clock { ahead: 0, unsure: 1 };
+        Member { host: host.into(), answer: is_up.map(|is_up| Answer { is_up, clock }) }
+    }
+
+    #[test]
+    fn an_arbiter_votes_for_a_primary_and_holds_no_data() {
+        let frozen = by_status(&status(&["PRIMARY", "(not reachable/healthy)", "ARBITER"], 2));
+        let well = by_status(&status(&["PRIMARY", "SECONDARY", "ARBITER"], 2));
+        let one_down = by_status(&status(&["PRIMARY", "SECONDARY", "RECOVERING"], 2));
+
+        assert!(!frozen.ok && frozen.detail.contains("h:1 is (not reachable"), "{frozen:?}");
+        assert!(well.ok && one_down.ok, "{well:?} {one_down:?}");
+    }
+
+    #[test]
+    fn by_answers_alone_a_member_that_is_silent_counts_as_down_unless_we_go_to_one_directly() {
+        let hello = doc! { "hosts": ["a", "b"], "arbiters": ["c"] };
+        let members = [member("a", Some(true)), member("b", None)];
+
+        let frozen = by_answers(&hello, &members, false);
+        let direct = by_answers(&hello, &members, true);
+        let well = by_answers(&hello, &[member("a", Some(true)), member("b", Some(true))], false);
+        let starting =
+            by_answers(&hello, &[member("a", Some(true)), member("b", Some(false))], false);
+        let tunnel = by_answers(&hello, &[member("a", None), member("b", None)], false);
+
+        assert!(!frozen.ok && !starting.ok, "{frozen:?} {starting:?}");
+        assert!(direct.ok && direct.detail.contains("not known here"), "{direct:?}");
+        assert!(well.ok && tunnel.ok, "{well:?} {tunnel:?}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Whether a key's records live on one shard, without which they would have no order. Written
+//! by MongoDB's documentation; no sharded cluster was at hand to test it.
+
+use ::mongodb::Database;
+use ::mongodb::options::ReadConcern;
+use bson::{Document, doc};
+
+use crate::check::Finding;
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::KEY;
+use crate::store::connect::primary;
+use crate::store::{StoreError, limits, within};
+
+pub(super) const NAME: &str = "shard key";
+
+/// Looks up how the records are sharded.
+pub(super) async fn probe(
+    admin: &Database,
+    collections: &Collections,
+) -> Result<Finding, StoreError> {
+    let records = format!("{}.{}", collections.database().name(), collections.name(names::RECORDS));
+    let config = admin.client().database("config").collection::<Document>("collections");
+    let finding = config
+        .find_one(doc! { "_id": &records })
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(primary());
+    match within("read the shard key", limits::BATCH, finding.into_future()).await {
+        Ok(found) => Ok(judge(&records, found.as_ref())),
+        Err(error) if error.is_refusal() => Ok(Finding::good(
+            NAME,
+            format!(
+                "not known: the user may not read config.collections; if {records} is sharded, \
+                 its shard key is to be {{key: \"hashed\"}}"
+            ),
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+fn judge(records: &str, found: Option<&Document>) -> Finding {
+    let Some(key) = found.and_then(|found| found.get_document("key").ok()) else {
+        return Finding::good(NAME, format!("{records} is not sharded: it lives on one shard"));
+    };
+    if *key == (doc! { KEY: "hashed" }) {
+        return Finding::good(NAME, "{key: \"hashed\"}");
+    }
+    let detail = format!("{records} is sharded by {key}: records of one key may lie apart");
+    let remedy = format!("reshard it: sh.reshardCollection({records:?}, {{ key: \"hashed\" }})");
+    Finding::bad(NAME, detail, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hashed_key_keeps_its_records_together() {
+        let sharded = |key: Document| judge("app.outbox_records", Some(&doc! { "key": key }));
+
+        assert!(sharded(doc! { "key": "hashed" }).ok);
+        assert!(judge("app.outbox_records", None).ok);
+        for key in [doc! { "_id": "hashed" }, doc! { "key": 1 }, doc! { "key": "hashed", "seq": 1 }]
+        {
+            let found = sharded(key);
+            assert!(!found.ok && found.remedy.contains("reshardCollection"), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Whether brokers are reached, and have the destinations that the configuration names.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use crate::check::{Finding, PATIENCE};
+use crate::config::Resolved;
+use crate::config::resolve::SinkPlan;
+use crate::ids::SinkName;
+use crate::routing::Template;
+use crate::run::sink;
+use crate::sink::any::AnySink;
+use crate::sink::{PublishError, Sink, SinkDown, Verdict};
+
+/// All sinks side by side; none where nothing is relayed.
+pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
+    if !plan.relay_enabled {
+        return Vec::new();
+    }
+    let probing = plan.sinks.iter().map(|(name, sink)| probe_one(plan, name, sink));
+    join_all(probing).await.concat()
+}
+
+async fn probe_one(plan: &Resolved, name: &SinkName, configured: &SinkPlan) -> Vec<Finding> {
+    let part = format!("sink {name}");
+    let sink = match sink(name, &configured.for_a_look(PATIENCE)) {
+        Ok(sink) => sink,
+        Err(error) => return vec![Finding::bad(part, error.to_string(), "change its settings")],
+    };
+    let findings = async {
+        if let Err(down) = sink.probe().await {
+            return vec![Finding::bad(
+                part.as_str(),
+                down.cause(),
+                remedy(name, configured, &down),
+            )];
+        }
+        let mut findings = vec![Finding::good(part.as_str(), "reached")];
+        findings.extend(destinations(plan, name, configured, &sink).await);
+        findings
+    };
+    let findings = timeout(PATIENCE * 2, findings).await.unwrap_or_else(|_| {
+        let down = SinkDown::new(format!("no answer within {:?}", PATIENCE * 2));
+        vec![Finding::bad(part.as_str(), down.cause(), remedy(name, configured, &down))]
+    });
+    // It may have stopped answering; the process ends soon.
+    let _ = timeout(PATIENCE, sink.close()).await;
+    findings
+}
+
+fn remedy(name: &SinkName, configured: &SinkPlan, down: &SinkDown) -> String {
+    let (keys, otherwise) = match configured {
+        SinkPlan::RabbitMq(_) => (
+            "uri",
+            "start the broker, or change host, port or scheme (amqp, amqps for TLS) of the URI",
+        ),
+        SinkPlan::Kafka(_) => ("brokers, properties", "start the broker, or change the addresses"),
+        SinkPlan::Stdout(_) => ("kind", "have somebody read standard output"),
+    };
+    format!("{} (sinks.{name}: {keys})", down.remedy().unwrap_or(otherwise))
+}
+
+/// Looks for every destination that is the same for all records. What records name themselves,
+/// and templates, only a record can tell.
+async fn destinations(
+    plan: &Resolved,
+    name: &SinkName,
+    configured: &SinkPlan,
+    sink: &AnySink,
+) -> Option<Finding> {
+    let (kind, declared): (_, Vec<&str>) = match configured {
+        SinkPlan::Stdout(_) => return None,
+        SinkPlan::RabbitMq(settings) => {
+            let declared = settings.declare.exchanges.iter();
+            ("exchange", declared.map(|exchange| exchange.name.as_str()).collect())
+        }
+        SinkPlan::Kafka(settings) => {
+            ("topic", settings.topics.iter().map(|topic| topic.name.as_str()).collect())
+        }
+    };
+    let dead_letters = plan.relay.dead_letter.as_ref().filter(|dead| dead.sink == *name);
+    let dead_letters = dead_letters.map(|dead| &dead.destination);
+    let named: BTreeMap<String, &Template> = plan
+        .router
+        .destinations(name)
+        .chain(dead_letters)
+        .map(|template| (template.to_string(), template))
+        .collect();
+    let mut told = Vec::new();
+    let mut missing = Vec::new();
+    for (text, template) in &named {
+        let Some(destination) = template.literal() else {
+            told.push(format!("{text} depends on the record"));
+            continue;
+        };
+        let shown = match destination {
+            "" => format!("the default {kind}"),
+            destination => format!("{kind} {destination:?}"),
+        };
+        match sink.look_up(destination).await {
+            Ok(()) => told.push(format!("{shown} is there")),
+            Err(PublishError { verdict: Verdict::Charge, .. })
+                if declared.contains(&destination) =>
+            {
+                told.push(format!("{shown} is made at start (declare)"));
+            }
+            Err(error) => missing.push(format!("{shown}: {error}")),
+        }
+    }
+    let part = format!("sink {name} destinations");
+    Some(match missing.is_empty() {
+        true => Finding::good(part, told.join("; ")),
+        false => Finding::bad(
+            part,
+            missing.join("; "),
+            format!(
+                "make what is missing, list it in sinks.{name}.declare, or change where the \
+                 configuration names it (sinks.{name}, routes, relay.dead_letter)"
+            ),
+        ),
+    })
+}

@@ -1,0 +1,103 @@
+//! MongoDB itself: reached, let in, of the right kind, with its schema.
+
+use postrider::schema::roles::RELAY;
+
+use crate::support::mongod::Mongod;
+use crate::support::outbox::TestOutbox;
+use crate::support::queue::{host_of, mongo_settings, stdout_sink};
+use crate::support::roles;
+use crate::support::schema::Bare;
+use crate::support::tcp::dead_port;
+use crate::{Found, PLANTED, check, to_stdout, with};
+
+async fn check_uri(uri: &str) -> Found {
+    check(&with(&stdout_sink(), &[&format!("mongo.uri={uri}")])).await
+}
+
+#[tokio::test]
+async fn where_nobody_listens_it_is_to_be_started() {
+    let port = dead_port().await;
+    let options = "serverSelectionTimeoutMS=500";
+
+    let found = check_uri(&format!("mongodb://u:{PLANTED}@127.0.0.1:{port}/app?{options}")).await;
+
+    found.only("mongodb", "Connection refused", "start MongoDB");
+    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
+}
+
+#[tokio::test]
+async fn a_replica_set_of_another_name_is_told() {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+    let options = "replicaSet=other&serverSelectionTimeoutMS=500";
+
+    let found = check_uri(&format!("mongodb://{host}/app?{options}")).await;
+
+    found.only("mongodb", "", "replicaSet");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn tls_where_there_is_none_is_told() {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+
+    let found =
+        check_uri(&format!("mongodb://{host}/app?tls=true&serverSelectionTimeoutMS=1000")).await;
+
+    found.only("mongodb", "", "TLS options");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_refused_login_is_told_from_one_that_is_missing() {
+    let outbox = TestOutbox::restricted().await;
+    let wrong = roles::uri(RELAY.name, PLANTED, &outbox.database);
+    let stranger = format!("mongodb://{}/app", host_of(&outbox.uri));
+
+    let (wrong, stranger) = (check_uri(&wrong).await, check_uri(&stranger).await);
+
+    wrong.only("mongodb", "", "mend user, password or authSource");
+    stranger.only("mongodb", "requires authentication", "name a user in mongo.uri");
+    for found in [wrong, stranger] {
+        let detail = found.of("mongodb")["detail"].as_str().unwrap();
+        assert!(!detail.contains("server response"), "not in clear: {detail}");
+    }
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_standalone_server_is_to_be_made_a_replica_set() {
+    let server = Mongod::standalone().await;
+    let outbox = TestOutbox::at(&server.uri("", "")).await;
+
+    let found = check_uri(&server.uri("", &outbox.database)).await;
+
+    found.only("replica set", "standalone", "rs.initiate()");
+    found.is_good("mongodb", "a standalone server");
+    assert!(!found.names().contains(&"clocks"), "{:?}", found.names());
+}
+
+#[tokio::test]
+async fn a_missing_schema_is_one_finding_that_names_every_difference() {
+    let bare = Bare::new("").await;
+    let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
+
+    let found = check(&settings).await;
+    let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
+
+    found.only("schema", "outbox_records", "`postrider run` makes it");
+    found.is_bad("schema", "dead_idx", "");
+    strict.only("schema", "", "run `postrider schema apply`");
+    assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");
+}
+
+#[tokio::test]
+async fn an_index_in_the_way_is_told_by_its_difference() {
+    let outbox = TestOutbox::new().await;
+
+    let found = check(&with(&to_stdout(&outbox), &["outbox.retention=8d"])).await;
+
+    found.only("schema", "done_ttl_idx", "schema apply");
+    outbox.drop().await;
+}

@@ -1,0 +1,84 @@
+//! Users who may do no more than their roles permit, on the server with access control.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::{Client, Database};
+use postrider::schema::roles::{On, ROLES, Role};
+
+/// The variable with the URI of that server, and of its administrator.
+const URI: &str = "POSTRIDER_TEST_MONGODB_AUTH_URI";
+
+/// The variable by which every outbox of a test run is given to such users.
+const WANTED: &str = "POSTRIDER_TEST_ROLES";
+
+/// The password of each: no error and no `Debug` may show it.
+pub const PASSWORD: &str = "password-of-the-role";
+
+/// Whether every outbox of this test run is to have such users.
+pub fn are_wanted() -> bool {
+    std::env::var_os(WANTED).is_some_and(|wanted| wanted == "1")
+}
+
+/// The server's URI for its administrator.
+pub fn admin_uri() -> String {
+    std::env::var(URI).unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
+}
+
+/// The URI for any user of a database.
+pub fn uri(user: &str, password: &str, database: &str) -> String {
+    let admin = admin_uri();
+    let (_, rest) = admin.split_once('@').unwrap();
+    let (host, options) = rest.split_once("/?").unwrap();
+    let options = options.replace("authSource=admin", &format!("authSource={database}"));
+    format!("mongodb://{user}:{password}@{host}/{database}?{options}")
+}
+
+/// The URI for the user with this role, who is called like it.
+pub fn uri_of(role: &Role, database: &str) -> String {
+    uri(role.name, PASSWORD, database)
+}
+
+/// The privileges of a role, as MongoDB takes them.
+pub fn privileges(role: &Role, database: &str, prefix: &str, retention: Duration) -> Vec<Document> {
+    let needed = role.privileges.iter().filter(|privilege| privilege.when.applies(retention));
+    let privilege = needed.map(|privilege| {
+        let collection = match privilege.on {
+            On::Database => String::new(),
+            On::Collection(base) => format!("{prefix}{base}"),
+        };
+        doc! {
+            "resource": { "db": database, "collection": collection },
+            "actions": privilege.actions.to_vec(),
+        }
+    });
+    privilege.collect()
+}
+
+/// Makes each role in a database, as the script of the repository does, and a user with it.
+pub async fn make(admin: &Client, database: &str, prefix: &str, retention: Duration) {
+    for role in &ROLES {
+        let privileges = privileges(role, database, prefix, retention);
+        user_with(&admin.database(database), role.name, privileges).await;
+    }
+}
+
+/// Makes a user with privileges of his own, by a role of the same name.
+pub async fn user_with(database: &Database, name: &str, privileges: Vec<Document>) {
+    let role = doc! { "createRole": name, "privileges": privileges, "roles": [] };
+    database.run_command(role).await.unwrap();
+    let user = doc! {
+        "createUser": name,
+        "pwd": PASSWORD,
+        "roles": [name],
+        "mechanisms": ["SCRAM-SHA-256"],
+    };
+    database.run_command(user).await.unwrap();
+}
+
+/// Removes a database's users and roles, which stay when it is dropped.
+pub async fn forget(database: &Database) {
+    for command in ["dropAllUsersFromDatabase", "dropAllRolesFromDatabase"] {
+        database.run_command(doc! { command: 1 }).await.unwrap();
+    }
+}
