@@ -150,12 +150,18 @@ fn sound_record() -> impl Strategy<Value = Document> {
     })
 }
 
+/// What stands for no `seq`, and what comes next.
+fn seq() -> impl Strategy<Value = Bson> {
+    (0_u32..2, 0_u32..2)
+        .prop_map(|(time, increment)| Bson::Timestamp(Timestamp { time, increment }))
+}
+
 /// A record with fields of any kind among its own.
 pub fn record() -> impl Strategy<Value = Document> {
     let wrong = (proptest::sample::select(&FIELDS[..]), value());
     let headers = proptest::collection::vec((name(), scalar()), 0..4).prop_map(Document::from_iter);
     let headers = headers.prop_map(|headers| ("headers", Bson::Document(headers)));
-    let wrong = prop_oneof![2 => wrong, 1 => headers];
+    let wrong = prop_oneof![4 => wrong, 2 => headers, 1 => seq().prop_map(|seq| ("seq", seq))];
     (sound_record(), proptest::collection::vec(wrong, 0..4)).prop_map(|(mut record, wrong)| {
         for (field, value) in wrong {
             record.insert(field, value);
@@ -232,7 +238,13 @@ fn time() -> impl Strategy<Value = SystemTime> {
 
 /// A message, more of them with JSON than without.
 pub fn message() -> impl Strategy<Value = Message> {
-    let json = value().prop_map(|value| value.into_relaxed_extjson().to_string().into_bytes());
+    let json = (value(), any::<bool>()).prop_map(|(value, on_many_lines)| {
+        let json = value.into_relaxed_extjson();
+        match on_many_lines {
+            true => serde_json::to_vec_pretty(&json).unwrap(),
+            false => serde_json::to_vec(&json).unwrap(),
+        }
+    });
     let payload = prop_oneof![
         4 => json.prop_map(Some),
         2 => text().prop_map(|text| Some(text.into_bytes())),
