@@ -69,7 +69,7 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
                 assert_eq!(grant.held.len(), ids.len());
                 let batch: Vec<Settlement> = ids
                     .into_iter()
-                    .map(|id| Settlement { id, lease, outcome: Outcome::Done })
+                    .map(|id| Settlement { id, lease, attempt: 1, outcome: Outcome::Done })
                     .collect();
                 assert!(settlements.write(&batch).await.unwrap().is_empty());
             }

@@ -10,8 +10,8 @@ use mongodb::options::ReadConcern;
 use crate::ids::{LeaseId, RecordId};
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
-    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, LAST_ERROR, LAST_ERROR_AT,
-    LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
+    ATTEMPT, ATTEMPT_LIMIT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, LAST_ERROR,
+    LAST_ERROR_AT, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
 };
 use crate::outbox::lease::bson_ids;
 use crate::outbox::reason::{DeadReason, shortened};
@@ -49,6 +49,9 @@ pub struct Settlement {
     pub id: RecordId,
     /// The proof.
     pub lease: LeaseId,
+    /// Deliveries charged, with the one that this lease is for: who leases it after us charges
+    /// another, so that what he writes is not taken for ours.
+    pub attempt: u32,
     /// What to write.
     pub outcome: Outcome,
 }
@@ -155,7 +158,7 @@ impl Settlements {
         let records = self.collections.records().clone_with_type::<Document>();
         let find = records
             .find(doc! { ID: { "$in": ids } })
-            .projection(doc! { ID: 1, STATUS: 1, LEASE_ID: 1, VISIBLE_AT: 1, LAST_ERROR: 1 })
+            .projection(doc! { ID: 1, STATUS: 1, ATTEMPT: 1, LEASE_ID: 1, LAST_ERROR: 1 })
             .read_concern(ReadConcern::local())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
@@ -179,13 +182,18 @@ impl Settlements {
         };
         let status = state.get_str(STATUS).unwrap_or_default();
         let leased = state.contains_key(LEASE_ID);
+        // The lease has made it an int, and no more than this.
+        let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
+        let charged = charged.min(ATTEMPT_LIMIT);
+        let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
         match &settlement.outcome {
-            Outcome::Done => status == DONE,
-            Outcome::Dead { .. } => status == DEAD,
-            Outcome::Released => status == PENDING && !leased,
+            Outcome::Done => status == DONE && is_charged(charged),
+            Outcome::Dead { .. } => status == DEAD && is_charged(charged),
+            Outcome::Released => status == PENDING && !leased && is_charged(charged - 1),
             Outcome::Retry { error, .. } => {
                 status == PENDING
                     && !leased
+                    && is_charged(charged)
                     && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
             }
         }

@@ -182,7 +182,12 @@ impl<S> Shared<S> {
     ) {
         held.settling();
         let bytes = held.record.size();
-        let settlement = Settlement { id: held.record.id.clone(), lease: held.lease.id, outcome };
+        let settlement = Settlement {
+            id: held.record.id.clone(),
+            lease: held.lease.id,
+            attempt: held.attempt(),
+            outcome,
+        };
         let item = Item { settlement, lane: lane.clone(), sink: sink.to_owned(), bytes, reply };
         // A settler that is gone leaves the record to its lease.
         let _ = self.settler.send(item).await;

@@ -83,7 +83,7 @@ impl<S: Sink> Shared<S> {
         failpoint::hit("relay::after_lease");
         let mut fronts: Vec<Record> = Vec::with_capacity(wanted.len());
         let mut holders: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::with_capacity(claims.len());
-        let mut surplus: Vec<RecordId> = Vec::new();
+        let mut surplus: Vec<Record> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
         for Claim { lane, records, more, new } in claims {
             // Only the leading part that is held: what is behind a gap would overtake it.
@@ -99,7 +99,7 @@ impl<S: Sink> Shared<S> {
                 }
                 self.in_hand.remove(record.size());
                 if held {
-                    surplus.push(record.id);
+                    surplus.push(record);
                 } else if grant.oversized.contains(&record.id) {
                     oversized.push(record);
                 }
@@ -163,14 +163,19 @@ impl<S: Sink> Shared<S> {
     }
 
     /// Leased behind a gap: free again at once, uncharged.
-    async fn give_back(&self, lease: LeaseId, surplus: Vec<RecordId>) {
+    async fn give_back(&self, lease: LeaseId, surplus: Vec<Record>) {
         use crate::outbox::settle::{Outcome, Settlement, Settlements};
         if surplus.is_empty() {
             return;
         }
         let batch: Vec<Settlement> = surplus
             .into_iter()
-            .map(|id| Settlement { id, lease, outcome: Outcome::Released })
+            .map(|record| Settlement {
+                attempt: record.attempt + 1,
+                id: record.id,
+                lease,
+                outcome: Outcome::Released,
+            })
             .collect();
         let settlements = Settlements::new(self.collections.clone(), false);
         if let Err(error) = settlements.write(&batch).await {

@@ -98,7 +98,7 @@ async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
         let id = format!("a{number}");
         outbox.insert([record(&id, "a")]).await;
         let lease = peer.take(&[&id]).await;
-        let batch = [Settlement { id: RecordId::String(id), lease, outcome }];
+        let batch = [Settlement { id: RecordId::String(id), lease, attempt: 1, outcome }];
         proxy.lose_answer_to("leaseOwner");
 
         settlements.write(&batch).await.expect_err("the answer was lost");
@@ -121,7 +121,8 @@ async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
         let ours = peer.take(&[&id]).await;
         peer.take_over(&id).await;
         let before = outbox.record(id.as_str()).await;
-        let batch = [Settlement { id: RecordId::String(id.clone()), lease: ours, outcome }];
+        let id_of = RecordId::String(id.clone());
+        let batch = [Settlement { id: id_of, lease: ours, attempt: 1, outcome }];
 
         let lost = settlements.write(&batch).await.unwrap();
 
@@ -176,5 +177,27 @@ async fn the_budget_counts_from_before_the_lease_command() {
     assert_eq!(lanes.len(), 1, "the command succeeded in the end");
     assert_eq!(stage.deliver(lanes).await, [LaneEnd::Interrupted]);
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
+    outbox.drop().await;
+}
+
+/// It looks as ours would, but for the peer's charge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
+    let outbox = TestOutbox::new().await;
+    let peer = Peer::new(&outbox.collections);
+    let settlements = Settlements::new(outbox.collections.clone(), false);
+    for (number, outcome) in (0..).zip(outcomes()) {
+        let id = format!("a{number}");
+        outbox.insert([record(&id, "a")]).await;
+        let ours = peer.take(&[&id]).await;
+        let theirs = peer.take_over(&id).await;
+        peer.settle(theirs, &id, outcome.clone()).await;
+        let id_of = RecordId::String(id.clone());
+        let batch = [Settlement { id: id_of, lease: ours, attempt: 1, outcome }];
+
+        let lost = settlements.write(&batch).await.unwrap();
+
+        assert_eq!(lost.len(), 1, "{batch:?}");
+    }
     outbox.drop().await;
 }

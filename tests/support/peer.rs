@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::doc;
+use bson::{Document, doc};
 use postrider::ids::{InstanceId, LeaseId, RecordId};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::Leaser;
@@ -66,8 +66,12 @@ impl Peer {
 
     /// Settles what it holds.
     pub async fn settle(&self, lease: LeaseId, record: &str, outcome: Outcome) {
+        let records = self.collections.records().clone_with_type::<Document>();
+        let found = records.find_one(doc! { "_id": record }).await.unwrap().unwrap();
+        let attempt = u32::try_from(found.get_i32("attempt").unwrap()).unwrap();
         let id = RecordId::String(record.to_owned());
-        let lost = self.settlements.write(&[Settlement { id, lease, outcome }]).await.unwrap();
+        let lost =
+            self.settlements.write(&[Settlement { id, lease, attempt, outcome }]).await.unwrap();
         assert!(lost.is_empty(), "the peer holds {record}");
     }
 }
