@@ -47,7 +47,7 @@ impl Trouble {
     fn words(self) -> &'static str {
         match self {
             Self::Stopped => "refused",
-            Self::Paused => "no answer within 1s",
+            Self::Paused => "no answer within 2s",
             Self::OutOfMemory => "memory",
             Self::OutOfDisk => "disk",
         }

@@ -87,7 +87,7 @@ async fn night_of(loss: Loss) {
             wire.freeze(false);
         }
         Loss::Delayed => {
-            wire.delay(Duration::from_millis(700));
+            wire.delay(Duration::from_millis(1_300));
             outbox.insert(records).await;
             until_down(&postrider, "rabbit").await;
             wire.delay(Duration::ZERO);

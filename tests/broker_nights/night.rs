@@ -47,7 +47,7 @@ pub fn settings(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Vec<String> {
     let sink = [
         "sinks.rabbit.kind=rabbitmq",
         &format!("sinks.rabbit.uri={uri}"),
-        "sinks.rabbit.timeout=1s",
+        "sinks.rabbit.timeout=2s",
     ];
     [mongo_settings(&outbox.database), waits(), owned(&sink), owned(more)].concat()
 }
@@ -55,7 +55,7 @@ pub fn settings(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Vec<String> {
 /// The waits alone.
 pub fn waits() -> Vec<String> {
     owned(&[
-        "relay.lease=4s",
+        "relay.lease=6s",
         "relay.poll_interval=100ms",
         "relay.probe_max=1s",
         "relay.backoff.kind=fixed",

@@ -15,7 +15,12 @@ const POISON: &str = "poison";
 
 /// A relay that dies as by `kill -9` whenever it publishes the poison.
 fn start(outbox: &TestOutbox, uri: &str) -> Postrider {
-    let more = ["relay.max_attempts=3", "relay.lease=2s", "ops.listen=127.0.0.1:0"];
+    let more = [
+        "relay.max_attempts=3",
+        "relay.lease=2s",
+        "sinks.rabbit.timeout=1s",
+        "ops.listen=127.0.0.1:0",
+    ];
     let mut command = command(&["run", "--set", "log.format=json"]);
     for setting in settings(outbox, uri, &more) {
         command.args(["--set", &setting]);
