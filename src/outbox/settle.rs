@@ -185,8 +185,7 @@ impl Settlements {
         // The lease has made it an int, and no more than this.
         let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
         let charged = charged.min(ATTEMPT_LIMIT);
-        let is_charged =
-            |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
+        let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
         match &settlement.outcome {
             Outcome::Done => status == DONE && is_charged(charged),
             Outcome::Dead { .. } => status == DEAD && is_charged(charged),
