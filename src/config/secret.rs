@@ -20,23 +20,47 @@ impl SecretUri {
         &self.0
     }
 
+    /// Whether `parse` takes it. What the parser says otherwise is of the URI without its secrets:
+    /// parsers quote the part that they don't like.
+    ///
+    /// # Errors
+    ///
+    /// Words that hold no secret.
+    pub fn check<T, E: fmt::Display>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<(), String> {
+        if parse(self.expose()).is_ok() {
+            return Ok(());
+        }
+        match parse(&self.redacted()) {
+            Err(error) => Err(error.to_string()),
+            Ok(_) => Err("its password, or another secret in it, has a character that is to be \
+                          escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
+                .to_owned()),
+        }
+    }
+
     /// The same without secrets. Works on any text, since a broken URI has to be reported too.
     pub fn redacted(&self) -> String {
+        let letters = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
         let (scheme, rest) = match self.0.split_once("://") {
-            Some((scheme, rest)) => (format!("{scheme}://"), rest),
-            None => (String::new(), self.0.as_str()),
+            Some((scheme, rest)) if !scheme.is_empty() && letters(scheme) => {
+                (format!("{scheme}://"), rest)
+            }
+            _ => (String::new(), self.0.as_str()),
+        };
+        // Up to the last @ of all: a password that should have been escaped may hold one, or what
+        // ends the hosts.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) if user.contains(':') => {
+                (user.split_once(':').map(|(name, _)| format!("{name}:***@")), rest)
+            }
+            _ => (None, rest),
         };
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
-        };
-        // The last @: a password that should have been escaped may hold one.
-        let rest = match rest.rsplit_once('@') {
-            None => rest.to_owned(),
-            Some((user, hosts)) => match user.split_once(':') {
-                Some((user, _)) => format!("{user}:***@{hosts}"),
-                None => format!("{user}@{hosts}"),
-            },
         };
         let query = query.map(|query| {
             let options = query.split('&').map(|option| match option.split_once('=') {
@@ -47,7 +71,7 @@ impl SecretUri {
             });
             format!("?{}", options.collect::<Vec<_>>().join("&"))
         });
-        format!("{scheme}{rest}{}", query.unwrap_or_default())
+        format!("{scheme}{}{rest}{}", user.unwrap_or_default(), query.unwrap_or_default())
     }
 }
 
@@ -88,6 +112,9 @@ mod tests {
             ("amqps://u@h", "amqps://u@h"),
             ("mongodb://h/?password=x&a=b", "mongodb://h/?password=***&a=b"),
             ("u:p@h", "u:***@h"),
+            ("amqp://u:p?p/p#p://p@h:1/v", "amqp://u:***@h:1/v"),
+            ("u:p://p@h", "u:***@h"),
+            ("mongodb://u@h/?password=p@p", "mongodb://u@h/?password=***"),
         ] {
             let uri = SecretUri::from(uri);
 
