@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use mongodb::options::ConnectionString;
+
 use crate::config::load::Loaded;
 use crate::config::secret::SecretUri;
 use crate::config::tree::{BackoffKind, Config, LogFormat, OnDead, Ordering, Validator};
@@ -219,11 +221,9 @@ impl Rules {
             self.wrong("mongo.uri", detail);
         }
         if let Some(uri) = uri
-            && let Err(error) = mongodb::options::ConnectionString::parse(uri.expose())
+            && let Err(detail) = uri.check(parse_mongo)
         {
-            // The driver's words name the part that is wrong, and may quote it.
-            let shown = error.to_string().replace(uri.expose(), &uri.redacted());
-            self.wrong("mongo.uri", format!("is no MongoDB URI: {shown}"));
+            self.wrong("mongo.uri", format!("is no MongoDB URI: {detail}"));
         }
         uri.cloned()
     }
@@ -246,7 +246,12 @@ impl Rules {
         let legal = !name.is_empty()
             && name.len() < 64
             && !name.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
-        self.unless(legal, key, format!("{name:?} is no name for a MongoDB database"));
+        let detail = match key {
+            // Of a URI that is wrong it may be part of a password.
+            "mongo.uri" => "what it names is no name for a MongoDB database".to_owned(),
+            _ => format!("{name:?} is no name for a MongoDB database"),
+        };
+        self.unless(legal, key, detail);
         Some(name)
     }
 
@@ -393,6 +398,19 @@ impl Rules {
     }
 }
 
+/// Parses a URI as the driver does, but for what the driver panics on: a `%` of user or password
+/// with a character behind it that is not ASCII.
+fn parse_mongo(uri: &str) -> Result<(), String> {
+    let is_escape = |behind: &str| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !uri.split('%').skip(1).all(is_escape) {
+        return Err("it has a % that begins no escape; write %25".to_owned());
+    }
+    ConnectionString::parse(uri).map(drop).map_err(|error| error.to_string())
+}
+
 /// The database in a MongoDB URI: what stands between the hosts and the options.
 fn database_in(uri: &str) -> Option<String> {
     let rest = uri.split_once("://")?.1;
@@ -475,6 +493,28 @@ mod tests {
         assert_eq!(nothing[0].key, "mongo.uri");
         assert!(nothing[0].detail.contains("connection_strings.other"), "{}", nothing[0]);
         assert_eq!(no_database[0].key, "mongo.database");
+    }
+
+    #[test]
+    fn a_uri_that_is_none_is_told_without_any_part_of_its_password() {
+        for uri in [
+            "mongodb://u:hush/hush@h:1/db",
+            "mongodb://u:hush?hush@h:1/db",
+            "mongodb://:hush@h:1/db",
+            "mongodb://:hush%&é@h:1/db",
+            "hush:hush@h:1",
+        ] {
+            let set = format!("mongo.uri={uri}");
+            let problems = resolve(&loaded(&["sinks.out.kind=stdout", &set])).unwrap_err();
+
+            assert_eq!(problems[0].key, "mongo.uri");
+            let shown = format!("{problems:?}").replace("hush:***", "");
+            assert!(!shown.contains("hush"), "{uri}: {shown}");
+        }
+        let escape = with(&["mongo.uri=mongodb://u:p%é@h/db"]).unwrap_err();
+        assert!(escape[0].detail.contains("to be escaped"), "{}", escape[0]);
+        let option = with(&["mongo.uri=mongodb://u:p@h/db?tls=perhaps"]).unwrap_err();
+        assert!(!option[0].detail.contains("to be escaped"), "{}", option[0]);
     }
 
     #[test]

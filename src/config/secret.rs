@@ -22,19 +22,44 @@ impl SecretUri {
         &self.0
     }
 
+    /// Whether `parse` takes it. What the parser says otherwise is of the URI without its secrets:
+    /// parsers quote the part that they don't like.
+    ///
+    /// # Errors
+    ///
+    /// Words that hold no secret.
+    pub fn check<T, E: fmt::Display>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<(), String> {
+        if parse(self.expose()).is_ok() {
+            return Ok(());
+        }
+        match parse(&self.redacted()) {
+            Err(error) => Err(error.to_string()),
+            Ok(_) => Err("its password, or another secret in it, has a character that is to be \
+                          escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
+                .to_owned()),
+        }
+    }
+
     /// The same without secrets. Works on any text, since a broken URI has to be reported too.
     pub fn redacted(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else {
+        let letters = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
+        let parts = self.0.split_once("://");
+        let Some((scheme, rest)) =
+            parts.filter(|(scheme, _)| !scheme.is_empty() && letters(scheme))
+        else {
             // No URI: it may well be a secret that stands in the wrong place.
             return HIDDEN.to_owned();
         };
-        // The last @: a password that should have been escaped may hold one, and whatever else.
+        // Up to the last @ of all: a password that should have been escaped may hold one, or what
+        // ends the hosts.
         let (user, rest) = match rest.rsplit_once('@') {
-            None => (String::new(), rest),
-            Some((user, rest)) => match user.split_once(':') {
-                Some((user, _)) => (format!("{user}:{HIDDEN}@"), rest),
-                None => (format!("{user}@"), rest),
-            },
+            Some((user, rest)) if user.contains(':') => {
+                (user.split_once(':').map(|(name, _)| format!("{name}:{HIDDEN}@")), rest)
+            }
+            _ => (None, rest),
         };
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
@@ -49,7 +74,7 @@ impl SecretUri {
             });
             format!("?{}", options.collect::<Vec<_>>().join("&"))
         });
-        format!("{scheme}://{user}{rest}{}", query.unwrap_or_default())
+        format!("{scheme}://{}{rest}{}", user.unwrap_or_default(), query.unwrap_or_default())
     }
 }
 
@@ -89,10 +114,12 @@ mod tests {
             ("amqp://h/%2f", "amqp://h/%2f"),
             ("amqps://u@h", "amqps://u@h"),
             ("mongodb://h/?password=x&a=b", "mongodb://h/?password=***&a=b"),
-            ("amqp://u:p?x/y#z@h:1/v", "amqp://u:***@h:1/v"),
             ("mongodb://u:p?w=1@h/?w=1", "mongodb://u:***@h/?w=1"),
             ("u:p@h", "***"),
             ("p", "***"),
+            ("amqp://u:p?p/p#p://p@h:1/v", "amqp://u:***@h:1/v"),
+            ("u:p://p@h", "***"),
+            ("mongodb://u@h/?password=p@p", "mongodb://u@h/?password=***"),
         ] {
             let uri = SecretUri::from(uri);
 

@@ -229,6 +229,42 @@ proptest! {
     }
 }
 
+/// A password as no other text holds it.
+const PLANTED: &str = "pl4nted";
+
+/// URIs, good and broken, with a password that should have been escaped or not.
+fn uri() -> impl Strategy<Value = String> {
+    let scheme =
+        select(&["mongodb://", "mongodb+srv://", "amqp://", "amqps://", "http://", "://", ""][..]);
+    let part = || "[a-z0-9:/?#@&=%,. \\[\\]é]{0,4}";
+    let host = prop_oneof![Just("h:5672/v".to_owned()), "[a-z0-9:/?#&=%,. ]{0,12}"];
+    let parts = (scheme, "[a-z%]{0,3}", part(), part(), host);
+    // A user and a colon before two slashes are a scheme.
+    let parts = parts.prop_filter("a scheme", |(scheme, _, before, ..)| {
+        !scheme.is_empty() || !before.starts_with("//")
+    });
+    parts.prop_map(|(scheme, user, before, behind, host)| {
+        format!("{scheme}{user}:{before}{PLANTED}{behind}@{host}")
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_password_of_any_uri_is_told(
+        uri in uri(),
+        key in select(&["mongo.uri", "mongo.sources.mongo.uri", "connection_strings.mongo", "sinks.r.uri"][..]),
+    ) {
+        let set = vec![format!("{key}={uri}"), "sinks.r.kind=rabbitmq".to_owned()];
+        let loaded = load(&Inputs { set, ..Inputs::default() }).unwrap();
+
+        let told = [print(&loaded), format!("{loaded:?}"), format!("{:?}", resolve(&loaded))];
+
+        for told in told {
+            prop_assert!(!told.contains(PLANTED), "{}\n{}", uri, told);
+        }
+    }
+}
+
 #[test]
 fn the_corpus_is_read() {
     let dir = TempDir::new().unwrap();

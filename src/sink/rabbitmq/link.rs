@@ -50,7 +50,7 @@ pub(super) struct Link {
 ///
 /// What is wrong with it, in words that don't repeat it.
 pub(super) fn check_uri(uri: &SecretUri) -> Result<(), String> {
-    uri.expose().parse::<AMQPUri>().map(|_| ())
+    uri.check(str::parse::<AMQPUri>)
 }
 
 impl slot::Link for Link {
