@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use mongodb::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -19,13 +20,13 @@ use tracing::{error, info, warn};
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
-use crate::outbox::access;
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
+use crate::schema::access::{Access, Lacking, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperty};
@@ -50,10 +51,19 @@ pub enum RunError {
     Bind(#[from] BindError),
     /// MongoDB refuses us, and will go on refusing: credentials, privileges.
     #[error(
-        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri (the role \
-         readWrite on the outbox's database, and collMod where a changed retention is to be applied)"
+        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri \
+         (`postrider check` tells which)"
     )]
     Refused(#[source] StoreError),
+    /// Its user may not do all that is to be done.
+    #[error(
+        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri: {lacking}; {}",
+        lacking.remedy()
+    )]
+    Lacking {
+        /// What he may not do.
+        lacking: Lacking,
+    },
     /// MongoDB can't be spoken to in the way that the URI wants.
     #[error("mongo.uri can't be used")]
     Mongo(#[source] StoreError),
@@ -206,8 +216,9 @@ async fn sign_off(heartbeat: &Heartbeat) {
 async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, RunError> {
     let mut pause = AGAIN.0;
     loop {
-        match connect::reach(plan.mongo.expose(), &plan.database).await {
-            Ok((client, topology)) => {
+        match reach(plan).await {
+            Ok((.., Access::Lacking(lacking))) => return Err(RunError::Lacking { lacking }),
+            Ok((client, topology, _)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
                 if topology == Topology::Standalone {
                     warn!(
@@ -234,7 +245,15 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
     }
 }
 
-/// Asks for the privileges, and creates or verifies the schema, until it is there.
+/// Reaches MongoDB, and learns what we may do there.
+async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
+    let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
+    // Whoever may not make the schema learns it where there is something to make.
+    let access = access(&client.database("admin"), &plan.wanted(false)).await?;
+    Ok((client, topology, access))
+}
+
+/// Creates or verifies the schema, until it is there.
 async fn until_schema(
     plan: &Resolved,
     collections: &Collections,
@@ -272,10 +291,6 @@ async fn once(
     collections: &Collections,
     options: &SchemaOptions,
 ) -> Result<Option<String>, SchemaError> {
-    access::of_instance(collections).await?;
-    if plan.relay_enabled {
-        access::of_relay(collections, plan.retention.is_zero()).await?;
-    }
     if plan.auto_init_schema {
         let applied = schema::apply(collections, options).await?;
         if applied != schema::Applied::default() {

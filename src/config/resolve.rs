@@ -18,6 +18,7 @@ use crate::relay::dead_letter::DeadLetters;
 use crate::relay::settings::Settings;
 use crate::routing::{Glob, Route, Router, Template};
 use crate::schema::SchemaOptions;
+use crate::schema::access::Wanted;
 
 pub use sinks::SinkPlan;
 
@@ -75,6 +76,17 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// What the user of `mongo.uri` is to be allowed; `schema`: making collections and indexes too.
+    pub fn wanted(&self, schema: bool) -> Wanted<'_> {
+        Wanted {
+            database: &self.database,
+            prefix: &self.prefix,
+            retention: self.retention,
+            relay: self.relay_enabled,
+            schema,
+        }
+    }
+
     /// What the schema depends on.
     pub fn schema_options(&self) -> SchemaOptions {
         SchemaOptions { retention: self.retention, validator: self.validator }

@@ -5,7 +5,6 @@
 //! | [`fields`], [`collections`] | the names of the contract |
 //! | [`enqueue`] | inserts a record in the caller's transaction |
 //! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
-//! | [`access`] | asks for the privileges that are needed |
 //! | [`snapshot`], [`position`] | reads what is pending, as of one point in time |
 //! | [`lease`] | takes records, by the server's clock |
 //! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
@@ -16,7 +15,6 @@
 //! Every write is one conditional update: it names the state that it expects, and whoever
 //! matched nothing learns that the record has passed to another.
 
-pub mod access;
 pub mod collections;
 pub mod content;
 pub mod enqueue;

@@ -6,7 +6,7 @@
 //! of it: [`apply()`] creates what is missing, [`verify()`] tells what differs, and
 //! [`script()`] prints the same as a mongosh script, for databases in which Postrider may
 //! create nothing. The script's last print at the defaults is `schema/mongodb-setup.js`. Who
-//! may do what with all of it stands in [`roles`].
+//! may do what with all of it stands in [`roles`]; [`access()`](access::access) asks whether a user may.
 //!
 //! ```text
 //! found.rs   what is there            judge.rs   what that means beside what should be
@@ -17,6 +17,7 @@
 //! and a person's to remove. The one thing adjusted in place is how long delivered records
 //! stay. A collection that exists keeps its validator, or the lack of one.
 
+pub mod access;
 pub mod apply;
 pub mod error;
 mod found;
