@@ -126,3 +126,43 @@ fn describe() {
     describe_counter!(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time.");
     describe_gauge!(BUILD_INFO, "Always 1; the label names the version.");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(text: &str) -> BTreeSet<&str> {
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let words = text.split(|c| !is_name(c));
+        words.filter(|word| word.starts_with("postrider_") && !word.ends_with('_')).collect()
+    }
+
+    #[test]
+    fn operators_are_told_of_every_metric_and_of_no_other() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+        let page = std::fs::read_to_string(file).unwrap();
+        let (_, signals) = page.split_once("\n## Signals\n").unwrap();
+        let (signals, _) = signals.split_once("\n## ").unwrap();
+        let source = include_str!("metrics.rs");
+        let constants: Vec<&str> =
+            source.lines().filter(|line| line.starts_with("pub const ")).collect();
+
+        assert_eq!(names(signals), names(&constants.join("\n")));
+    }
+
+    #[test]
+    fn a_gauge_that_is_not_known_is_not_on_the_page() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            gauge!("unknown").set(UNKNOWN);
+            gauge!("known").set(0.0);
+        });
+
+        let page = page(&handle);
+
+        assert!(page.contains("\nknown 0") && !page.contains("\nunknown "), "{page}");
+    }
+}
