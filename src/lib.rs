@@ -24,7 +24,7 @@
 //! | | module | what it holds |
 //! |---|---|---|
 //! | given | [`config`] | settings: where they come from, what is wrong with them |
-//! | | [`ids`] | identities that must not be mixed up |
+//! | | [`ids`], `dates` | identities that must not be mixed up; dates as text |
 //! | | [`telemetry`] | logs and metrics |
 //! | | [`failpoint`] | places where tests make the process die |
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
@@ -41,6 +41,7 @@
 
 // Given.
 pub mod config;
+mod dates;
 pub mod failpoint;
 pub mod ids;
 pub mod telemetry;

@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use crate::cli::Failure;
+use crate::dates::rfc3339;
 use crate::ids::RecordId;
-use crate::sink::message::rfc3339;
 
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

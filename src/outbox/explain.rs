@@ -6,6 +6,7 @@ use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 use serde::Serialize;
 
+use crate::dates::rfc3339;
 use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
@@ -14,7 +15,6 @@ use crate::outbox::fields::{
 };
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
-use crate::sink::message::rfc3339;
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Earlier records of a key that are counted.

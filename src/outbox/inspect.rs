@@ -12,8 +12,13 @@ use crate::outbox::fields::{
 };
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::schema::index::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::store::{StoreError, limits, within};
+
+/// Serves operators: `{deadAt}` where dead.
+pub const DEAD_INDEX: &str = "dead_idx";
+
+/// Deletes delivered records when they expire, and serves operators: `{doneAt}` where done.
+pub const DONE_TTL_INDEX: &str = "done_ttl_idx";
 
 /// So few records of a status are sooner sorted than found among all the others.
 const FEW: u64 = 10_000;

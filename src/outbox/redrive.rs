@@ -17,12 +17,11 @@ use crate::outbox::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
     LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
 };
-use crate::outbox::inspect::Inspector;
+use crate::outbox::inspect::{DEAD_INDEX, Inspector};
 use crate::outbox::lease::free;
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::write::{Certainty, TOO_LARGE, Written, delete, update};
-use crate::schema::index::DEAD_INDEX;
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command changes.

@@ -11,12 +11,11 @@ use crate::ids::RecordId;
 use crate::outbox::fields::{
     DEAD, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, SEQ, STATUS, exactly,
 };
-use crate::outbox::inspect::Inspector;
+use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX, Inspector};
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::schema::index::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::store::{StoreError, limits, within};
 
 /// Records that are sampled in one place.

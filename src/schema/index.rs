@@ -6,15 +6,12 @@ use crate::outbox::fields::{
     BLOCKS, DEAD, DEAD_AT, DEDUP_KEY, DONE, DONE_AT, KEY, PARTITION, PENDING, SCHEDULED, SEQ,
     STATUS, VISIBLE_AT,
 };
+use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 
-/// Deletes delivered records: `{doneAt}` where done.
-pub const DONE_TTL_INDEX: &str = "done_ttl_idx";
 /// Refuses a `dedupKey` that another record has.
 pub const DEDUP_INDEX: &str = "dedup_idx";
-/// Serves operators: `{deadAt}` where dead.
-pub const DEAD_INDEX: &str = "dead_idx";
 
 /// One index. All of them are partial and ascending: a record is only in those of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -123,7 +123,8 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::schema::index::{ALL, DONE_TTL_INDEX};
+    use crate::outbox::inspect::DONE_TTL_INDEX;
+    use crate::schema::index::ALL;
 
     fn ttl() -> &'static Index {
         ALL.iter().find(|index| index.name == DONE_TTL_INDEX).unwrap()

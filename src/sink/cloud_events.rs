@@ -5,7 +5,7 @@
 
 use bson::DateTime;
 
-use crate::sink::message::rfc3339;
+use crate::dates::rfc3339;
 use crate::sink::{Message, PublishError, Verdict};
 
 /// How a sink writes CloudEvents.

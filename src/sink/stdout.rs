@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, watch};
 
-use crate::sink::message::rfc3339;
+use crate::dates::rfc3339;
 use crate::sink::{HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// A writer of lines. A message counts as delivered when its line was flushed.

@@ -10,10 +10,10 @@ use crate::cli::Failure;
 use crate::cli::outbox::readings;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
+use crate::dates::rfc3339;
 use crate::outbox::collections::Collections;
 use crate::outbox::prune::{self, Over};
 use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Refusal, Removable};
-use crate::sink::message::rfc3339;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
