@@ -529,3 +529,37 @@ async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     vhost.drop().await;
     outbox.drop().await;
 }
+
+/// Our own permits whatever the relay writes; one that somebody else gave the collection may not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alone() {
+    let outbox = TestOutbox::new().await;
+    let database = outbox.client.database(&outbox.database);
+    let validator = |validator: Document| {
+        let command = doc! { "collMod": "outbox_records", "validator": validator };
+        async { database.run_command(command).await.unwrap() }
+    };
+    let strict =
+        doc! { "$or": [{ "key": { "$ne": "strict" } }, { "leaseId": { "$exists": false } }] };
+    validator(strict).await;
+    outbox.insert(["s1", "s2"].map(|id| record(id, "strict"))).await;
+    outbox.insert((0..50).map(|n| record(&format!("{n}"), &format!("k{}", n % 5)))).await;
+    let settings = [mongo_settings(&outbox.database), vec!["sinks.out.kind=stdout".to_owned()]];
+
+    let mut relay = Postrider::start(&settings.concat());
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 50).await;
+    relay.until_logged("let the validator of outbox_records permit").await;
+    let arguments = ["outbox", "show", "s1", "--output", "json"];
+    let shown = call_with(&mongo_settings(&outbox.database), &arguments).await.with_code(0).json();
+    assert_eq!(shown["status"], "pending", "{shown}");
+    // It is tried again after a rest.
+    validator(doc! {}).await;
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 52).await;
+
+    let stopped = relay.stop().await;
+    let told = stopped.stderr.matches("MongoDB refuses to lease").count();
+    assert_eq!(told, 1, "{stopped}");
+    let out = &stopped.stdout;
+    assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
+    outbox.drop().await;
+}

@@ -179,9 +179,8 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// Keys that are known and have no effect in this build.
-const INERT: [(&[&str], &str); 7] = [
+const INERT: [(&[&str], &str); 6] = [
     (&["relay", "follow"], "the change stream is not built yet: the relay polls"),
-    (&["partitions", "stale_after"], "the assignment of partitions is not built yet"),
     (&["partitions", "rebalance"], "the assignment of partitions is not built yet"),
     (&["events"], "the append path is not built yet"),
     (&["snapshots"], "snapshots are not built yet"),

@@ -254,7 +254,7 @@ pub struct Partitions {
     /// Interval of heartbeats; one that a majority does not acknowledge stops the taking.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
-    /// Age at which a heartbeat is stale: not built yet, without effect.
+    /// Age at which a heartbeat is stale: `outbox show` alone goes by it as yet.
     #[serde(with = "duration")]
     pub stale_after: Duration,
     /// Interval of rebalancing: not built yet, without effect.

@@ -1,6 +1,6 @@
 //! Leasing: one conditional update for a whole batch, judged on the server's clock.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -23,6 +23,8 @@ pub struct Grant {
     pub held: HashSet<RecordId>,
     /// Records on which the lease fields don't fit: so near are they to 16 MiB.
     pub oversized: Vec<RecordId>,
+    /// Records that the server refuses to change, with its code: by a validator that is not ours.
+    pub refused: HashMap<RecordId, i32>,
 }
 
 /// Leases records for one instance.
@@ -60,10 +62,10 @@ impl Leaser {
             Err(_) => self.send(vec![self.statement(lease, ids)]).await?,
         };
         if written.failed.is_empty() && written.matched == ids.len() as u64 {
-            return Ok(Grant { held: ids.iter().cloned().collect(), oversized: Vec::new() });
+            return Ok(Grant { held: ids.iter().cloned().collect(), ..Grant::default() });
         }
         // Fewer than asked: some were gone, or one stopped the statement half way.
-        let mut grant = Grant { held: self.held(lease, ids).await?, oversized: Vec::new() };
+        let mut grant = Grant { held: self.held(lease, ids).await?, ..Grant::default() };
         if !written.failed.is_empty() {
             self.one_by_one(lease, ids, &mut grant).await?;
         }
@@ -124,8 +126,10 @@ impl Leaser {
             missing.iter().map(|id| self.statement(lease, std::slice::from_ref(*id))).collect();
         let written = self.send(statements).await?;
         for (index, code) in written.failed {
-            if let (Some(id), true) = (missing.get(index), TOO_LARGE.contains(&code)) {
-                grant.oversized.push((*id).clone());
+            let Some(id) = missing.get(index) else { continue };
+            match TOO_LARGE.contains(&code) {
+                true => grant.oversized.push((*id).clone()),
+                false => _ = grant.refused.insert((*id).clone(), code),
             }
         }
         grant.held = self.held(lease, ids).await?;

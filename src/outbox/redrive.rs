@@ -85,6 +85,8 @@ pub enum Refusal {
     Status(String),
     /// It is so near to 16 MiB that nothing can be added.
     TooLarge,
+    /// The server refuses the change, with this code: by a validator that is not ours.
+    Server(i32),
 }
 
 /// Requeues and discards.
@@ -119,8 +121,11 @@ impl Redriver {
             let written = self.write(redrive, vec![vec![id]]).await?;
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
-                (0, Some((_, code))) if TOO_LARGE.contains(code) => {
-                    return Ok(Err(Refusal::TooLarge));
+                (0, Some((_, code))) => {
+                    return Ok(Err(match TOO_LARGE.contains(code) {
+                        true => Refusal::TooLarge,
+                        false => Refusal::Server(*code),
+                    }));
                 }
                 _ => {}
             }

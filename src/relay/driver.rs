@@ -27,6 +27,7 @@ use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::look::{Look, Seen, Target};
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
@@ -148,6 +149,7 @@ impl<S: Sink> Relay<S> {
             clock: Arc::new(ServerClock::default()),
             hands: Hands::default(),
             losses: Losses::default(),
+            refusals: Refusals::default(),
             leases: Leases::default(),
             settling: Trouble::default(),
             turns: Turns::default(),

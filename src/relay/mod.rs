@@ -19,7 +19,7 @@
 //! | `settler` | outcomes on their way back, in batches |
 //! | [`renewal`] | leases kept alive under a slow publish |
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
-//! | [`hands`], [`losses`], [`held`], [`shared`] | the books |
+//! | [`hands`], [`losses`], `refusals`, [`held`], [`shared`] | the books |
 
 mod alone;
 pub mod backoff;
@@ -36,6 +36,7 @@ pub mod look;
 pub mod losses;
 pub mod metrics;
 pub mod plan;
+mod refusals;
 pub mod renewal;
 pub mod settings;
 mod settler;

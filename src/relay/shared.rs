@@ -20,6 +20,7 @@ use crate::relay::held::Held;
 use crate::relay::lane::Lane;
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::settler::Item;
@@ -58,6 +59,7 @@ pub struct Shared<S> {
     pub hands: Hands,
     /// Records that lost their connection before a confirm.
     pub losses: Losses,
+    pub(crate) refusals: Refusals,
     /// Leases in use.
     pub leases: Leases,
     pub(crate) settling: Trouble,

@@ -1,5 +1,6 @@
 //! The second half of a take: what a look saw is leased, and becomes lanes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,9 +11,11 @@ use crate::ids::{LeaseId, RecordId};
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
+use crate::relay::hands::HoldReason;
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
 use crate::relay::look::{Claim, Seen};
+use crate::relay::refusals::Refusals;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
@@ -94,6 +97,7 @@ impl<S: Sink> Shared<S> {
         let mut holders: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::with_capacity(claims.len());
         let mut surplus: Vec<Record> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
+        let mut refused: HashSet<LaneKey> = HashSet::new();
         for Claim { lane, records, more, new } in claims {
             // Only the leading part that is held: what is behind a gap would overtake it.
             let asked = records.len();
@@ -111,6 +115,11 @@ impl<S: Sink> Shared<S> {
                     surplus.push(record);
                 } else if grant.oversized.contains(&record.id) {
                     oversized.push(record);
+                } else if let Some(code) = grant.refused.get(&record.id) {
+                    // The first of its key: those behind it wait for it in any case.
+                    if refused.insert(lane.key.clone()) {
+                        self.refusals.tell(&record, *code);
+                    }
                 }
             }
             let count = fronts.len() - before;
@@ -123,6 +132,10 @@ impl<S: Sink> Shared<S> {
             let records: Vec<Held> = held.by_ref().take(count).collect();
             if new && records.is_empty() {
                 self.hands.free(&lane.key);
+                if refused.contains(&lane.key) {
+                    let again = Instant::now() + Refusals::REST;
+                    self.hands.hold(lane.key.clone(), HoldReason::NotDue, Some(again));
+                }
                 continue;
             }
             lane.add(records, more);

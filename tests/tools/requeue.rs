@@ -107,3 +107,22 @@ async fn a_delivered_record_comes_once_more_under_the_same_id_and_is_done_again(
     queue.delete().await;
     outbox.drop().await;
 }
+
+#[tokio::test]
+async fn a_validator_that_forbids_it_is_named() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([dead("a", "k", "refused: no")]).await;
+    let database = outbox.client.database(&outbox.database);
+    let validator = doc! { "status": "dead" };
+    let strict = doc! { "collMod": "outbox_records", "validator": validator };
+    database.run_command(strict).await.unwrap();
+
+    let refused = outbox_does(&outbox, &["requeue", "a"]).await.with_code(1);
+
+    assert!(
+        refused.stderr.contains("code 121") && refused.stderr.contains("validator"),
+        "{refused}"
+    );
+    assert_eq!(outbox.record("a").await.get_str("status").unwrap(), "dead");
+    outbox.drop().await;
+}

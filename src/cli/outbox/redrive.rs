@@ -178,6 +178,9 @@ fn words(redrive: Redrive, refusal: &Refusal) -> String {
         (Refusal::TooLarge, _) => {
             "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
         }
+        (Refusal::Server(code), _) => format!(
+            "MongoDB refuses the change (code {code}): let the validator of outbox_records permit it"
+        ),
         (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
             "it is done; --redeliver sends it to its consumers once more".to_owned()
         }
