@@ -249,7 +249,7 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
     let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
     // Whoever may not make the schema learns it where there is something to make.
-    let access = access(&client.database("admin"), &plan.wanted(false)).await?;
+    let access = access(&client.database("admin"), &plan.wanted(&[])).await?;
     Ok((client, topology, access))
 }
 

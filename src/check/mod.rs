@@ -11,6 +11,7 @@
 //! | `replica_set` | whether enough members are up for a majority |
 //! | `shard_key` | whether a key's records live on one shard |
 //! | `members`, `clocks` | what time it is on each member |
+//! | `schema` | whether it is there, or will be made |
 //! | `privileges` | whether the user may do all that `run` does |
 //! | `sinks` | whether brokers are reached, and have the destinations that are named |
 
@@ -20,6 +21,7 @@ mod members;
 mod mongodb;
 mod privileges;
 mod replica_set;
+mod schema;
 mod shard_key;
 mod sinks;
 mod version;

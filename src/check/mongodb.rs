@@ -2,15 +2,14 @@
 
 use ::mongodb::Database;
 use bson::{Document, doc};
-use futures_util::future::join4;
+use futures_util::future::join3;
 use tokio::time::timeout;
 
 use crate::check::{
-    Finding, PATIENCE, clocks, members, privileges, replica_set, shard_key, version,
+    Finding, PATIENCE, clocks, members, privileges, replica_set, schema, shard_key, version,
 };
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
-use crate::schema;
 use crate::store::StoreError;
 use crate::store::connect::{self, Topology, ask};
 use crate::telemetry::chain;
@@ -40,17 +39,16 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let mut findings = vec![Finding::good(NAME, format!("reached, {kind}"))];
     let admin = client.database("admin");
     let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
-    let (version, deployment, privileges, schema) = join4(
+    let (version, deployment, (schema, privileges)) = join3(
         bounded("mongodb version", version::probe(&admin)),
         deployment(plan, &topology, &admin, &collections),
-        bounded("privileges", privileges::probe(plan, &admin)),
-        bounded("schema", schema(plan, &collections)),
+        schema_and_privileges(plan, &admin, &collections),
     )
     .await;
     findings.push(version);
     findings.extend(deployment);
-    findings.push(privileges);
     findings.push(schema);
+    findings.push(privileges);
     findings
 }
 
@@ -64,7 +62,8 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     let mut findings = vec![Finding::bad(NAME, told(error), remedy)];
     if let Ok(client) = connect::client(plan.mongo.expose()).await {
         let admin = client.database("admin");
-        let privileges = bounded("privileges", privileges::probe(plan, &admin)).await;
+        let making = schema::making(plan, None);
+        let privileges = bounded("privileges", privileges::probe(plan, &admin, &making)).await;
         // Whoever did not log in lacks nothing that could be told.
         findings.extend((!privileges.ok).then_some(privileges));
     }
@@ -117,20 +116,21 @@ async fn bounded(
     }
 }
 
-async fn schema(plan: &Resolved, collections: &Collections) -> Result<Finding, StoreError> {
-    let remedy = match plan.auto_init_schema {
-        true => "`postrider run` makes it, or run `postrider schema apply`",
-        false => "run `postrider schema apply`",
+/// The schema, and then whether the user may do all that is to be done, making it included.
+async fn schema_and_privileges(
+    plan: &Resolved,
+    admin: &Database,
+    collections: &Collections,
+) -> (Finding, Finding) {
+    let seen = timeout(PATIENCE, schema::look(plan, collections)).await.ok();
+    let making = schema::making(plan, seen.as_ref());
+    let privileges = bounded("privileges", privileges::probe(plan, admin, &making)).await;
+    let schema = match seen {
+        None => Finding::bad(schema::NAME, format!("no answer within {PATIENCE:?}"), UNREACHED),
+        Some(seen) => schema::judge(plan, seen)
+            .unwrap_or_else(|error| Finding::bad(schema::NAME, told(&error), remedy(&error))),
     };
-    Ok(match schema::verify(collections, &plan.schema_options()).await {
-        Ok(differences) if differences.is_empty() => Finding::good("schema", "as it should be"),
-        Ok(differences) => {
-            let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
-            Finding::bad("schema", lines.join("; "), remedy)
-        }
-        Err(schema::SchemaError::Store(error)) => return Err(error),
-        Err(error) => Finding::bad("schema", chain(&error), remedy),
-    })
+    (schema, privileges)
 }
 
 /// Unauthorized: who he is was not the question.

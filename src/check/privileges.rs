@@ -9,8 +9,13 @@ use crate::store::StoreError;
 
 const NAME: &str = "privileges";
 
-pub(super) async fn probe(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
-    Ok(match access(admin, &plan.wanted(plan.auto_init_schema)).await? {
+/// `making`: the actions by which `run` would make the schema.
+pub(super) async fn probe(
+    plan: &Resolved,
+    admin: &Database,
+    making: &[&'static str],
+) -> Result<Finding, StoreError> {
+    Ok(match access(admin, &plan.wanted(making)).await? {
         Access::Open => {
             Finding::good(NAME, "there is no access control: everybody may do everything")
         }

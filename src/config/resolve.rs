@@ -76,14 +76,14 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// What the user of `mongo.uri` is to be allowed; `schema`: making collections and indexes too.
-    pub fn wanted(&self, schema: bool) -> Wanted<'_> {
+    /// What the user of `mongo.uri` is to be allowed, with these actions to make the schema.
+    pub fn wanted<'a>(&'a self, making: &'a [&'static str]) -> Wanted<'a> {
         Wanted {
             database: &self.database,
             prefix: &self.prefix,
             retention: self.retention,
             relay: self.relay_enabled,
-            schema,
+            making,
         }
     }
 

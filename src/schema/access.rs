@@ -26,8 +26,8 @@ pub struct Wanted<'a> {
     pub retention: Duration,
     /// Whether records are relayed; else nothing but this instance's entry is written.
     pub relay: bool,
-    /// Whether collections and indexes are made.
-    pub schema: bool,
+    /// Actions by which the schema is made: those of [`Difference::made_by`](super::Difference).
+    pub making: &'a [&'static str],
 }
 
 /// What the server said of the user.
@@ -141,14 +141,12 @@ impl Need {
     }
 }
 
-fn needs(wanted: &Wanted<'_>) -> impl Iterator<Item = Need> {
-    let roles = [Some(&RELAY), wanted.schema.then_some(&SCHEMA)];
-    let privileges = roles
+fn needs<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Need> + 'a {
+    let privileges = [&RELAY, &SCHEMA]
         .into_iter()
-        .flatten()
         .flat_map(|role| role.privileges.iter().map(move |privilege| (role, privilege)));
     let applying = privileges.filter(|(_, privilege)| privilege.when.applies(wanted.retention));
-    applying.flat_map(|(role, privilege)| {
+    applying.flat_map(move |(role, privilege)| {
         let collection = match privilege.on {
             On::Database => String::new(),
             On::Collection(base) => format!("{}{base}", wanted.prefix),
@@ -156,8 +154,10 @@ fn needs(wanted: &Wanted<'_>) -> impl Iterator<Item = Need> {
         // Without a relay records are neither read nor written.
         let idle = !wanted.relay && privilege.on == On::Collection(names::RECORDS);
         let actions = privilege.actions.iter().copied();
-        let actions =
-            actions.filter(move |action| !(idle && ["find", "update", "remove"].contains(action)));
+        let actions = actions.filter(move |action| match role.name == SCHEMA.name {
+            true => wanted.making.contains(action),
+            false => !(idle && ["find", "update", "remove"].contains(action)),
+        });
         actions.map(move |action| Need { role, action, collection: collection.clone() })
     })
 }

@@ -19,6 +19,9 @@ pub struct Difference {
     pub found: String,
     /// What it should be.
     pub wanted: String,
+    /// MongoDB's action by which [`apply`](super::apply()) makes it so; `None` where it can't,
+    /// and a person must.
+    pub made_by: Option<&'static str>,
 }
 
 impl fmt::Display for Difference {
@@ -44,15 +47,16 @@ pub async fn verify(
     let mut differences = Vec::new();
     for base in names::ALL {
         let name = collections.name(base);
-        let state = match found.what_is_wrong_with(&name) {
+        let (state, made_by) = match found.what_is_wrong_with(&name) {
             None if found.has(&name) => continue,
-            None => "missing".to_owned(),
-            Some(wrong) => wrong,
+            None => ("missing".to_owned(), Some("createCollection")),
+            Some(wrong) => (wrong, None),
         };
         differences.push(Difference {
             subject: format!("collection {name}"),
             found: state,
             wanted: "a plain collection".into(),
+            made_by,
         });
     }
     let records = collections.name(names::RECORDS);
@@ -63,19 +67,21 @@ pub async fn verify(
             definition.remove("name");
             Bson::Document(definition).into_relaxed_extjson().to_string()
         };
-        let (is, should_be) = match judge(index, &found.indexes, expire_after_seconds) {
+        let (is, should_be, made_by) = match judge(index, &found.indexes, expire_after_seconds) {
             Verdict::Same => continue,
-            Verdict::Missing => ("missing".into(), definition()),
+            Verdict::Missing => ("missing".into(), definition(), Some("createIndex")),
             Verdict::Expiry { found, wanted } => (
                 format!("deleting records {} s after delivery", found.into_relaxed_extjson()),
                 format!("deleting them after {wanted} s"),
+                Some("collMod"),
             ),
-            Verdict::Taken(Taken { found, wanted, .. }) => (found, wanted),
+            Verdict::Taken(Taken { found, wanted, .. }) => (found, wanted, None),
         };
         differences.push(Difference {
             subject: format!("index {} of {records}", index.name),
             found: is,
             wanted: should_be,
+            made_by,
         });
     }
     Ok(differences)

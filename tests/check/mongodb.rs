@@ -1,5 +1,6 @@
 //! MongoDB itself: reached, let in, of the right kind, with its schema.
 
+use bson::doc;
 use postrider::schema::roles::RELAY;
 
 use crate::support::mongod::Mongod;
@@ -79,25 +80,40 @@ async fn a_standalone_server_is_to_be_made_a_replica_set() {
 }
 
 #[tokio::test]
-async fn a_missing_schema_is_one_finding_that_names_every_difference() {
+async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_mended() {
     let bare = Bare::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
 
     let found = check(&settings).await;
     let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
 
-    found.only("schema", "outbox_records", "`postrider run` makes it");
-    found.is_bad("schema", "dead_idx", "");
-    strict.only("schema", "", "run `postrider schema apply`");
+    assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
+    found.is_good("schema", "made at start: collection outbox_records is missing");
+    strict.only("schema", "outbox_records", "run `postrider schema apply`");
+    strict.is_bad("schema", "dead_idx", "outbox.auto_init_schema = true");
     assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");
 }
 
 #[tokio::test]
 async fn an_index_in_the_way_is_told_by_its_difference() {
+    let bare = Bare::new("").await;
+    bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
+
+    let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
+
+    found.only("schema", "index lane_idx of outbox_records is", "what is in the way");
+    bare.drop().await;
+}
+
+#[tokio::test]
+async fn a_changed_retention_is_adjusted_at_start() {
     let outbox = TestOutbox::new().await;
+    let settings = with(&to_stdout(&outbox), &["outbox.retention=8d"]);
 
-    let found = check(&with(&to_stdout(&outbox), &["outbox.retention=8d"])).await;
+    let found = check(&settings).await;
+    let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
 
-    found.only("schema", "done_ttl_idx", "schema apply");
+    found.is_good("schema", "made at start: index done_ttl_idx");
+    strict.only("schema", "done_ttl_idx", "schema apply");
     outbox.drop().await;
 }

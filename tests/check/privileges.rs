@@ -43,13 +43,22 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
     let database = outbox.client.database(&outbox.database);
     let single = single_actions(&outbox.database);
     assert_eq!(single.len(), 13, "{single:?}");
-    for (index, (lacking, action)) in single.iter().enumerate() {
+    // The schema is there, but for its retention; and then it is not there at all.
+    let is_making = |action: &str| action.starts_with("create");
+    let (making, others): (Vec<_>, Vec<_>) =
+        single.iter().enumerate().partition(|(_, (_, action))| is_making(action));
+    for (index, (lacking, action)) in others.into_iter().chain(making) {
+        if is_making(action) {
+            for collection in database.list_collection_names().await.unwrap() {
+                database.collection::<Document>(&collection).drop().await.unwrap();
+            }
+        }
         let user = format!("lacking{index}");
         let left: Vec<Document> =
             single.iter().filter(|one| one.0 != *lacking).map(|one| one.0.clone()).collect();
         user_with(&database, &user, left).await;
 
-        let found = check_as(&user, &outbox, &[]).await;
+        let found = check_as(&user, &outbox, &["outbox.retention=8d"]).await;
 
         assert_eq!(found.code, Some(1), "{action}: {:#?}", found.findings);
         let collection = lacking.get_document("resource").unwrap().get_str("collection").unwrap();
@@ -86,9 +95,14 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
     // Without the right to ask how the members are, the members themselves are asked.
     strict.is_good("replica set", "1 of 1 members are up");
     strict.is_good("clocks", "one member, one clock");
-    making.only("privileges", "createIndex", "auto_init_schema = false");
+    // There is nothing to be made.
+    assert_eq!(making.bad(), [""; 0], "{:#?}", making.findings);
     deleting.is_bad("privileges", "lacks remove on", "postrider_relay");
     elsewhere.is_bad("privileges", "shop_outbox_records", "postrider_relay");
+    let database = outbox.client.database(&outbox.database);
+    database.collection::<Document>("outbox_control").drop().await.unwrap();
+    let missing = check_as(relay, &outbox, &[]).await;
+    missing.only("privileges", "createCollection", "auto_init_schema = false");
     outbox.drop().await;
 }
 

@@ -1,0 +1,63 @@
+//! Whether the outbox's schema is there, or will be.
+
+use crate::check::Finding;
+use crate::config::Resolved;
+use crate::outbox::collections::Collections;
+use crate::schema::{self, Difference, SchemaError};
+use crate::store::StoreError;
+use crate::telemetry::chain;
+
+pub(super) const NAME: &str = "schema";
+
+/// Actions by which a schema of which nothing is known may have to be made.
+const ALL: [&str; 3] = ["createCollection", "createIndex", "collMod"];
+
+/// What differs, or why nobody could tell.
+pub(super) type Seen = Result<Vec<Difference>, SchemaError>;
+
+pub(super) async fn look(plan: &Resolved, collections: &Collections) -> Seen {
+    schema::verify(collections, &plan.schema_options()).await
+}
+
+/// The actions by which `run` will make what is missing.
+pub(super) fn making(plan: &Resolved, seen: Option<&Seen>) -> Vec<&'static str> {
+    match seen {
+        _ if !plan.auto_init_schema => Vec::new(),
+        Some(Ok(differences)) => {
+            differences.iter().filter_map(|difference| difference.made_by).collect()
+        }
+        _ => ALL.to_vec(),
+    }
+}
+
+/// # Errors
+///
+/// MongoDB's.
+pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> {
+    let differences = match seen {
+        Ok(differences) if differences.is_empty() => {
+            return Ok(Finding::good(NAME, "as it should be"));
+        }
+        Ok(differences) => differences,
+        Err(SchemaError::Store(error)) => return Err(error),
+        Err(error) => {
+            return Ok(Finding::bad(NAME, chain(&error), "run `postrider schema apply`"));
+        }
+    };
+    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let lines = lines.join("; ");
+    let all_can_be_made = differences.iter().all(|difference| difference.made_by.is_some());
+    Ok(match (all_can_be_made, plan.auto_init_schema) {
+        (true, true) => Finding::good(NAME, format!("made at start: {lines}")),
+        (true, false) => Finding::bad(
+            NAME,
+            lines,
+            "run `postrider schema apply`, or set outbox.auto_init_schema = true",
+        ),
+        (false, _) => Finding::bad(
+            NAME,
+            lines,
+            "run `postrider schema apply`, which tells what is in the way and how to remove it",
+        ),
+    })
+}
