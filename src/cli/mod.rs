@@ -12,6 +12,7 @@ mod schema;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -19,6 +20,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::{Problem, Resolved, resolve};
 use crate::outbox::collections::Collections;
+use crate::sink::kafka::alive;
 use crate::store::connect;
 use crate::telemetry::chain;
 
@@ -136,13 +138,17 @@ async fn collections(plan: &Resolved) -> Result<Collections, Failure> {
     Ok(Collections::new(client, &plan.database, &plan.prefix))
 }
 
+/// What Kafka's clients are given to end: they take up to a second.
+const FAREWELL: Duration = Duration::from_secs(3);
+
 /// A runtime for the commands that ask a server something.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
     let done = runtime.block_on(work);
-    // Whatever blocks a thread still is not awaited: a write to a pipe that nobody reads, a resolver,
-    // librdkafka.
+    // Whatever blocks a thread still is not awaited: a write to a pipe that nobody reads, a resolver.
     runtime.shutdown_background();
+    // These are, or the process ends under their threads.
+    alive::until_none(FAREWELL);
     done
 }

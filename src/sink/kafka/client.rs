@@ -15,6 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
 use crate::sink::SinkDown;
+use crate::sink::kafka::alive::Alive;
 use crate::sink::kafka::remedy;
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
@@ -143,7 +144,7 @@ impl Fatal {
 /// One producer.
 pub(super) struct Client {
     /// Taken only when dropped.
-    producer: Option<ThreadedProducer<Callbacks>>,
+    producer: Option<(ThreadedProducer<Callbacks>, Alive)>,
     pub(super) events: Arc<Events>,
 }
 
@@ -169,14 +170,16 @@ impl Client {
             state: Mutex::default(),
             metrics,
         });
+        let alive = Alive::new();
         let producer = config.create_with_context(Callbacks(events.clone()))?;
-        Ok(Self { producer: Some(producer), events })
+        Ok(Self { producer: Some((producer, alive)), events })
     }
 
     pub(super) fn producer(&self) -> &ThreadedProducer<Callbacks> {
         // Nobody holds it any more when it is taken.
         #[allow(clippy::unwrap_used)]
-        self.producer.as_ref().unwrap()
+        let (producer, _) = self.producer.as_ref().unwrap();
+        producer
     }
 
     /// Puts a record into the producer's queue.
@@ -241,8 +244,11 @@ impl Client {
 /// On a thread of its own: the producer joins its threads, which takes up to a second.
 impl Drop for Client {
     fn drop(&mut self) {
-        if let Some(producer) = self.producer.take() {
-            std::thread::spawn(move || drop(producer));
+        if let Some((producer, alive)) = self.producer.take() {
+            std::thread::spawn(move || {
+                drop(producer);
+                drop(alive);
+            });
         }
     }
 }

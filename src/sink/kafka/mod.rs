@@ -6,6 +6,7 @@
 //! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
 //! | `link` | one producer: opened, watched, given up |
 //! | `client` | the producer itself, with its callbacks |
+//! | [`alive`] | clients that have not ended yet, for the end of the process |
 //! | `remedy` | what an operator can do about librdkafka's words |
 //! | `topics` | look-up of topics before the first record goes to them, and their creation |
 //! | `report` | what a delivery report means for its record |
@@ -15,6 +16,7 @@
 //! the relay's to repeat: a producer that lost its brokers, left a record unanswered, or met a
 //! fatal error is given up with all that is in it, and the next probe makes another.
 
+pub mod alive;
 mod client;
 mod link;
 mod properties;

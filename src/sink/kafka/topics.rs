@@ -20,6 +20,7 @@ use tracing::info;
 
 use crate::config::tree::Topic;
 use crate::sink::kafka::KafkaSettings;
+use crate::sink::kafka::alive::Alive;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::properties;
 use crate::sink::{PublishError, SinkDown, Verdict};
@@ -106,6 +107,7 @@ impl Topics {
             return Ok(());
         }
         let config = admins(config);
+        let _alive = Alive::new();
         let admin: AdminClient<DefaultClientContext> = config.create().map_err(SinkDown::new)?;
         let new: Vec<NewTopic<'_>> = settings.topics.iter().map(new_topic).collect();
         let options = AdminOptions::new()
@@ -164,6 +166,7 @@ pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), 
     let config = admins(&properties::client_config(settings));
     let (name, limit) = (topic.to_owned(), settings.timeout);
     let asking = tokio::task::spawn_blocking(move || {
+        let _alive = Alive::new();
         let consumer: BaseConsumer = config.create().map_err(|error| not_asked(&name, error))?;
         judge(&name, consumer.fetch_metadata(Some(&name), limit))
     });
