@@ -212,7 +212,8 @@ pub fn points(away: Duration) -> Vec<Point> {
     ] {
         let mut due = record("scheduled", "s");
         due.extend(doc! { "status": "scheduled", "visibleAt": DateTime::from_millis(1_000) });
-        points.push(Point { more: vec![due], ..new(name, when, Then::Shut) });
+        // Promotions go beside the takes: the answer to a lease may be lost with this one's.
+        points.push(Point { more: vec![due], charged: 2, ..new(name, when, Then::Shut) });
     }
     for (name, when) in [
         ("a stamp", When::Before("$nor")),
