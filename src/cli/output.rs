@@ -54,6 +54,20 @@ pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failur
     text(&page)
 }
 
+/// Prints counts by their names, an object of numbers.
+pub(super) fn figures(figures: &Value, format: Format) -> Result<(), Failure> {
+    match (format, figures) {
+        (Format::Table, Value::Object(fields)) => {
+            let rows = fields.iter().map(|(name, value)| match value {
+                Value::Null => vec![name.clone(), "-".to_owned()],
+                value => vec![name.clone(), value.to_string()],
+            });
+            table(&["what", "count"], &rows.collect::<Vec<_>>())
+        }
+        _ => json(figures),
+    }
+}
+
 /// A record as JSON: the field names of the contract, `_id` as `id`.
 pub(super) fn record(document: &Document) -> Value {
     let fields = document.iter().map(|(name, value)| {

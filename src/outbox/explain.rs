@@ -85,7 +85,7 @@ impl Explainer {
     ///
     /// Those of the store.
     pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
-        let now = self.now().await?;
+        let now = ServerClock::asked(self.collections.database()).await?;
         match record.get_str(STATUS) {
             Ok(SCHEDULED) => Ok(Some(scheduled(record, now))),
             Ok(PENDING) => self.pending(record, now).await.map(Some),
@@ -163,18 +163,20 @@ impl Explainer {
 
     /// The earliest pending record of the key, in its partition or in none yet.
     async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
-        let mut first: Option<Document> = None;
-        for partition in [record.partition.map(i32::from).into(), Bson::Null] {
+        let own = record.partition.map(|partition| Bson::Int32(partition.into()));
+        let mut first = None;
+        for partition in own.into_iter().chain([Bson::Null]) {
             let filter = doc! { STATUS: exactly(PENDING), PARTITION: partition, KEY: key };
             let found = self.find_one(filter, doc! { SEQ: 1 }, LANE_INDEX).await?;
             let Some(found) = found else { continue };
             // One without a seq gets one of the future.
-            let place = |record: &Document| (read(record).seq.is_none(), read(record).seq);
-            if first.as_ref().is_none_or(|first| place(&found) < place(first)) {
-                first = Some(found);
+            let seq = read(&found).seq;
+            let place = (seq.is_none(), seq);
+            if first.as_ref().is_none_or(|(earliest, _)| place < *earliest) {
+                first = Some((place, found));
             }
         }
-        Ok(first)
+        Ok(first.map(|(_, found)| found))
     }
 
     async fn earlier(&self, key: &str, record: &Record) -> Result<u64, StoreError> {
@@ -232,12 +234,6 @@ impl Explainer {
     fn instances(&self) -> mongodb::Collection<Document> {
         let name = self.collections.name(names::INSTANCES);
         self.collections.database().collection(&name)
-    }
-
-    async fn now(&self) -> Result<DateTime, StoreError> {
-        let clock = ServerClock::default();
-        clock.sample(self.collections.database()).await?;
-        Ok(clock.now())
     }
 }
 

@@ -43,10 +43,9 @@ pub async fn prune(
     over: Over,
     age: Duration,
 ) -> Result<Pruned, StoreError> {
-    let clock = ServerClock::default();
-    clock.sample(collections.database()).await?;
+    let now = ServerClock::asked(collections.database()).await?;
     let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-    let before = DateTime::from_millis(clock.now().timestamp_millis().saturating_sub(age));
+    let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(age));
     let (status, date, index) = match over {
         Over::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
         Over::Dead => (DEAD, DEAD_AT, DEAD_INDEX),

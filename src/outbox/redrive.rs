@@ -182,9 +182,8 @@ impl Redriver {
         let records = self.collections.records().clone_with_type::<Utf8Lossy<Document>>();
         let mut filter = chosen.filter();
         if chosen.status() == Removable::Dead {
-            let clock = ServerClock::default();
-            clock.sample(self.collections.database()).await?;
-            let newer = doc! { "$gt": [format!("${DEAD_AT}"), clock.now()] };
+            let now = ServerClock::asked(self.collections.database()).await?;
+            let newer = doc! { "$gt": [format!("${DEAD_AT}"), now] };
             filter.insert("$expr", doc! { "$not": [newer] });
         }
         let find = records

@@ -382,19 +382,7 @@ impl<S: Sink> Driver<S> {
         let owned = self.owned.borrow().clone();
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
-        let refilled = look.refills();
-        self.tasks.spawn(async move {
-            let seen = tokio::select! {
-                biased;
-                seen = shared.look(look, &owned, room) => seen,
-                // Nobody waits at a stop for a MongoDB that does not answer.
-                () = shared.stopping() => {
-                    refilled.into_iter().for_each(|lane| lane.add(Vec::new(), false));
-                    Ok(Seen::default())
-                }
-            };
-            event(seen)
-        });
+        self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
     }
 
     fn lease(&mut self, seen: Seen) {

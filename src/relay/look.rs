@@ -64,7 +64,7 @@ impl Target {
 
 impl Look {
     /// The lanes in hand that wait for what it finds.
-    pub(super) fn refills(&self) -> Vec<Arc<Lane>> {
+    fn refills(&self) -> Vec<Arc<Lane>> {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),
@@ -118,17 +118,23 @@ impl<S: Sink> Shared<S> {
     ///
     /// # Errors
     ///
-    /// Those of the store. Nothing has changed then.
+    /// Those of the store. Nothing has changed then, and as little where a stop came first: it
+    /// has seen nothing.
     pub async fn look(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
         let refilled = look.refills();
-        let seen = self.read(look, owned, room).await;
-        if seen.is_err() {
+        let seen = tokio::select! {
+            biased;
+            seen = self.read(look, owned, room) => Some(seen),
+            // Nobody waits at a stop for a MongoDB that does not answer.
+            () = self.stopping() => None,
+        };
+        if !matches!(seen, Some(Ok(_))) {
             // Nothing more for now; the next rotation finds it.
             for lane in refilled {
                 lane.add(Vec::new(), false);
             }
         }
-        seen
+        seen.unwrap_or_else(|| Ok(Seen::default()))
     }
 
     async fn read(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {

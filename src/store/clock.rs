@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bson::{DateTime, doc};
 use mongodb::Database;
 
-use crate::store::error::{StoreError, within};
-use crate::store::limits;
+use crate::store::connect::ask;
+use crate::store::error::StoreError;
 
 /// An estimate of the primary's time, good to about a round trip.
 ///
@@ -19,6 +19,17 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
+    /// The primary's time, for whoever needs it once.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn asked(database: &Database) -> Result<DateTime, StoreError> {
+        let clock = Self::default();
+        clock.sample(database).await?;
+        Ok(clock.now())
+    }
+
     /// Asks the primary for its time.
     ///
     /// # Errors
@@ -26,9 +37,7 @@ impl ServerClock {
     /// No answer; the estimate stays as it was.
     pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
         let sent = Instant::now();
-        let hello = database.run_command(doc! { "hello": 1 });
-        let hello = hello.selection_criteria(crate::store::connect::primary());
-        let answer = within("ask MongoDB for its time", limits::BATCH, hello.into_future()).await?;
+        let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
         let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
             action: "ask MongoDB for its time",
             detail: error.to_string(),

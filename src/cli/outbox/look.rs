@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cli::Failure;
 use crate::cli::outbox::{find, readings};
@@ -42,16 +42,7 @@ pub(super) async fn stats(inspector: &Inspector, format: Format) -> Result<(), F
             mismatches.mismatched, mismatches.sampled,
         );
     }
-    match (format, &figures) {
-        (Format::Table, Value::Object(fields)) => {
-            let rows = fields.iter().map(|(name, value)| match value {
-                Value::Null => vec![name.clone(), "-".to_owned()],
-                value => vec![name.clone(), value.to_string()],
-            });
-            output::table(&["what", "count"], &rows.collect::<Vec<_>>())
-        }
-        _ => output::json(&figures),
-    }
+    output::figures(&figures, format)
 }
 
 pub(super) async fn list(

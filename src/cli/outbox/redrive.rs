@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::cli::Failure;
 use crate::cli::outbox::readings;
@@ -201,21 +201,7 @@ fn print(redrive: Redrive, redriven: Redriven, format: Format) -> Result<(), Fai
         Redrive::Requeue | Redrive::Redeliver => "requeued",
         Redrive::Discard => "discarded",
     };
-    figures(&[("matched", redriven.matched), (done, redriven.changed)], format)
-}
-
-fn figures(figures: &[(&str, u64)], format: Format) -> Result<(), Failure> {
-    match format {
-        Format::Json => {
-            let fields = figures.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
-            output::json(&Value::Object(fields.collect::<Map<_, _>>()))
-        }
-        Format::Table => {
-            let rows =
-                figures.iter().map(|(name, count)| vec![(*name).to_owned(), count.to_string()]);
-            output::table(&["what", "count"], &rows.collect::<Vec<_>>())
-        }
-    }
+    output::figures(&json!({ "matched": redriven.matched, done: redriven.changed }), format)
 }
 
 pub(super) async fn prune(
@@ -238,9 +224,9 @@ pub(super) async fn prune(
             pruned.blocking
         );
     }
-    let counts = [("pruned", pruned.removed), ("blocking", pruned.blocking)];
-    match over {
-        Over::Done => figures(&counts[..1], asked.output),
-        Over::Dead => figures(&counts, asked.output),
-    }
+    let counts = match over {
+        Over::Done => json!({ "pruned": pruned.removed }),
+        Over::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
+    };
+    output::figures(&counts, asked.output)
 }
