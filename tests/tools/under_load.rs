@@ -47,31 +47,44 @@ fn requeue_all(outbox: &TestOutbox, stop: &Arc<AtomicBool>) -> tokio::task::Join
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
-    let outbox = TestOutbox::new().await;
-    let sink = TestSink::default();
-    let refused = refuse(&sink, 2);
-    let blocking = || Settings { block_on_dead: true, ..settings() };
-    let relays = [0, 1].map(|_| start(&outbox.collections, sink.clone(), blocking()));
+/// Two relays, producers, and whatever dies requeued, until all is done; the ids that were
+/// committed, and how often one was requeued.
+async fn deliver_all(
+    outbox: &TestOutbox,
+    sink: &TestSink,
+    settings: impl Fn() -> Settings,
+) -> (Vec<String>, u64) {
+    let relays = [0, 1].map(|_| start(&outbox.collections, sink.clone(), settings()));
     let stop = Arc::new(AtomicBool::new(false));
-    let requeuing = requeue_all(&outbox, &stop);
+    let requeuing = requeue_all(outbox, &stop);
 
-    let producers = Producers::start(&outbox, PRODUCERS);
+    let producers = Producers::start(outbox, PRODUCERS);
     producers.until_more(400).await;
     let committed = producers.stop().await;
 
     outbox.until_count(doc! { "status": "done" }, committed.len() as u64).await;
     stop.store(true, Ordering::Relaxed);
     let requeued = requeuing.await.unwrap();
+    for relay in relays {
+        relay.stop().await;
+    }
+    (committed, requeued)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let refused = refuse(&sink, 2);
+    let blocking = || Settings { block_on_dead: true, ..settings() };
+
+    let (committed, requeued) = deliver_all(&outbox, &sink, blocking).await;
+
     let blocked = committed.iter().filter(|id| refused.contains(*id)).count() as u64;
     assert!(blocked > 20, "{blocked}");
     assert_eq!(requeued, blocked * 2, "each died twice");
     // None is exempt: under block nothing of a key goes before its dead.
     judge(&read_back(&outbox.collections).await, &arrivals(&sink.arrived())).assert_kept();
-    for relay in relays {
-        relay.stop().await;
-    }
     outbox.drop().await;
 }
 
@@ -80,25 +93,15 @@ async fn where_the_dead_are_skipped_only_they_come_late() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let refused = refuse(&sink, 1);
-    let relays = [0, 1].map(|_| start(&outbox.collections, sink.clone(), settings()));
-    let stop = Arc::new(AtomicBool::new(false));
-    let requeuing = requeue_all(&outbox, &stop);
 
-    let producers = Producers::start(&outbox, PRODUCERS);
-    producers.until_more(400).await;
-    let committed = producers.stop().await;
+    let (_, requeued) = deliver_all(&outbox, &sink, settings).await;
 
-    outbox.until_count(doc! { "status": "done" }, committed.len() as u64).await;
-    stop.store(true, Ordering::Relaxed);
-    assert!(requeuing.await.unwrap() > 20);
+    assert!(requeued > 20, "{requeued}");
     let mut records = read_back(&outbox.collections).await;
     for record in &mut records {
         record.exempt = refused.contains(&record.id);
     }
     judge(&records, &arrivals(&sink.arrived())).assert_kept();
-    for relay in relays {
-        relay.stop().await;
-    }
     outbox.drop().await;
 }
 
