@@ -19,6 +19,8 @@ pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
 pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
+/// Whether inserts wake the relay.
+pub const FOLLOW_UP: &str = "postrider_follow_up";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
 /// Keys whose records must wait.
@@ -106,6 +108,10 @@ fn describe() {
     );
     describe_gauge!(PARTITIONS_OWNED, "Partitions that this instance delivers.");
     describe_gauge!(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0.");
+    describe_gauge!(
+        FOLLOW_UP,
+        "1 while the change stream is open, or closed on purpose; 0 while the relay polls."
+    );
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
     describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");
     describe_counter!(
