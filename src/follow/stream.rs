@@ -21,6 +21,10 @@ const MAX_AWAIT: Duration = Duration::from_secs(5);
 /// What an answer may take beyond that. A server that is frozen says nothing for ever.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// How far what the stream shows may be behind the cluster's time, which goes on every 10 s though
+/// nobody writes. A member that was cut off and then deposed answers on, and has no news.
+const LAG: Duration = Duration::from_secs(30);
+
 /// An open change stream. When dropped, the driver kills the server's cursor.
 ///
 /// Not the driver's own `ChangeStream`: that one resumes in silence, where the loss is to be seen,
@@ -68,6 +72,12 @@ impl ChangeStream {
         let Some(batch) = batch else {
             return Err(broken("it ended: the collection was dropped or renamed".to_owned()));
         };
+        let answer = batch.as_raw_document();
+        let time = answer.get_document("$clusterTime");
+        let time = time.and_then(|time| time.get_timestamp("clusterTime"));
+        if lags(answer.get_timestamp("operationTime").ok(), time.ok()) {
+            return Err(broken(LAGS.to_owned()));
+        }
         let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
         let events = events.into_iter().map(|event| {
             event.ok().and_then(|event| event.as_document()).map_or(News::Somewhere, read)
@@ -92,10 +102,23 @@ async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
     let answer = within(ACTION, limits::BATCH, asking.into_future()).await?;
     let cursor = answer.get_document("cursor").ok();
     let moment = cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
-    moment.ok_or_else(|| StoreError::Answer {
-        action: ACTION,
-        detail: "there is no such collection".to_owned(),
-    })
+    let wrong = |detail: &str| StoreError::Answer { action: ACTION, detail: detail.to_owned() };
+    let moment = moment.ok_or_else(|| wrong("there is no such collection"))?;
+    let time =
+        answer.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime"));
+    match lags(Some(moment), time.ok()) {
+        true => Err(wrong(LAGS)),
+        false => Ok(moment),
+    }
+}
+
+const LAGS: &str = "what a majority has is far behind the cluster's time";
+
+/// Whether what was seen is far behind the time of the cluster, as far as both are known.
+fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
+    let seconds = |time: Timestamp| Duration::from_secs(time.time.into());
+    let (Some(seen), Some(cluster)) = (seen, cluster) else { return false };
+    seconds(cluster).saturating_sub(seconds(seen)) > LAG
 }
 
 /// What becomes pending: by an insert, by a requeue, or when it is due. Leases and settles write
@@ -186,6 +209,16 @@ mod tests {
         ] {
             assert_eq!(news(event.clone()), News::Somewhere, "{event}");
         }
+    }
+
+    #[test]
+    fn whoever_is_more_than_half_a_minute_behind_the_cluster_lags() {
+        let at = |time| Some(Timestamp { time, increment: 1 });
+
+        assert!(!lags(at(100), at(130)));
+        assert!(lags(at(100), at(131)));
+        assert!(!lags(at(131), at(100)));
+        assert!(!lags(None, at(131)) && !lags(at(100), None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use postrider::relay::wake::Wake;
 use postrider::sink::Verdict;
 use tokio::sync::watch;
 
-use crate::support::outbox::{TestOutbox, insert_raw, record};
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
 use crate::support::peer::{Peer, ids};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
@@ -83,9 +83,10 @@ fn without(fields: &[&str], mut record: Document) -> Document {
 }
 
 /// Whether a read is one of a look at everything.
-fn is_of_all(find: &Command) -> bool {
-    let filter = find.sent.get_document("filter").unwrap();
-    filter.get_document("partition").is_ok_and(|partition| partition.contains_key("$in"))
+fn is_of_all(command: &Command) -> bool {
+    let filter = command.sent.get_document("filter");
+    let partition = filter.and_then(|filter| filter.get_document("partition"));
+    partition.is_ok_and(|partition| partition.contains_key("$in"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,6 +233,55 @@ async fn what_is_in_others_partitions_costs_no_look() {
     assert!(reads.len() <= 6, "{reads:#?}");
     assert_eq!(woken.sink.ids(), ["ours"]);
     woken.stop().await;
+}
+
+/// It would find what the relay has already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done() {
+    let woken = Woken::start(0..=255).await;
+    woken.sink.script("first", [Fault::Hold]);
+    woken.outbox.insert([record("first", "k")]).await;
+    eventually("a publish under way", || async { woken.sink.is_under_way("first") }).await;
+    woken.until_idle().await;
+    let before = woken.looks().len();
+
+    for id in ["second", "third"] {
+        woken.outbox.insert([record(id, "k")]).await;
+    }
+    woken.insert(record("other", "other")).await;
+
+    let of_key = |find: &Command| {
+        find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == "k")
+    };
+    assert!(!woken.looks()[before..].iter().any(of_key));
+    woken.sink.release();
+    woken.until_arrived("third").await;
+    assert_eq!(woken.sink.ids(), ["other", "first", "second", "third"]);
+    woken.stop().await;
+}
+
+/// Whoever looks already has read past what has just come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
+    let outbox = TestOutbox::new().await;
+    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+    let collections = outbox.hand.clone();
+    let waking = wake.clone();
+    // The relay is told that it is woken: it does not look often by itself.
+    wake.set_followed(true);
+    spy.after(is_of_all, || async move {
+        insert_raw(&collections, record("late", "k")).await;
+        waking.all();
+        // The relay has heard of it by then; if it has not, this test shows nothing.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    });
+    let (owner, owned) = watch::channel((0..=255).collect());
+
+    let relay = run(parts(&spy.collections, sink.clone(), sleepy(), owned, wake), owner);
+
+    sink.until("late", |arrived| arrived.iter().any(|message| message.id == "late")).await;
+    relay.stop().await;
+    outbox.drop().await;
 }
 
 /// Delivering is full of updates; none of them is news.
