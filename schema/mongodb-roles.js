@@ -7,6 +7,7 @@
 //   OUTBOX_PREFIX      in front of the collections' names (outbox.collection_prefix), default ""
 //   OUTBOX_RETENTION   how long delivered records stay (outbox.retention), default "7days"; with "0s" the
 //                      relay deletes them itself, and may
+//   OUTBOX_FOLLOW      whether a change stream wakes the relay (relay.follow), default "true"
 //
 // It may be run again at any time: a role that exists is brought up to date. What such a role permits on other
 // collections, such as those of an outbox with another prefix, it goes on permitting. Users are yours to make:
@@ -18,11 +19,13 @@
 
 const prefix = process.env.OUTBOX_PREFIX ?? "";
 const retention = process.env.OUTBOX_RETENTION || "7days";
+const follow = process.env.OUTBOX_FOLLOW || "true";
 
 // ---- What there should be --------------------------------------------------------------------
 
 const collections = ["outbox_records", "outbox_instances", "outbox_partition_assignments", "outbox_control"];
 const deletesDelivered = !/[1-9]/.test(retention);
+const follows = follow !== "false";
 const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });
 
@@ -34,6 +37,7 @@ const roles = [
       { resource: database, actions: ["listCollections"] },
       { resource: collection("outbox_records"), actions: ["find", "update", "listIndexes"] },
       ...(deletesDelivered ? [{ resource: collection("outbox_records"), actions: ["remove"] }] : []),
+      ...(follows ? [{ resource: collection("outbox_records"), actions: ["changeStream"] }] : []),
       { resource: collection("outbox_instances"), actions: ["find", "insert", "update", "remove"] },
       { resource: collection("outbox_partition_assignments"), actions: ["find", "insert", "update"] },
       { resource: collection("outbox_control"), actions: ["find"] },

@@ -9,7 +9,7 @@
 //!        ▼
 //!   outbox_records                       schema: collections, indexes, validator
 //!        │  lane_idx (partition, key, seq) where status = pending
-//!        │      ▲ relay::wake, else a timer
+//!        │      ▲ woken by follow (the change stream), else by a timer
 //!   take: snapshot read in index order → lease (one conditional update)    relay::look, take
 //!        │                               outbox::snapshot, relay::plan, outbox::lease
 //!   publish, a lane per key, one unconfirmed message each                  relay::lane
@@ -31,6 +31,7 @@
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
+//! | | [`follow`] | the change stream: it only wakes |
 //! | | [`routing`] | which sink, and where within it |
 //! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
 //! | | [`partition`] | the hash of keys; who lives, and who owns what |
@@ -53,6 +54,7 @@ pub mod schema;
 pub mod store;
 
 // Moving.
+pub mod follow;
 pub mod partition;
 pub mod relay;
 pub mod routing;

@@ -1,9 +1,9 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → schema → sinks → heartbeat → partitions → relay      start
+//! ops server → MongoDB (waits) → schema → sinks → heartbeat → partitions → relay ← follower   start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
-//!        → sign off                                                                   stop
+//!        → sign off                                                                           stop
 //! ```
 //!
 //! A part that ends uninvited ends the process with failure.
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::resolve::{Resolved, SinkPlan};
+use crate::follow::{Follower, Following};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
@@ -29,7 +30,7 @@ use crate::partition::share::{self, Allotted, Share};
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
-use crate::schema::access::{Access, Lacking, access};
+use crate::schema::access::{Access, Lacking, Wanted, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperty};
@@ -171,7 +172,9 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
-    let relay = relay(plan, sinks, collections.clone(), instance, shared_out, stop);
+    let wake = Wake::default();
+    let follower = plan.follow.then(|| Follower::new(collections.clone(), wake.clone()));
+    let relay = relay(plan, sinks, collections.clone(), instance, shared_out, wake, stop);
     let (allotted, partitions) = watch::channel(Allotted::default());
     let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
     let hands = relay.shared();
@@ -199,12 +202,24 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         false => Part::ok(),
     });
     let counting = survey(Inspector::new(collections), heartbeat.pulse(), partitions);
+    let following = async {
+        match follower {
+            Some(follower) => {
+                watch_following(health, follower.following());
+                // As a task: what wakes the relay is not to wait for it.
+                let following = tokio::spawn(follower.run(stop.clone()));
+                let _ = following.await;
+            }
+            None => std::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
         _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
         _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
+        () = following => Err(RunError::Uninvited("the follower of the change stream")),
     };
     if stop.is_cancelled() {
         drained.cancel();
@@ -261,8 +276,10 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
 /// Reaches MongoDB, and learns what we may do there.
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
     let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
-    // Whoever may not make the schema learns it where there is something to make.
-    let access = access(&client.database("admin"), &plan.wanted(&[])).await?;
+    // Whoever may not make the schema learns it where there is something to make; and whoever may
+    // not follow polls, as after any other loss of the change stream.
+    let wanted = Wanted { follow: false, ..plan.wanted(&[]) };
+    let access = access(&client.database("admin"), &wanted).await?;
     Ok((client, topology, access))
 }
 
@@ -324,6 +341,14 @@ fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     });
 }
 
+fn watch_following(health: &Health, following: watch::Receiver<Following>) {
+    health.watch("follow", move || match &*following.borrow() {
+        Following::Up => Part::ok(),
+        Following::Starting => Part::degraded("no change stream was opened yet"),
+        Following::Lost(why) => Part::degraded(why),
+    });
+}
+
 /// The sinks by name.
 fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
     let made = plan.sinks.iter().map(|(name, plan)| Ok((name.to_string(), sink(name, plan)?)));
@@ -370,6 +395,7 @@ fn relay(
     collections: Collections,
     instance: InstanceId,
     share: watch::Receiver<Share>,
+    wake: Wake,
     stop: &CancellationToken,
 ) -> Relay<AnySink> {
     let parts = RelayParts {
@@ -379,7 +405,7 @@ fn relay(
         router: plan.router.clone(),
         sinks,
         share,
-        wake: Wake::default(),
+        wake,
         delete_done: plan.retention.is_zero(),
     };
     Relay::new(parts, stop.clone())

@@ -23,10 +23,11 @@ pub(super) enum Command {
 
 pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
     if let Command::Print { roles } = command {
-        let outbox = given.load()?.config.outbox;
+        let config = given.load()?.config;
+        let (outbox, follow) = (config.outbox, config.relay.follow);
         let prefix = &outbox.collection_prefix;
         return output::text(&match roles {
-            true => schema::roles_script(prefix, outbox.retention),
+            true => schema::roles_script(prefix, outbox.retention, follow),
             false => schema::script(prefix, &SchemaOptions::from(&outbox)),
         });
     }

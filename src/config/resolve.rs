@@ -63,6 +63,8 @@ pub struct Resolved {
     pub retention: Duration,
     /// Whether this process relays.
     pub relay_enabled: bool,
+    /// Whether a change stream wakes it.
+    pub follow: bool,
     /// The relay's own settings.
     pub relay: Settings,
     /// Which sink and where.
@@ -89,6 +91,7 @@ impl Resolved {
             prefix: &self.prefix,
             retention: self.retention,
             relay: self.relay_enabled,
+            follow: self.follow,
             making,
         }
     }
@@ -140,6 +143,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         validator: config.outbox.validator,
         retention: config.outbox.retention,
         relay_enabled: config.relay.enabled,
+        follow: config.relay.follow,
         relay: Settings { dead_letter, ..settings(config) },
         router: Router::new(routes, addresses, default_sink),
         sinks: sinks.into_iter().map(|(name, (plan, _))| (name, plan)).collect(),
@@ -189,8 +193,7 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// Keys that are known and have no effect in this build.
-const INERT: [(&[&str], &str); 5] = [
-    (&["relay", "follow"], "the change stream is not built yet: the relay polls"),
+const INERT: [(&[&str], &str); 4] = [
     (&["events"], "the append path is not built yet"),
     (&["snapshots"], "snapshots are not built yet"),
     (&["prepare"], "prepare keys are not built yet"),
@@ -613,7 +616,8 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_said() {
-        let warnings = with(&["relay.follow=true", "relay.ordering=none", "relay.on_dead=block"]);
+        let warnings =
+            with(&["events.enabled=false", "relay.ordering=none", "relay.on_dead=block"]);
         let warnings = warnings.unwrap().warnings;
 
         assert_eq!(warnings.len(), 2, "{warnings:?}");

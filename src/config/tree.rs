@@ -125,7 +125,7 @@ pub struct Relay {
     /// The longest wait between two looks at an idle outbox.
     #[serde(with = "duration")]
     pub poll_interval: Duration,
-    /// Change stream in place of polling: not built yet, the relay polls.
+    /// Whether a change stream wakes the relay; without it the relay only polls.
     pub follow: bool,
     /// Length of a lease: what a key in flight waits after a crash.
     #[serde(with = "duration")]

@@ -15,6 +15,7 @@ use bson::{Bson, Document, doc};
 use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
+use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use crate::outbox::position::{Position, Segment};
@@ -51,6 +52,8 @@ pub enum Stretch<'a> {
     Page(&'a Position, &'a [u8], &'a [Bson]),
     /// The beginning of one lane.
     Lane(u8, &'a str),
+    /// One record without a key.
+    Record(u8, &'a RecordId),
 }
 
 /// How much one read may bring.
@@ -87,7 +90,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// Those of [`page`](Self::page) and [`lane`](Self::lane).
+    /// Those of the store.
     pub async fn read(
         &mut self,
         stretch: &Stretch<'_>,
@@ -98,6 +101,7 @@ impl Snapshot {
                 Ok(self.page(from, owned, pass_over, room).await?.records)
             }
             Stretch::Lane(partition, key) => self.lane(*partition, key, room).await,
+            Stretch::Record(partition, id) => self.record(*partition, id).await,
         }
     }
 
@@ -146,6 +150,20 @@ impl Snapshot {
     ) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { STATUS: exactly(PENDING), PARTITION: i32::from(partition), KEY: key };
         self.find("read a lane", filter, lane_order(), room).await
+    }
+
+    /// One record, if it is pending and has no key: nothing is before it.
+    async fn record(&mut self, partition: u8, id: &RecordId) -> Result<Vec<Record>, StoreError> {
+        let filter = doc! {
+            ID: Bson::from(id),
+            STATUS: exactly(PENDING),
+            PARTITION: i32::from(partition),
+            // It may have been replaced since somebody saw it without one.
+            KEY: { "$not": { "$type": "string" } },
+        };
+        let room = Room { records: 1, bytes: usize::MAX };
+        let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
+        self.find_with("read a record", filter, options, room).await
     }
 
     /// Pending records that nobody has given a partition yet; `keys` narrows it to those.

@@ -30,10 +30,11 @@ use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
+use crate::relay::rush::Rush;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
 use crate::relay::take::Leased;
-use crate::relay::wake::Wake;
+use crate::relay::wake::{Hint, Reasons, Wake};
 use crate::relay::{dead_letter, housekeeping, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
@@ -54,7 +55,8 @@ const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration:
 /// the server's cores can use.
 const LEASING: usize = 3;
 
-/// Refills and other targeted looks that one take serves.
+/// Refills and other targeted looks that one take serves. For more keys than that a look at
+/// everything is cheaper, which reads them all at once.
 const TARGETS: usize = 16;
 
 /// What the sinks' goodbyes may take, beyond `relay.shutdown_timeout`.
@@ -241,9 +243,12 @@ struct Driver<S> {
     tasks: JoinSet<Event>,
     position: Position,
     rotating: bool,
+    /// Whether another look was asked for since the latest one began.
+    asked: bool,
     looking: bool,
     leasing: usize,
     targets: VecDeque<Target>,
+    rush: Rush,
     pause: Duration,
     store_pause: Option<Duration>,
     next_rotation: Instant,
@@ -271,9 +276,11 @@ impl<S: Sink> Driver<S> {
             tasks: JoinSet::new(),
             position: Position::start(),
             rotating: false,
+            asked: false,
             looking: false,
             leasing: 0,
             targets: VecDeque::new(),
+            rush: Rush::default(),
             pause: SHORTEST_PAUSE,
             store_pause: None,
             next_rotation: Instant::now(),
@@ -356,7 +363,7 @@ impl<S: Sink> Driver<S> {
         if self.next_tick <= now {
             self.next_tick = now + TICK;
             if self.shared.hands.free_due(now) {
-                self.next_rotation = now;
+                self.look_now();
             }
         }
         if !self.may_take() {
@@ -374,6 +381,7 @@ impl<S: Sink> Driver<S> {
         }
         if !self.rotating && self.next_rotation <= now && self.has_room() {
             self.rotating = true;
+            self.asked = false;
             self.rotation_began = now;
             self.spawn_look(Look::Rotation(self.position.clone()), Event::Rotated);
         }
@@ -451,10 +459,13 @@ impl<S: Sink> Driver<S> {
             Event::Leased(leased) => {
                 self.leasing -= 1;
                 match leased {
-                    Ok(Leased { lanes, put_off }) => {
+                    Ok(Leased { lanes, repaired, put_off }) => {
                         match put_off {
                             Some(error) => self.on_store_error(&error),
                             None => self.on_store_well(),
+                        }
+                        if repaired {
+                            self.look_soon();
                         }
                         lanes.into_iter().for_each(|lane| self.start_lane(lane));
                     }
@@ -475,14 +486,17 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_rotated(&mut self, mut seen: Seen) {
-        let full = seen.next.is_some();
+        let more = seen.next.is_some();
         let whole_round = self.position.is_start();
         let found = seen.is_something();
         let passed_over = seen.passed_over;
+        // A page that is full of what can't go is no work.
+        let rush = self.rush.page(seen.full && found, Instant::now());
+        self.wake.set_crowded(rush);
         self.position = seen.next.take().unwrap_or_default();
         self.on_seen(seen);
         let now = Instant::now();
-        if full || !whole_round {
+        if more || !whole_round {
             self.next_rotation = now;
         } else {
             // As long as the look itself took: a server that finds looking hard, since it must
@@ -494,8 +508,10 @@ impl<S: Sink> Driver<S> {
             };
             let rest = rest.max(SHORTEST_PAUSE);
             self.rests_until = now + rest;
-            self.pause = match found {
+            self.pause = match found || self.asked {
                 true => rest,
+                // Whatever comes will wake us; the timer is the net.
+                false if self.wake.is_followed() => self.shared.settings.poll_interval,
                 false => (self.pause * 2).min(self.shared.settings.poll_interval),
             };
             self.next_rotation = now + self.pause;
@@ -543,26 +559,51 @@ impl<S: Sink> Driver<S> {
         if self.store_pause.is_some() {
             return;
         }
+        self.asked = true;
         self.pause = SHORTEST_PAUSE;
         self.next_rotation = self.next_rotation.min(self.rests_until);
     }
 
     fn on_wake(&mut self) {
-        let hints = self.wake.take_hints();
-        if hints.is_empty() {
-            self.next_rotation = Instant::now();
-            self.pause = SHORTEST_PAUSE;
+        let Reasons { mut all, hints } = self.wake.take();
+        let targets: Vec<Target> = {
+            let share = self.share.borrow();
+            let is_ours = |hint: &Hint| share.partitions.contains(&hint.partition());
+            let ours = hints.into_iter().filter(is_ours);
+            ours.map(Target::from).filter(|target| !self.is_in_hand(target)).collect()
+        };
+        if self.targets.len() + targets.len() <= TARGETS && self.has_room() {
+            self.targets.extend(targets);
+        } else if !targets.is_empty() {
+            // What there is no room for is found when there is.
+            all = true;
         }
-        for hint in hints {
-            self.targets.push_back(Target::Key { partition: hint.partition, key: hint.key });
+        if all {
+            self.look_now();
+        }
+    }
+
+    /// Whether its key is in hand: the look that follows the end of its lane shows the rest.
+    fn is_in_hand(&self, target: &Target) -> bool {
+        match target {
+            Target::Key { key, .. } => {
+                self.shared.hands.busy(&LaneKey::Keyed(key.clone())).is_some()
+            }
+            Target::Record { .. } | Target::Refill(_) => false,
         }
     }
 
     /// Partitions came or went, or may be taken of (no more).
     fn on_share(&mut self) {
         self.shared.hands.own(&self.share.borrow_and_update().partitions);
-        self.next_rotation = Instant::now();
+        self.look_now();
+    }
+
+    /// A look at everything, after the one that is under way if one is.
+    fn look_now(&mut self) {
+        self.asked = true;
         self.pause = SHORTEST_PAUSE;
+        self.next_rotation = Instant::now();
     }
 
     /// A take succeeded, or found nothing to lease. (What can be read and not leased is no end of

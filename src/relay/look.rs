@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bson::Bson;
 
+use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
@@ -15,6 +16,7 @@ use crate::relay::lane::Lane;
 use crate::relay::plan::{Plan, Run, Sight, plan};
 use crate::relay::settings::Settings;
 use crate::relay::shared::Shared;
+use crate::relay::wake::Hint;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
@@ -37,17 +39,34 @@ pub enum Target {
         /// The key.
         key: Arc<str>,
     },
+    /// A record without a key that is said to be pending.
+    Record {
+        /// Its partition.
+        partition: u8,
+        /// Its `_id`.
+        id: RecordId,
+    },
     /// A lane in hand that runs short.
     Refill(Arc<Lane>),
 }
 
+impl From<Hint> for Target {
+    fn from(hint: Hint) -> Self {
+        match hint {
+            Hint::Key { partition, key } => Self::Key { partition, key },
+            Hint::Record { partition, id } => Self::Record { partition, id },
+        }
+    }
+}
+
 impl Target {
-    /// Its key; `None` for a lane without one, of which there is no more than it has.
-    fn key(&self) -> Option<Arc<str>> {
+    /// What is to be read; `None` for a lane without a key, of which there is no more than it has.
+    fn stretch(&self) -> Option<Stretch<'_>> {
         match self {
-            Self::Key { key, .. } => Some(key.clone()),
+            Self::Key { partition, key } => Some(Stretch::Lane(*partition, key)),
+            Self::Record { partition, id } => Some(Stretch::Record(*partition, id)),
             Self::Refill(lane) => match &lane.key {
-                LaneKey::Keyed(key) => Some(key.clone()),
+                LaneKey::Keyed(key) => Some(Stretch::Lane(lane.partition, key)),
                 LaneKey::Single(_) => None,
             },
         }
@@ -56,7 +75,7 @@ impl Target {
     /// Where it lies.
     fn partition(&self) -> u8 {
         match self {
-            Self::Key { partition, .. } => *partition,
+            Self::Key { partition, .. } | Self::Record { partition, .. } => *partition,
             Self::Refill(lane) => lane.partition,
         }
     }
@@ -68,7 +87,7 @@ impl Look {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),
-            Target::Key { .. } => None,
+            Target::Key { .. } | Target::Record { .. } => None,
         });
         lanes.collect()
     }
@@ -79,6 +98,8 @@ impl Look {
 pub struct Seen {
     /// Where the rotation goes on; `None` after its end, or when it was none.
     pub next: Option<Position>,
+    /// Whether the rotation read as much as it may at a time: there is more behind it.
+    pub full: bool,
     /// Keys that the rotation had to pass over.
     pub passed_over: usize,
     /// Suspects that wait for their turn.
@@ -159,6 +180,7 @@ impl<S: Sink> Shared<S> {
                         owned.iter().filter(|own| over.last.is_none_or(|last| **own <= last));
                     let within: Vec<u8> = within.copied().collect();
                     let page = snapshot.page(&from, &within, &pass_over, room).await?;
+                    seen.full = page.next.is_some();
                     seen.next = page.next.or(over.last.map(Position::behind));
                     match &seen.next {
                         // Nothing but what is known to wait: on to where something may be.
@@ -179,28 +201,24 @@ impl<S: Sink> Shared<S> {
             Look::Targets(targets) => {
                 let mut planned = Vec::with_capacity(targets.len());
                 for target in targets {
-                    let partition = target.partition();
-                    let Some(key) = target.key().filter(|_| owned.contains(&partition)) else {
+                    let is_ours = owned.contains(&target.partition());
+                    let Some(stretch) = target.stretch().filter(|_| is_ours) else {
                         self.turn_down(target, &mut seen);
                         continue;
                     };
-                    let (lane, cap, had) = match target {
-                        Target::Key { .. } => (None, Settings::LANE, 0),
-                        Target::Refill(lane) => {
-                            let had = lane.had_count();
-                            (Some(lane), self.share(), had)
-                        }
+                    let (lane, cap, had) = match &target {
+                        Target::Key { .. } | Target::Record { .. } => (None, Settings::LANE, 0),
+                        Target::Refill(lane) => (Some(lane), self.share(), lane.had_count()),
                     };
                     let room = Room { records: had + cap + 1, bytes: room.bytes };
-                    let stretch = Stretch::Lane(partition, &key);
                     let records = snapshot.read(&stretch, room).await?;
                     let before = before.clone();
                     let (records, before) =
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
                     let records = self.prepared(records);
-                    let plan =
-                        self.plan(records, &before, &spoken_for, lane.as_deref(), (cap, cap));
-                    planned.push((plan, lane));
+                    let refill = lane.map(Arc::as_ref);
+                    let plan = self.plan(records, &before, &spoken_for, refill, (cap, cap));
+                    planned.push((plan, lane.cloned()));
                 }
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
                 for (plan, lane) in planned {
@@ -214,7 +232,7 @@ impl<S: Sink> Shared<S> {
     /// Its partition is not ours (any more): nothing is read.
     fn turn_down(&self, target: Target, seen: &mut Seen) {
         match target {
-            Target::Key { .. } => {}
+            Target::Key { .. } | Target::Record { .. } => {}
             Target::Refill(lane) => {
                 seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
             }

@@ -8,7 +8,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`settings`], [`backoff`] | what an operator decides |
-//! | [`wake`] | reasons to look before the timer says so |
+//! | [`wake`], `rush` | reasons to look before the timer says so, and when none is needed |
 //! | [`look`], `before` | snapshot read → [`plan`] |
 //! | [`take`] | the plan's runs → lease → lanes |
 //! | [`lane`] | one key's records, one unconfirmed at a time |
@@ -38,6 +38,7 @@ pub mod metrics;
 pub mod plan;
 mod refusals;
 pub mod renewal;
+mod rush;
 pub mod settings;
 mod settler;
 pub mod shared;

@@ -26,6 +26,8 @@ use crate::store::StoreError;
 pub struct Leased {
     /// Lanes that hold something now, to be run.
     pub lanes: Vec<Arc<Lane>>,
+    /// Whether records were repaired, which another look will find fit to go.
+    pub repaired: bool,
     /// Why repairs and burials were put off, if they were: what was not mended is met again.
     pub put_off: Option<StoreError>,
 }
@@ -41,11 +43,12 @@ impl<S: Sink> Shared<S> {
         let Seen { claims, repairs, spent, .. } = seen;
         if self.is_stopping() {
             claims.into_iter().for_each(|claim| self.give_up(claim));
-            return Ok(Leased { lanes: Vec::new(), put_off: None });
+            return Ok(Leased { lanes: Vec::new(), repaired: false, put_off: None });
         }
         let lanes = self.lease_claims(claims).await?;
+        let repaired = !repairs.is_empty();
         let put_off = self.mend(repairs, spent).await.err();
-        Ok(Leased { lanes, put_off })
+        Ok(Leased { lanes, repaired, put_off })
     }
 
     async fn mend(&self, repairs: Vec<Record>, spent: Vec<Record>) -> Result<(), StoreError> {

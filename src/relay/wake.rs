@@ -1,13 +1,16 @@
 //! How the relay learns that there is something to do before the timer says so.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+
+use crate::ids::RecordId;
 
 /// A wake-up: never the truth, only a reason to look. Losing one costs one poll.
 ///
 /// Cloned to whoever may know: the opened gate of a sink, an enqueue in this
-/// process, later the change stream.
+/// process, the change stream.
 #[derive(Clone, Debug, Default)]
 pub struct Wake {
     inner: Arc<Inner>,
@@ -16,33 +19,66 @@ pub struct Wake {
 #[derive(Debug, Default)]
 struct Inner {
     notify: Notify,
-    hints: Mutex<Vec<Hint>>,
+    reasons: Mutex<Reasons>,
+    crowded: watch::Sender<bool>,
+    followed: AtomicBool,
 }
 
-/// Where to look first.
+/// What has come since the relay was last woken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reasons {
+    /// Whether a look at everything was asked for.
+    pub all: bool,
+    /// Where to look, in the order in which they came.
+    pub hints: Vec<Hint>,
+}
+
+/// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint {
-    /// The partition of the key.
-    pub partition: u8,
-    /// The key.
-    pub key: Arc<str>,
+pub enum Hint {
+    /// At a key.
+    Key {
+        /// Its partition.
+        partition: u8,
+        /// The key.
+        key: Arc<str>,
+    },
+    /// At a record without a key.
+    Record {
+        /// Its partition.
+        partition: u8,
+        /// Its `_id`.
+        id: RecordId,
+    },
 }
 
-/// More hints than this are as good as none: the rotation finds all.
+impl Hint {
+    /// The partition that it leads to.
+    pub fn partition(&self) -> u8 {
+        match self {
+            Self::Key { partition, .. } | Self::Record { partition, .. } => *partition,
+        }
+    }
+}
+
+/// More hints than this are a look at everything: it finds all.
 const HINTS: usize = 256;
 
 impl Wake {
     /// Asks for a look at everything.
     pub fn all(&self) {
+        self.reasons().all = true;
         self.inner.notify.notify_one();
     }
 
-    /// Asks for a look at one key.
-    pub fn key(&self, hint: Hint) {
+    /// Asks for a look at one place.
+    pub fn at(&self, hint: Hint) {
         {
-            let mut hints = self.hints();
-            if hints.len() < HINTS && !hints.contains(&hint) {
-                hints.push(hint);
+            let mut reasons = self.reasons();
+            if reasons.hints.len() >= HINTS {
+                reasons.all = true;
+            } else if !reasons.hints.contains(&hint) {
+                reasons.hints.push(hint);
             }
         }
         self.inner.notify.notify_one();
@@ -53,12 +89,66 @@ impl Wake {
         self.inner.notify.notified().await;
     }
 
-    /// Takes the hints that have come.
-    pub fn take_hints(&self) -> Vec<Hint> {
-        std::mem::take(&mut self.hints())
+    /// Takes what has come.
+    pub fn take(&self) -> Reasons {
+        std::mem::take(&mut self.reasons())
     }
 
-    fn hints(&self) -> std::sync::MutexGuard<'_, Vec<Hint>> {
-        self.inner.hints.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// The relay tells whether its batches come back full, so that nobody need wake it.
+    pub fn set_crowded(&self, crowded: bool) {
+        self.inner.crowded.send_if_modified(|was| std::mem::replace(was, crowded) != crowded);
+    }
+
+    /// Resolves as soon as that is so.
+    pub async fn until_crowded(&self, crowded: bool) {
+        let mut watched = self.inner.crowded.subscribe();
+        // The sender is this very value.
+        let _ = watched.wait_for(|is| *is == crowded).await;
+    }
+
+    /// Whoever wakes tells whether it is at work: the relay need not look often by itself.
+    pub fn set_followed(&self, followed: bool) {
+        self.inner.followed.store(followed, Ordering::Relaxed);
+    }
+
+    /// Whether what is inserted wakes the relay.
+    pub fn is_followed(&self) -> bool {
+        self.inner.followed.load(Ordering::Relaxed)
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, Reasons> {
+        self.inner.reasons.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(number: usize) -> Hint {
+        Hint::Key { partition: 0, key: number.to_string().into() }
+    }
+
+    #[test]
+    fn a_look_at_everything_is_not_forgotten_for_a_hint() {
+        let wake = Wake::default();
+
+        wake.all();
+        wake.at(hint(1));
+        wake.at(hint(1));
+
+        assert_eq!(wake.take(), Reasons { all: true, hints: vec![hint(1)] });
+        assert_eq!(wake.take(), Reasons::default());
+    }
+
+    #[test]
+    fn more_hints_than_are_kept_are_a_look_at_everything() {
+        let wake = Wake::default();
+
+        (0..HINTS).for_each(|number| wake.at(hint(number)));
+        assert!(!wake.take().all);
+        (0..=HINTS).for_each(|number| wake.at(hint(number)));
+
+        assert!(wake.take().all);
     }
 }

@@ -26,6 +26,8 @@ pub struct Wanted<'a> {
     pub retention: Duration,
     /// Whether records are relayed; else nothing but this instance's entry is written.
     pub relay: bool,
+    /// Whether a change stream wakes the relay.
+    pub follow: bool,
     /// Actions by which the schema is made: those of [`Difference::made_by`](super::Difference).
     pub making: &'a [&'static str],
 }
@@ -145,7 +147,8 @@ fn needs<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Need> + 'a {
     let privileges = [&RELAY, &SCHEMA]
         .into_iter()
         .flat_map(|role| role.privileges.iter().map(move |privilege| (role, privilege)));
-    let applying = privileges.filter(|(_, privilege)| privilege.when.applies(wanted.retention));
+    let applying =
+        privileges.filter(|(_, privilege)| privilege.when.applies(wanted.retention, wanted.follow));
     applying.flat_map(move |(role, privilege)| {
         let collection = match privilege.on {
             On::Database => String::new(),
@@ -156,7 +159,7 @@ fn needs<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Need> + 'a {
         let actions = privilege.actions.iter().copied();
         let actions = actions.filter(move |action| match role.name == SCHEMA.name {
             true => wanted.making.contains(action),
-            false => !(idle && ["find", "update", "remove"].contains(action)),
+            false => !(idle && ["find", "update", "remove", "changeStream"].contains(action)),
         });
         actions.map(move |action| Need { role, action, collection: collection.clone() })
     })

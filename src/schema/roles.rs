@@ -52,14 +52,17 @@ pub enum When {
     Always,
     /// Where delivered records are deleted at once (`outbox.retention = "0s"`).
     DeletingDelivered,
+    /// Where a change stream wakes the relay (`relay.follow = true`).
+    Following,
 }
 
 impl When {
-    /// Whether that is so with this retention.
-    pub fn applies(self, retention: Duration) -> bool {
+    /// Whether that is so with this retention, and with or without a change stream.
+    pub fn applies(self, retention: Duration, follow: bool) -> bool {
         match self {
             Self::Always => true,
             Self::DeletingDelivered => retention.is_zero(),
+            Self::Following => follow,
         }
     }
 }
@@ -83,6 +86,11 @@ pub const RELAY: Role = Role {
             on: On::Collection(RECORDS),
             actions: &["remove"],
             when: When::DeletingDelivered,
+        },
+        Privilege {
+            on: On::Collection(RECORDS),
+            actions: &["changeStream"],
+            when: When::Following,
         },
         // A heartbeat is an upsert; signing off removes it, as peers do once it is stale.
         on(INSTANCES, &["find", "insert", "update", "remove"]),
@@ -128,9 +136,10 @@ pub const ROLES: [Role; 4] = [RELAY, SCHEMA, OPERATOR, PRODUCER];
 
 /// A script for `mongosh` that creates the roles, or brings them up to date.
 ///
-/// `prefix` and `retention` are what it goes by where its environment (`OUTBOX_PREFIX`,
-/// `OUTBOX_RETENTION`) says nothing. At the defaults it is the file `schema/mongodb-roles.js`.
-pub fn roles_script(prefix: &str, retention: Duration) -> String {
+/// `prefix`, `retention` and `follow` are what it goes by where its environment (`OUTBOX_PREFIX`,
+/// `OUTBOX_RETENTION`, `OUTBOX_FOLLOW`) says nothing. At the defaults it is the file
+/// `schema/mongodb-roles.js`.
+pub fn roles_script(prefix: &str, retention: Duration, follow: bool) -> String {
     let retention = humantime::format_duration(retention).to_string().replace(' ', "");
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
     let all = ALL.iter().map(|name| Bson::from(*name)).collect();
@@ -140,6 +149,7 @@ pub fn roles_script(prefix: &str, retention: Duration) -> String {
             ("roles", roles.join("\n")),
             ("collections", literal(&Bson::Array(all), 0)),
             ("retention", literal(&retention.into(), 0)),
+            ("follow", literal(&follow.to_string().into(), 0)),
             ("prefix", literal(&prefix.into(), 0)),
         ],
     )
@@ -162,6 +172,7 @@ fn role_entry(role: &Role) -> String {
         match privilege.when {
             When::Always => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
+            When::Following => format!("      ...(follows ? [{entry}] : []),"),
         }
     }));
     lines.extend(["    ],".into(), "  },".into()]);
@@ -171,14 +182,14 @@ fn role_entry(role: &Role) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tree::Outbox;
+    use crate::config::tree::{Outbox, Relay};
 
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-roles.js");
 
     /// With `POSTRIDER_BLESS=1` the file is written anew.
     #[test]
     fn the_file_in_the_repository_is_the_script_at_the_defaults() {
-        let expected = roles_script("", Outbox::default().retention);
+        let expected = roles_script("", Outbox::default().retention, Relay::default().follow);
         if std::env::var_os("POSTRIDER_BLESS").is_some() {
             std::fs::write(FILE, &expected).unwrap();
         }
@@ -190,10 +201,11 @@ mod tests {
 
     #[test]
     fn every_place_in_the_template_is_filled() {
-        let script = roles_script("app_", Duration::ZERO);
+        let script = roles_script("app_", Duration::ZERO, false);
 
         assert!(!script.contains("{{"), "{script}");
         assert!(script.contains(r#"process.env.OUTBOX_PREFIX ?? "app_";"#));
         assert!(script.contains(r#"process.env.OUTBOX_RETENTION || "0s";"#));
+        assert!(script.contains(r#"process.env.OUTBOX_FOLLOW || "false";"#));
     }
 }

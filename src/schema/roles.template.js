@@ -7,6 +7,7 @@
 //   OUTBOX_PREFIX      in front of the collections' names (outbox.collection_prefix), default {{prefix}}
 //   OUTBOX_RETENTION   how long delivered records stay (outbox.retention), default {{retention}}; with "0s" the
 //                      relay deletes them itself, and may
+//   OUTBOX_FOLLOW      whether a change stream wakes the relay (relay.follow), default {{follow}}
 //
 // It may be run again at any time: a role that exists is brought up to date. What such a role permits on other
 // collections, such as those of an outbox with another prefix, it goes on permitting. Users are yours to make:
@@ -18,11 +19,13 @@
 
 const prefix = process.env.OUTBOX_PREFIX ?? {{prefix}};
 const retention = process.env.OUTBOX_RETENTION || {{retention}};
+const follow = process.env.OUTBOX_FOLLOW || {{follow}};
 
 // ---- What there should be --------------------------------------------------------------------
 
 const collections = {{collections}};
 const deletesDelivered = !/[1-9]/.test(retention);
+const follows = follow !== "false";
 const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });
 

@@ -47,6 +47,23 @@ pub enum Meaning {
 }
 
 impl StoreError {
+    /// The same in one line for a report: what was tried, the server's name for what went wrong,
+    /// and how it begins to tell it. (All of it may quote the command, and the answer in hex.)
+    pub fn brief(&self) -> String {
+        const LONGEST: usize = 120;
+        let Self::Driver { action, source } = self else { return self.to_string() };
+        let (name, told) = match source.kind.as_ref() {
+            ErrorKind::Command(command) => (command.code_name.as_str(), command.message.clone()),
+            kind => ("", kind.to_string()),
+        };
+        let told = match told.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &told[..end]),
+            None => told,
+        };
+        let colon = if name.is_empty() { "" } else { ": " };
+        format!("failed to {action}: {name}{colon}{told}")
+    }
+
     /// The server's error code, where it gave one.
     pub fn code(&self) -> Option<i32> {
         match self {

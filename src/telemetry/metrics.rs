@@ -27,6 +27,8 @@ pub const REBALANCES: &str = "postrider_rebalances_total";
 pub const PAUSED: &str = "postrider_paused";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
+/// Whether inserts wake the relay.
+pub const FOLLOW_UP: &str = "postrider_follow_up";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
 /// Keys whose records must wait.
@@ -121,6 +123,10 @@ fn describe() {
     describe_counter!(REBALANCES, "Times that partitions came to this instance or went.");
     describe_gauge!(PAUSED, "1 while the fleet is paused, else 0.");
     describe_gauge!(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0.");
+    describe_gauge!(
+        FOLLOW_UP,
+        "1 while the change stream is open, or closed on purpose; 0 while the relay polls."
+    );
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
     describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");
     describe_counter!(

@@ -42,7 +42,7 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
     let single = single_actions(&outbox.database);
-    assert_eq!(single.len(), 18, "{single:?}");
+    assert_eq!(single.len(), 19, "{single:?}");
     // The schema is there, but for its retention; and then it is not there at all.
     let is_making = |action: &str| action.starts_with("create");
     let (making, others): (Vec<_>, Vec<_>) =
@@ -68,8 +68,8 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
         };
         let detail = format!("{user}@{} lacks {action} on {on}", outbox.database);
         assert_eq!(found.of("privileges")["detail"], detail);
-        let of_relay = ["find", "update", "listIndexes", "insert", "remove", "listCollections"];
-        let is_relays = of_relay.contains(&action.as_str());
+        let of_schema = ["createCollection", "createIndex", "collMod"];
+        let is_relays = !of_schema.contains(&action.as_str());
         let role = if is_relays { "postrider_relay" } else { "postrider_schema" };
         found.is_bad("privileges", "", &format!("{{ role: {role:?}, db: "));
         found.is_bad("privileges", "", "schema print --roles");
@@ -100,6 +100,17 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
     deleting.is_bad("privileges", "lacks remove on", "postrider_relay");
     elsewhere.is_bad("privileges", "shop_outbox_records", "postrider_relay");
     let database = outbox.client.database(&outbox.database);
+    let polls = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
+    let is_following = |privilege: &Document| {
+        privilege.get_array("actions").unwrap().contains(&"changeStream".into())
+    };
+    user_with(&database, "polls", polls.into_iter().filter(|one| !is_following(one)).collect())
+        .await;
+    let following = check_as("polls", &outbox, &[STRICT]).await;
+    following.is_bad("privileges", "polls@", "postrider_relay");
+    following.is_bad("privileges", "lacks changeStream on", "");
+    let polling = check_as("polls", &outbox, &[STRICT, "relay.follow=false"]).await;
+    assert_eq!(polling.bad(), [""; 0], "{:#?}", polling.findings);
     database.collection::<Document>("outbox_control").drop().await.unwrap();
     let missing = check_as(relay, &outbox, &[]).await;
     missing.only("privileges", "createCollection", "auto_init_schema = false");

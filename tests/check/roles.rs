@@ -64,7 +64,7 @@ async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
         mongosh(&admin, name, file, environment).await
     };
     let prefixed = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
-    std::fs::write(prefixed.path(), roles_script("shop_", Duration::ZERO)).unwrap();
+    std::fs::write(prefixed.path(), roles_script("shop_", Duration::ZERO, true)).unwrap();
 
     let first = run(Path::new(SCRIPT), &[]).await;
     for role in &ROLES {

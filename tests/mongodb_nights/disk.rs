@@ -224,9 +224,11 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let told = [
         "INFO MongoDB answers again: taking goes on",
+        "INFO following the outbox: inserts wake the relay",
         "INFO heartbeat is back: taking goes on",
         "WARN MongoDB does not answer: taking is paused",
         "WARN heartbeat failed: taking stops",
+        "WARN the change stream is lost: the relay polls",
     ];
     let under_way =
         ["INFO settling goes on", "WARN settling fails: it is repeated until MongoDB has it"];

@@ -18,8 +18,9 @@ const RECORDS: usize = 300;
 const KEYS: usize = 60;
 
 /// All that a whole night has to say, and how the morning goes on.
-const TOLD: [&str; 8] = [
+const TOLD: [&str; 10] = [
     "INFO MongoDB answers again: taking goes on",
+    "INFO following the outbox: inserts wake the relay",
     "INFO heartbeat is back: taking goes on",
     "INFO leases are renewed again",
     "INFO settling goes on",
@@ -27,6 +28,7 @@ const TOLD: [&str; 8] = [
     "WARN heartbeat failed: taking stops",
     "WARN leases are not renewed: they end in their time",
     "WARN settling fails: it is repeated until MongoDB has it",
+    "WARN the change stream is lost: the relay polls",
 ];
 
 /// MongoDB goes with the answer to a heartbeat, while leases are held and publishes under way.

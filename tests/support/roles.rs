@@ -41,7 +41,7 @@ pub fn uri_of(role: &Role, database: &str) -> String {
 
 /// The privileges of a role, as MongoDB takes them.
 pub fn privileges(role: &Role, database: &str, prefix: &str, retention: Duration) -> Vec<Document> {
-    let needed = role.privileges.iter().filter(|privilege| privilege.when.applies(retention));
+    let needed = role.privileges.iter().filter(|privilege| privilege.when.applies(retention, true));
     let privilege = needed.map(|privilege| {
         let collection = match privilege.on {
             On::Database => String::new(),

@@ -1,0 +1,163 @@
+//! The change stream: it wakes the relay when a record becomes pending, and does nothing else.
+//!
+//! **A wake-up, never the truth.** The relay looks at everything in every `poll_interval` all the
+//! same, so that losing the stream, or its place in it, costs a round of polling and no record.
+//! That is why no place is kept: after a loss the stream begins at a new moment, and then the relay
+//! is asked for a look at everything.
+//!
+//! Each stream reads every lease and every settle of the outbox on the server, if only to leave
+//! them out. While batches are full nobody need be woken: it is closed until they are so no more.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `state` | where the follower stands, and what follows from what happens |
+//! | `stream` | the change stream itself: what it asks for, what it answers |
+
+mod state;
+mod stream;
+
+use std::time::Instant;
+
+use metrics::gauge;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::follow::state::{Happened, State};
+use crate::follow::stream::{ChangeStream, News};
+use crate::outbox::collections::Collections;
+use crate::relay::wake::Wake;
+use crate::store::StoreError;
+use crate::telemetry::metrics::FOLLOW_UP;
+
+/// Whether the relay is woken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Following {
+    /// No stream was opened yet.
+    Starting,
+    /// There is a stream, or it is closed on purpose.
+    Up,
+    /// There is none, for this reason: the relay polls.
+    Lost(String),
+}
+
+/// Keeps one change stream on the records, and wakes the relay.
+#[derive(Debug)]
+pub struct Follower {
+    collections: Collections,
+    wake: Wake,
+    following: watch::Sender<Following>,
+}
+
+impl Follower {
+    /// A follower of these records, who wakes by `wake`.
+    pub fn new(collections: Collections, wake: Wake) -> Self {
+        let (following, _) = watch::channel(Following::Starting);
+        gauge!(FOLLOW_UP).set(0.0);
+        Self { collections, wake, following }
+    }
+
+    /// Whether the relay is woken, as it changes.
+    pub fn following(&self) -> watch::Receiver<Following> {
+        self.following.subscribe()
+    }
+
+    /// Follows until the stop, and does not end then either: whoever sees it end knows that it
+    /// was not asked to.
+    pub async fn run(self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.follow() => {}
+        }
+        std::future::pending().await
+    }
+
+    async fn follow(&self) {
+        if self.collections.is_standalone() {
+            // In no line of its own: the start has told what a server without replication lacks.
+            let why = "MongoDB is a standalone server: the relay polls";
+            self.following.send_replace(Following::Lost(why.to_owned()));
+            return std::future::pending().await;
+        }
+        let mut state = State::start(Instant::now());
+        loop {
+            state = self.step(state).await;
+        }
+    }
+
+    /// Waits for what happens next in a state, and tells what is new.
+    async fn step(&self, mut state: State<ChangeStream>) -> State<ChangeStream> {
+        let happened = match &mut state {
+            State::Lost { until, .. } => {
+                tokio::time::sleep_until((*until).into()).await;
+                Ok(Happened::Due)
+            }
+            State::Opening { .. } => {
+                ChangeStream::open(&self.collections).await.map(Happened::Opened)
+            }
+            State::Open { stream, .. } => self.wake_from(stream).await,
+            State::Resting { .. } => {
+                self.wake.until_crowded(false).await;
+                Ok(Happened::Quiet)
+            }
+        };
+        let (happened, why) = match happened {
+            Ok(happened) => (happened, None),
+            Err(error) => (Happened::Failed, Some(error)),
+        };
+        let state = state.after(happened, Instant::now());
+        self.note(&state, why);
+        state
+    }
+
+    /// Passes on what comes, until there is no need to or it breaks.
+    async fn wake_from(
+        &self,
+        stream: &mut ChangeStream,
+    ) -> Result<Happened<ChangeStream>, StoreError> {
+        loop {
+            let news = tokio::select! {
+                () = self.wake.until_crowded(true) => return Ok(Happened::Crowded),
+                news = stream.next() => news?,
+            };
+            for news in news {
+                match news {
+                    News::At(hint) => self.wake.at(hint),
+                    News::Somewhere => self.wake.all(),
+                }
+            }
+        }
+    }
+
+    fn note(&self, state: &State<ChangeStream>, why: Option<StoreError>) {
+        let is_open = matches!(state, State::Open { .. });
+        self.wake.set_followed(is_open);
+        if is_open || why.is_some() {
+            // Opened: what came before the stream's moment is seen by whatever is read from now
+            // on. Lost: as well by the rounds of polling that begin here.
+            self.wake.all();
+        }
+        if let Some(error) = why {
+            self.set(Following::Lost(error.brief()));
+        } else if state.is_up() {
+            self.set(Following::Up);
+        }
+        if let State::Resting { .. } = state {
+            debug!("the change stream is closed: batches are full");
+        }
+    }
+
+    fn set(&self, now: Following) {
+        gauge!(FOLLOW_UP).set(if now == Following::Up { 1.0 } else { 0.0 });
+        // One line per change of state, not per try.
+        let before = self.following.send_replace(now.clone());
+        match (before, now) {
+            (Following::Up, Following::Up) | (Following::Lost(_), Following::Lost(_)) => {}
+            (_, Following::Up) => info!("following the outbox: inserts wake the relay"),
+            (_, Following::Lost(why)) => {
+                warn!(cause = why, "the change stream is lost: the relay polls");
+            }
+            (_, Following::Starting) => {}
+        }
+    }
+}

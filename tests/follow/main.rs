@@ -1,0 +1,78 @@
+//! The change stream: what wakes the relay, what becomes of a lost stream, and when there is none.
+//!
+//! Each test was seen to fail with what it is there for taken out of `src`.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crowd;
+mod losses;
+mod moment;
+mod process;
+mod wakes;
+
+use std::time::Duration;
+
+use postrider::follow::{Follower, Following};
+use postrider::outbox::collections::Collections;
+use postrider::relay::settings::Settings;
+use postrider::relay::wake::Wake;
+use support::relay::settings;
+use support::spy::{Command, Spy};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A running follower; dropped, it stops.
+struct Followed {
+    following: watch::Receiver<Following>,
+    _stop: DropGuard,
+}
+
+impl Followed {
+    fn start(collections: &Collections, wake: &Wake) -> Self {
+        let follower = Follower::new(collections.clone(), wake.clone());
+        let following = follower.following();
+        let stop = CancellationToken::new();
+        tokio::spawn(follower.run(stop.clone()));
+        Self { following, _stop: stop.drop_guard() }
+    }
+
+    /// The same, once its stream is open.
+    async fn up(collections: &Collections, wake: &Wake) -> Self {
+        let mut followed = Self::start(collections, wake);
+        followed.until_up().await;
+        followed
+    }
+
+    async fn until_up(&mut self) {
+        self.until("a stream", |following| *following == Following::Up).await;
+    }
+
+    /// Why it was lost, as soon as it is.
+    async fn until_lost(&mut self) -> String {
+        self.until("a loss", |following| matches!(following, Following::Lost(_))).await;
+        match &*self.following.borrow() {
+            Following::Lost(why) => why.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn until(&mut self, what: &str, condition: impl FnMut(&Following) -> bool) {
+        let waiting = self.following.wait_for(condition);
+        let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+        assert!(waited.is_ok(), "waited a minute for {what}");
+    }
+}
+
+/// A relay that would not look again within any test.
+fn sleepy() -> Settings {
+    Settings { poll_interval: Duration::from_secs(600), ..settings() }
+}
+
+/// The streams that were opened so far.
+fn opened(spy: &Spy) -> Vec<Command> {
+    let is_stream = |command: &Command| command.sent.to_string().contains("$changeStream");
+    spy.commands("aggregate").into_iter().filter(is_stream).collect()
+}

@@ -1,0 +1,308 @@
+//! What becomes pending is delivered at once: the timer of these relays would come in ten minutes.
+
+use std::time::{Duration, Instant};
+
+use bson::{Bson, DateTime, Document, doc};
+use postrider::outbox::redrive::{Redrive, Redriver};
+use postrider::outbox::snapshot::Room;
+use postrider::partition::share::Share;
+use postrider::relay::look::{Look, Target};
+use postrider::relay::wake::Wake;
+use postrider::sink::Verdict;
+use tokio::sync::watch;
+
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
+use crate::support::peer::{Peer, ids};
+use crate::support::relay::{Running, parts, run};
+use crate::support::sink::{Fault, TestSink};
+use crate::support::spy::{Command, Spy};
+use crate::support::stage::Stage;
+use crate::{Followed, sleepy};
+
+/// A relay with a change stream, which has nothing to do.
+struct Woken {
+    outbox: TestOutbox,
+    spy: Spy,
+    sink: TestSink,
+    relay: Running,
+    followed: Followed,
+}
+
+impl Woken {
+    async fn start(partitions: std::ops::RangeInclusive<u8>) -> Self {
+        let outbox = TestOutbox::new().await;
+        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+        let followed = Followed::up(&spy.collections, &wake).await;
+        let (owner, share) = watch::channel(Share::of(partitions));
+        let relay = run(parts(&spy.collections, sink.clone(), sleepy(), share, wake), owner);
+        let woken = Self { outbox, spy, sink, relay, followed };
+        woken.until_idle().await;
+        woken
+    }
+
+    /// Waits until it has not looked for a while: it will not before something wakes it.
+    async fn until_idle(&self) {
+        let (mut looks, mut since) = (0, Instant::now());
+        while since.elapsed() < Duration::from_millis(150) {
+            let now = self.looks().len();
+            if now != looks {
+                (looks, since) = (now, Instant::now());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The reads of all looks so far.
+    fn looks(&self) -> Vec<Command> {
+        self.spy.commands("find")
+    }
+
+    async fn until_arrived(&self, id: &str) {
+        self.sink.until(id, |arrived| arrived.iter().any(|message| message.id == id)).await;
+    }
+
+    /// Inserts it and waits for its arrival.
+    async fn insert(&self, record: Document) {
+        self.until_idle().await;
+        let id = record.get_str("_id").unwrap().to_owned();
+        insert_raw(&self.outbox.hand, record).await;
+        self.until_arrived(&id).await;
+    }
+
+    async fn stop(self) {
+        self.relay.stop().await;
+        drop(self.followed);
+        self.outbox.drop().await;
+    }
+}
+
+fn without(fields: &[&str], mut record: Document) -> Document {
+    for field in fields {
+        record.remove(field);
+    }
+    record
+}
+
+/// Whether a read is one of a look at everything.
+fn is_of_all(command: &Command) -> bool {
+    let filter = command.sent.get_document("filter");
+    let partition = filter.and_then(|filter| filter.get_document("partition"));
+    partition.is_ok_and(|partition| partition.contains_key("$in"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes() {
+    let woken = Woken::start(0..=255).await;
+    let mut long = record("of another type", "long");
+    long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
+
+    for record in [record("keyed", "k"), record("again", "k"), long] {
+        woken.until_idle().await;
+        let before = woken.looks().len();
+        let key = record.get_str("key").unwrap().to_owned();
+
+        woken.insert(record).await;
+
+        let first: Vec<Command> = woken.looks().into_iter().skip(before).take(3).collect();
+        assert!(!first.iter().any(is_of_all), "{first:#?}");
+        let of_key = |find: &Command| {
+            find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == key)
+        };
+        assert!(first.iter().any(of_key), "{first:#?}");
+    }
+    woken.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_without_a_key_is_woken_by_its_id() {
+    let woken = Woken::start(0..=255).await;
+    let keyless = without(&["key"], record("keyless", ""));
+    let mut null = record("null", "");
+    null.insert("key", Bson::Null);
+
+    for record in [keyless, null] {
+        woken.until_idle().await;
+        let before = woken.looks().len();
+
+        woken.insert(record).await;
+
+        let first: Vec<Command> = woken.looks().into_iter().skip(before).take(3).collect();
+        assert!(!first.iter().any(is_of_all), "{first:#?}");
+    }
+    woken.stop().await;
+}
+
+/// Between the event and the look it was replaced by one that has a key, with another before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("first", "k"), record("second", "k")]).await;
+    Peer::new(&outbox.hand).take(&["first"]).await;
+    let sink = TestSink::default();
+    let stage = Stage::new(&outbox.collections, sink.clone(), sleepy()).await;
+    let partition = postrider::partition::of_key("k");
+    let target = Target::Record { partition, id: ids(&["second"]).remove(0) };
+    let owned: Vec<u8> = (0..=255).collect();
+    let room = Room { records: 500, bytes: 16 << 20 };
+
+    let seen = stage.shared.look(Look::Targets(vec![target]), &owned, room).await.unwrap();
+    stage.deliver(stage.lease(seen).await).await;
+
+    assert_eq!(sink.ids(), [""; 0]);
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_must_be_repaired_first_is_woken_too() {
+    let woken = Woken::start(0..=255).await;
+
+    for (id, lacks) in [
+        ("unstamped", ["partition"].as_slice()),
+        ("without seq", &["seq"]),
+        ("bare", &["seq", "partition", "key"]),
+    ] {
+        woken.insert(without(lacks, record(id, id))).await;
+    }
+
+    woken.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
+    let woken = Woken::start(0..=255).await;
+    let of_status = |id: &str, status: &str| {
+        let mut record = record(id, id);
+        record.extend(doc! { "status": status, "visibleAt": DateTime::MAX });
+        record
+    };
+    let waiting = [("dead", "dead"), ("due", "scheduled"), ("draft", "draft")];
+    woken.outbox.insert(waiting.map(|(id, status)| of_status(id, status))).await;
+    let records = woken.outbox.records();
+
+    woken.until_idle().await;
+    let redriver = Redriver::new(woken.outbox.hand.clone());
+    redriver.one(Redrive::Requeue, &ids(&["dead"])).await.unwrap().unwrap();
+    woken.until_arrived("dead").await;
+    woken.until_idle().await;
+    let promotion = doc! {
+        "$set": { "status": "pending" },
+        "$unset": { "visibleAt": "" },
+        "$currentDate": { "seq": { "$type": "timestamp" } },
+    };
+    records.update_one(doc! { "_id": "due" }, promotion).await.unwrap();
+    woken.until_arrived("due").await;
+    woken.until_idle().await;
+    records.replace_one(doc! { "_id": "draft" }, record("draft", "draft")).await.unwrap();
+    woken.until_arrived("draft").await;
+
+    woken.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_come_at_once_cost_no_look_each() {
+    const MANY: usize = 100;
+    let woken = Woken::start(0..=255).await;
+    let before = woken.looks().len();
+
+    let records = (0..MANY).map(|n| record(&format!("{n}"), &format!("k{n}")));
+    woken.outbox.insert(records).await;
+
+    woken.outbox.until_count(doc! { "status": "done" }, MANY as u64).await;
+    let reads = woken.looks().len() - before;
+    assert!(reads < MANY, "{reads}");
+    woken.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_others_partitions_costs_no_look() {
+    let woken = Woken::start(0..=127).await;
+    let keys = |partitions: std::ops::RangeInclusive<u8>| {
+        let keys = (0..).map(|n| format!("k{n}"));
+        keys.filter(move |key| partitions.contains(&postrider::partition::of_key(key)))
+    };
+    let before = woken.looks().len();
+
+    for key in keys(128..=255).take(20) {
+        woken.outbox.insert([record(&key, &key)]).await;
+    }
+    let ours = keys(0..=127).next().unwrap();
+    woken.outbox.insert([record("ours", &ours)]).await;
+    woken.until_arrived("ours").await;
+
+    // Those of the look that found it, and of the one after the end of its lane.
+    let reads: Vec<Document> = woken.looks().drain(before..).map(|find| find.sent).collect();
+    assert!(reads.len() <= 6, "{reads:#?}");
+    assert_eq!(woken.sink.ids(), ["ours"]);
+    woken.stop().await;
+}
+
+/// It would find what the relay has already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done() {
+    let woken = Woken::start(0..=255).await;
+    woken.sink.script("first", [Fault::Hold]);
+    woken.outbox.insert([record("first", "k")]).await;
+    eventually("a publish under way", || async { woken.sink.is_under_way("first") }).await;
+    woken.until_idle().await;
+    let before = woken.looks().len();
+
+    for id in ["second", "third"] {
+        woken.outbox.insert([record(id, "k")]).await;
+    }
+    woken.insert(record("other", "other")).await;
+
+    let of_key = |find: &Command| {
+        find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == "k")
+    };
+    assert!(!woken.looks()[before..].iter().any(of_key));
+    woken.sink.release();
+    woken.until_arrived("third").await;
+    assert_eq!(woken.sink.ids(), ["other", "first", "second", "third"]);
+    woken.stop().await;
+}
+
+/// Whoever looks already has read past what has just come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
+    let outbox = TestOutbox::new().await;
+    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+    let collections = outbox.hand.clone();
+    let waking = wake.clone();
+    // The relay is told that it is woken: it does not look often by itself.
+    wake.set_followed(true);
+    spy.after(is_of_all, || async move {
+        insert_raw(&collections, record("late", "k")).await;
+        waking.all();
+        // The relay has heard of it by then; if it has not, this test shows nothing.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    });
+    let (owner, share) = watch::channel(Share::of(0..=255));
+
+    let relay = run(parts(&spy.collections, sink.clone(), sleepy(), share, wake), owner);
+
+    sink.until("late", |arrived| arrived.iter().any(|message| message.id == "late")).await;
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Delivering is full of updates; none of them is news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_settles_and_failures_are_no_news() {
+    let woken = Woken::start(0..=255).await;
+    woken.sink.script("fails", [Fault::Answer(Verdict::Charge)]);
+
+    woken.insert(record("goes", "g")).await;
+    woken.insert(record("fails", "f")).await;
+    woken.outbox.until_count(doc! { "status": "done" }, 2).await;
+    woken.insert(record("last", "l")).await;
+
+    let batches = woken.spy.commands("getMore");
+    let events: Vec<&Bson> = batches
+        .iter()
+        .flat_map(|more| {
+            more.answer.get_document("cursor").unwrap().get_array("nextBatch").unwrap()
+        })
+        .collect();
+    assert_eq!(events.len(), 3, "{events:#?}");
+    woken.stop().await;
+}
