@@ -90,6 +90,13 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
 
     let samples = samples(&page);
     let mut expected: Vec<String> = ALWAYS.map(str::to_owned).to_vec();
+    if samples["postrider_instances_active"] > 1.0 {
+        // Another one may have the lowest partition, and count.
+        let is_counted = |series: &str| {
+            series.starts_with("postrider_outbox_records") || series.starts_with("postrider_oldest")
+        };
+        expected.retain(|series| !is_counted(series));
+    }
     expected.push(format!("postrider_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")));
     for sink in sinks {
         for name in ["publish_seconds_count", "delivery_seconds_count", "sink_up"] {
