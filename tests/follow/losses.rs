@@ -74,7 +74,7 @@ async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_whose_connection_was_cut_or_frozen_is_opened_anew() {
+async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew() {
     let cut = async {
         let (outbox, door, collections) = behind_door().await;
         let lost = async || door.shut();
@@ -94,10 +94,20 @@ async fn a_stream_whose_connection_was_cut_or_frozen_is_opened_anew() {
         why
     };
 
-    let (cut, frozen) = tokio::join!(cut, frozen);
+    // Which the driver, whose monitor has a connection of its own, does not find out.
+    let silent = async {
+        let (outbox, door, collections) = behind_door().await;
+        let lost = async || door.silence("getMore", 1);
+        let why = lose(&outbox, &collections, lost, nothing).await;
+        outbox.drop().await;
+        why
+    };
+
+    let (cut, frozen, silent) = tokio::join!(cut, frozen, silent);
 
     assert!(cut.starts_with("failed to "), "{cut}");
     assert!(frozen.starts_with("failed to "), "{frozen}");
+    assert!(silent.contains("no answer from MongoDB within 10s"), "{silent}");
 }
 
 async fn behind_door() -> (TestOutbox, Door, Collections) {

@@ -7,7 +7,7 @@ use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::snapshot::Room;
 use postrider::partition::share::Share;
 use postrider::relay::look::{Look, Target};
-use postrider::relay::wake::Wake;
+use postrider::relay::wake::{Hint, Wake};
 use postrider::sink::Verdict;
 use tokio::sync::watch;
 
@@ -204,17 +204,22 @@ async fn many_that_come_at_once_cost_no_look_each() {
     let woken = Woken::start(0..=255).await;
     let before = woken.looks().len();
 
-    let records = (0..MANY).map(|n| record(&format!("{n}"), &format!("k{n}")));
-    woken.outbox.insert(records).await;
+    for n in 0..MANY {
+        let key = format!("nothing {n}");
+        let partition = postrider::partition::of_key(&key);
+        woken.relay.wake.at(Hint::Key { partition, key: key.into() });
+    }
+    woken.insert(record("last", "l")).await;
 
-    woken.outbox.until_count(doc! { "status": "done" }, MANY as u64).await;
-    let reads = woken.looks().len() - before;
-    assert!(reads < MANY, "{reads}");
+    let of_one = |find: &&Command| find.sent.get_document("filter").unwrap().get_str("key").is_ok();
+    let reads = woken.looks()[before..].iter().filter(of_one).count();
+    assert!(reads < MANY / 2, "{reads}");
     woken.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_others_partitions_costs_no_look() {
+    const OTHERS: usize = 40;
     let woken = Woken::start(0..=127).await;
     let keys = |partitions: std::ops::RangeInclusive<u8>| {
         let keys = (0..).map(|n| format!("k{n}"));
@@ -222,16 +227,19 @@ async fn what_is_in_others_partitions_costs_no_look() {
     };
     let before = woken.looks().len();
 
-    for key in keys(128..=255).take(20) {
+    for key in keys(128..=255).take(OTHERS) {
         woken.outbox.insert([record(&key, &key)]).await;
     }
     let ours = keys(0..=127).next().unwrap();
     woken.outbox.insert([record("ours", &ours)]).await;
     woken.until_arrived("ours").await;
 
-    // Those of the look that found it, and of the one after the end of its lane.
-    let reads: Vec<Document> = woken.looks().drain(before..).map(|find| find.sent).collect();
-    assert!(reads.len() <= 6, "{reads:#?}");
+    // Each look begins with this read.
+    let is_first = |find: &&Command| {
+        find.sent.get_document("filter").unwrap().get("partition") == Some(&Bson::Null)
+    };
+    let looks = woken.looks()[before..].iter().filter(is_first).count();
+    assert!(looks < OTHERS / 2, "{looks}");
     assert_eq!(woken.sink.ids(), ["ours"]);
     woken.stop().await;
 }
