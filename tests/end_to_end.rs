@@ -26,6 +26,8 @@ fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
         &format!("sinks.rabbit.routing_key={queue}"),
         "sinks.rabbit.timeout=1s",
         "relay.lease=2s",
+        // A crash leaves up to twelve batches to go one by one.
+        "relay.batch_size=200",
         "relay.poll_interval=100ms",
         "relay.probe_max=500ms",
         "relay.backoff.kind=fixed",
