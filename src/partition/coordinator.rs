@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::ids::InstanceId;
+use crate::moment::Moment;
 use crate::partition::fleet::{Fleet, View};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
@@ -166,20 +167,21 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     async fn once(&mut self) -> Result<Duration, StoreError> {
+        let asked = Moment::now();
         let view = self.fleet.view().await?;
         match self.settings.source.clone() {
             Source::Static(partitions) => {
                 let differs = self.told_apart(&view);
                 let owned = if differs.is_some() { Vec::new() } else { partitions };
-                self.adopt(owned, &view, differs);
+                self.adopt(owned, &view, asked, differs);
                 Ok(LOOK)
             }
-            Source::Assigned => self.share_out(view).await,
+            Source::Assigned => self.share_out(view, asked).await,
         }
     }
 
     /// The assigned instance's look: adopts, claims, asks, lets go.
-    async fn share_out(&mut self, view: View) -> Result<Duration, StoreError> {
+    async fn share_out(&mut self, view: View, asked: Moment) -> Result<Duration, StoreError> {
         let me = self.instance;
         let now = Instant::now();
         self.metrics.seen(view.members.len(), view.unassigned());
@@ -205,7 +207,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
         let mut owned = view.owned_by(me);
         owned.retain(|partition| !self.leaving.contains(partition));
-        self.adopt(owned, &view, differs);
+        self.adopt(owned, &view, asked, differs);
         let lacking = moves.iter().any(|moved| moved.to == me && moved.from.is_some());
         self.heartbeat.ask(lacking);
 
@@ -239,7 +241,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.leaving.iter().copied().filter(|partition| !in_hand[usize::from(*partition)]).collect()
     }
 
-    fn adopt(&mut self, partitions: Vec<u8>, view: &View, differs: Option<String>) {
+    fn adopt(&mut self, partitions: Vec<u8>, view: &View, asked: Moment, differs: Option<String>) {
         self.metrics.paused(view.paused);
         let standing = Standing { owned: Some(partitions.len()), differs, paused: view.paused };
         let before = self.standing.send_replace(standing);
@@ -249,19 +251,13 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 false => info!("the fleet is no longer paused"),
             }
         }
-        let now = Allotted { partitions, paused: view.paused };
-        self.allotted.send_if_modified(|allotted| {
-            if *allotted == now {
-                return false;
-            }
-            if allotted.partitions != now.partitions {
-                let (had, have) = (allotted.partitions.len(), now.partitions.len());
-                info!(had, have, instances = view.members.len(), "partitions came or went");
-                self.metrics.rebalanced();
-            }
-            *allotted = now;
-            true
-        });
+        let now = Allotted { partitions, paused: view.paused, as_of: Some(asked) };
+        let before = self.allotted.send_replace(now);
+        let (had, have) = (before.partitions.len(), self.allotted.borrow().partitions.len());
+        if before.partitions != self.allotted.borrow().partitions {
+            info!(had, have, instances = view.members.len(), "partitions came or went");
+            self.metrics.rebalanced();
+        }
     }
 
     /// The fleet's fingerprint where ours differs; told once in the log.
