@@ -110,7 +110,9 @@ impl History {
             let mut instance = Instance::new(number, &set, wire, &settles, &folder).await;
             let sink = broker.settings(instance.broker());
             instance.configure(&outbox.database, setup, sink);
-            instance.start().await;
+            if plan.begins_with(number) {
+                instance.start().await;
+            }
             instances.push(instance);
         }
         let (set, broker) = (Mutex::new(set), Mutex::new(broker));
@@ -136,6 +138,7 @@ impl History {
     async fn befall(&self, fault: &Fault) {
         let rest = |lasts| tokio::time::sleep(lasts);
         match *fault {
+            Fault::Join { process } => self.instances[process].start().await,
             Fault::Kill { process, down } => {
                 self.instances[process].kill().await;
                 rest(down).await;

@@ -55,6 +55,8 @@ pub struct Planned {
 /// What may befall a fleet. Each heals itself after its time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
+    /// A process starts that was not there from the beginning.
+    Join { process: usize },
     /// `kill -9`, and another process in its place after a while.
     Kill { process: usize, down: Duration },
     /// SIGSTOP, then SIGCONT.
@@ -107,6 +109,11 @@ impl Plan {
         let mut faults = Vec::new();
         // What excludes one another is in one line of events; the lines overlap as they like.
         for process in 0..setup.instances {
+            // The first is there from the beginning.
+            if process > 0 && rng.random_range(0..3) == 0 {
+                let at = millis(&mut rng, 0..8000).min(duration);
+                faults.push(Planned { at, fault: Fault::Join { process } });
+            }
             line(&mut rng, duration, 3..9, &mut faults, |rng| setup.to_process(rng, process));
             for to in [Peer::MongoDb, Peer::Broker] {
                 line(&mut rng, duration, 4..14, &mut faults, |rng| setup.to_link(rng, process, to));
@@ -120,6 +127,12 @@ impl Plan {
         line(&mut rng, duration, 4..10, &mut faults, |_| (Fault::Discard, Duration::ZERO));
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
+    }
+
+    /// Whether this process is there from the beginning.
+    pub fn begins_with(&self, process: usize) -> bool {
+        let joins = Fault::Join { process };
+        self.faults.iter().all(|planned| planned.fault != joins)
     }
 }
 
@@ -149,7 +162,7 @@ fn one_of<T: Copy>(rng: &mut StdRng, all: &[T]) -> T {
 
 impl Setup {
     fn random(rng: &mut StdRng) -> Self {
-        let distance = Duration::from_millis(one_of(rng, &[0, 5, 20, 50]));
+        let distance = Duration::from_millis(one_of(rng, &[5, 20, 50, 100]));
         Self {
             kind: one_of(rng, &[Kind::RabbitMq, Kind::RabbitMq, Kind::Kafka]),
             instances: rng.random_range(2..=4),

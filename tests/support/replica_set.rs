@@ -328,7 +328,7 @@ fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
     ] {
         command.args(["--setParameter", parameter]);
     }
-    let mut command = watched(&command, None);
+    let mut command = watched(&command, Some(dir));
     command.stdout(log.try_clone().unwrap()).stderr(log);
     command.spawn().unwrap_or_else(|error| {
         panic!("{} does not start ({error}): see {MONGOD}", mongod.display())

@@ -1,5 +1,6 @@
 //! Processes that end with the test, however that ends.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -33,6 +34,19 @@ pub fn watched(command: &Command, folder: Option<&Path>) -> Command {
     }
     watched.stdin(Stdio::piped());
     watched
+}
+
+/// Runs a command when we end without a word, and removes a folder.
+const AFTERWARDS: &str = r#"
+exec >/dev/null 2>&1
+read -r _ || { "$@"; rm -rf "$0"; }
+"#;
+
+/// A watcher who does this when we are gone, unless he is [dismissed](dismiss) before.
+pub fn afterwards(command: &[&OsStr], folder: &Path) -> Child {
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", AFTERWARDS]).arg(folder).args(command).stdin(Stdio::piped());
+    watcher.spawn().unwrap()
 }
 
 /// Tells the watcher of a process, if it has one, that there is nothing left to do.
