@@ -18,6 +18,7 @@ use postrider::outbox::lease::Leaser;
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{Room, Snapshot};
+use postrider::partition::share::Share;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -81,7 +82,7 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
 
 async fn relay(collections: &Collections, count: usize) -> f64 {
     let stop = CancellationToken::new();
-    let (_owner, owned) = watch::channel((0..=255).collect());
+    let (_owner, share) = watch::channel(Share::of(0..=255));
     let rules = SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
@@ -101,7 +102,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         instance: InstanceId::fresh(),
         router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
         sinks: BTreeMap::from([("discard".to_owned(), sink)]),
-        owned,
+        share,
         wake: Wake::default(),
         delete_done: false,
     };

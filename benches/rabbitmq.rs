@@ -18,6 +18,7 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
+use postrider::partition::share::Share;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -112,12 +113,12 @@ fn sink() -> RabbitMq {
 struct Running {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), postrider::relay::RelayError>>,
-    _owner: watch::Sender<Vec<u8>>,
+    _owner: watch::Sender<Share>,
 }
 
 fn start<S: Sink>(collections: &Collections, queue: &str, sink: S) -> Running {
     let stop = CancellationToken::new();
-    let (owner, owned) = watch::channel((0..=255).collect());
+    let (owner, share) = watch::channel(Share::of(0..=255));
     let rules = SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse(queue).unwrap()),
@@ -130,7 +131,7 @@ fn start<S: Sink>(collections: &Collections, queue: &str, sink: S) -> Running {
         instance: InstanceId::fresh(),
         router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
         sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
-        owned,
+        share,
         wake: Wake::default(),
         delete_done: false,
     };

@@ -34,7 +34,9 @@ const roles = [
       { resource: database, actions: ["listCollections"] },
       { resource: collection("outbox_records"), actions: ["find", "update", "listIndexes"] },
       ...(deletesDelivered ? [{ resource: collection("outbox_records"), actions: ["remove"] }] : []),
-      { resource: collection("outbox_instances"), actions: ["insert", "update", "remove"] },
+      { resource: collection("outbox_instances"), actions: ["find", "insert", "update", "remove"] },
+      { resource: collection("outbox_partition_assignments"), actions: ["find", "insert", "update"] },
+      { resource: collection("outbox_control"), actions: ["find"] },
     ],
   },
   // postrider schema apply and verify; beside postrider_relay: run with outbox.auto_init_schema = true.
@@ -48,12 +50,13 @@ const roles = [
       { resource: collection("outbox_control"), actions: ["createCollection"] },
     ],
   },
-  // postrider outbox stats, list, show, requeue, discard and prune; instances, pause.
+  // postrider outbox stats, list, show, requeue, discard and prune; instances, partitions, relay.
   {
     name: "postrider_operator",
     privileges: [
       { resource: collection("outbox_records"), actions: ["find", "update", "remove"] },
       { resource: collection("outbox_instances"), actions: ["find"] },
+      { resource: collection("outbox_partition_assignments"), actions: ["find"] },
       { resource: collection("outbox_control"), actions: ["find", "insert", "update"] },
     ],
   },

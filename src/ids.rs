@@ -37,6 +37,13 @@ impl InstanceId {
     pub fn fresh() -> Self {
         Self(Uuid::new_v4())
     }
+
+    /// The id that a document names; `None` where it is no UUID.
+    pub fn read(value: &Bson) -> Option<Self> {
+        let Bson::Binary(binary) = value else { return None };
+        let uuid = binary.to_uuid().ok()?;
+        Some(Self(uuid.to_uuid_1()))
+    }
 }
 
 impl fmt::Display for InstanceId {

@@ -1,9 +1,9 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → schema → heartbeat → sinks → relay      start
-//!                                          └ owned partitions ┘
-//! signal → stop taking → settle or release what is in flight → sign off  stop
+//! ops server → MongoDB (waits) → schema → sinks → heartbeat → partitions → relay      start
+//! signal → stop taking → settle or release what is in flight → let go of partitions
+//!        → sign off                                                                   stop
 //! ```
 //!
 //! A part that ends uninvited ends the process with failure.
@@ -22,7 +22,10 @@ use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
+use crate::partition::coordinator::{Coordinator, Standing};
+use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
+use crate::partition::share::{self, Allotted, Share};
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
@@ -132,7 +135,7 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         database = plan.database,
         prefix = plan.prefix,
         sinks = ?plan.sinks.keys().map(|name| name.as_str()).collect::<Vec<_>>(),
-        partitions = plan.partitions.len(),
+        partitions = plan.profile.partitions,
         "starting"
     );
     if plan.relay_enabled {
@@ -154,7 +157,8 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         true => sinks(plan)?,
         false => BTreeMap::new(),
     };
-    let heartbeat = Heartbeat::new(collections.clone(), instance, plan.heartbeat);
+    let heartbeat =
+        Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
     if !plan.relay_enabled {
@@ -166,7 +170,18 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         sign_off(&heartbeat).await;
         return ended;
     }
-    let relay = relay(plan, sinks, collections.clone(), instance, heartbeat.pulse(), stop);
+    let (share, shared_out) = watch::channel(Share::default());
+    let relay = relay(plan, sinks, collections.clone(), instance, shared_out, stop);
+    let (allotted, partitions) = watch::channel(Allotted::default());
+    let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
+    let hands = relay.shared();
+    let in_hand = move || hands.hands.in_hand();
+    let coordinator =
+        Coordinator::new(fleet, instance, plan.fleet.clone(), heartbeat.clone(), allotted, in_hand);
+    watch_partitions(health, coordinator.standing());
+    let drained = CancellationToken::new();
+    let mut coordinating = tokio::spawn(coordinator.run(stop.clone(), drained.clone()));
+    let keeping = share::keep(partitions.clone(), &heartbeat, plan.fleet.stale_after, share);
     for name in plan.sinks.keys() {
         let (shared, name) = (relay.shared(), name.as_str().to_owned());
         let part = format!("sink {name}");
@@ -183,20 +198,18 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         true => Part::down("draining: what is in flight is settled or released"),
         false => Part::ok(),
     });
-    let counts_here = plan.partitions.first() == Some(&0);
-    let inspector = Inspector::new(collections);
-    let counting = async {
-        match counts_here {
-            true => survey(inspector, heartbeat.pulse()).await,
-            false => std::future::pending().await,
-        }
-    };
+    let counting = survey(Inspector::new(collections), heartbeat.pulse(), partitions);
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
         _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
+        _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
+        () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
     };
     if stop.is_cancelled() {
+        drained.cancel();
+        // It says itself what it could not do.
+        let _ = coordinating.await;
         sign_off(&heartbeat).await;
     }
     if ended.is_ok() {
@@ -336,12 +349,27 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
     })
 }
 
+/// No partitions and a pause are no reason to restart.
+fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
+    health.watch("partitions", move || {
+        let Standing { owned, differs, paused } = &*standing.borrow();
+        match (differs, owned) {
+            _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
+            (Some(fleet), _) => Part::degraded(format!(
+                "none: the running instances have another configuration ({fleet})"
+            )),
+            (None, None | Some(0)) => Part::degraded("none as yet: others have them"),
+            (None, Some(_)) => Part::ok(),
+        }
+    });
+}
+
 fn relay(
     plan: &Resolved,
     sinks: BTreeMap<String, AnySink>,
     collections: Collections,
     instance: InstanceId,
-    pulse: watch::Receiver<Pulse>,
+    share: watch::Receiver<Share>,
     stop: &CancellationToken,
 ) -> Relay<AnySink> {
     let parts = RelayParts {
@@ -350,28 +378,9 @@ fn relay(
         instance,
         router: plan.router.clone(),
         sinks,
-        owned: owned_while_alive(plan.partitions.clone(), pulse),
+        share,
         wake: Wake::default(),
         delete_done: plan.retention.is_zero(),
     };
     Relay::new(parts, stop.clone())
-}
-
-/// The partitions of this instance: its own while its heartbeat is acknowledged, else none.
-fn owned_while_alive(
-    partitions: Vec<u8>,
-    mut pulse: watch::Receiver<Pulse>,
-) -> watch::Receiver<Vec<u8>> {
-    let (owner, owned) = watch::channel(Vec::new());
-    tokio::spawn(async move {
-        loop {
-            let alive = *pulse.borrow_and_update() == Pulse::Alive;
-            owner.send_replace(if alive { partitions.clone() } else { Vec::new() });
-            if pulse.changed().await.is_err() {
-                // The heartbeat is gone, and the process with it.
-                return;
-            }
-        }
-    });
-    owned
 }

@@ -5,6 +5,7 @@
 mod check;
 mod completions;
 mod config;
+mod fleet;
 mod outbox;
 mod output;
 mod run;
@@ -58,6 +59,13 @@ enum Command {
     /// The outbox's records
     #[command(subcommand)]
     Outbox(outbox::Command),
+    /// The instances that run, and those that have stopped without a word
+    Instances(fleet::Shown),
+    /// Which instance has which partition
+    Partitions(fleet::Shown),
+    /// Pause and resume, for all instances
+    #[command(subcommand)]
+    Relay(fleet::Switch),
     /// The configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -113,6 +121,9 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&cli.given, options),
         Command::Schema(command) => schema::run(&cli.given, command),
         Command::Outbox(command) => outbox::run(&cli.given, command),
+        Command::Instances(shown) => fleet::run(&cli.given, fleet::Asked::Instances(*shown)),
+        Command::Partitions(shown) => fleet::run(&cli.given, fleet::Asked::Partitions(*shown)),
+        Command::Relay(switch) => fleet::run(&cli.given, fleet::Asked::Relay(*switch)),
         Command::Config(command) => config::run(&cli.given, command),
         Command::Completions(options) => completions::run(options),
     };

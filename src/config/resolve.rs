@@ -10,9 +10,15 @@ use mongodb::options::ConnectionString;
 
 use crate::config::load::Loaded;
 use crate::config::secret::SecretUri;
-use crate::config::tree::{BackoffKind, Config, LogFormat, OnDead, Ordering, Validator};
+use crate::config::tree::{
+    BackoffKind, Config, LogFormat, OnDead, Ordering, Partitions, Validator,
+};
 use crate::ids::SinkName;
 use crate::outbox::fields::ATTEMPT_LIMIT;
+use crate::partition::coordinator::{self, Source};
+use crate::partition::fingerprint::Fingerprint;
+use crate::partition::fleet;
+use crate::partition::heartbeat::Profile;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::dead_letter::DeadLetters;
 use crate::relay::settings::Settings;
@@ -63,12 +69,12 @@ pub struct Resolved {
     pub router: Router,
     /// The sinks by name.
     pub sinks: BTreeMap<SinkName, SinkPlan>,
-    /// The partitions of this instance.
-    pub partitions: Vec<u8>,
-    /// How often this instance tells that it lives.
+    /// How partitions come to this instance.
+    pub fleet: coordinator::Settings,
+    /// What this instance tells of itself.
+    pub profile: Profile,
+    /// How often it tells that it lives.
     pub heartbeat: Duration,
-    /// How long an instance counts as alive after its last heartbeat.
-    pub stale_after: Duration,
     /// Where liveness, readiness and metrics are served.
     pub ops_listen: String,
     /// What an operator should know, though it stops nothing.
@@ -116,7 +122,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     rules.relay(config);
     let sinks = rules.sinks(config);
     let routes = rules.routes(config);
-    let partitions = rules.partitions(config);
+    let source = rules.partitions(config);
     rules.log(config);
     let dead_letter = rules.dead_letter(config);
     let warnings = warnings(loaded);
@@ -137,9 +143,13 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         relay: Settings { dead_letter, ..settings(config) },
         router: Router::new(routes, addresses, default_sink),
         sinks: sinks.into_iter().map(|(name, (plan, _))| (name, plan)).collect(),
-        partitions,
+        fleet: coordinator::Settings {
+            source,
+            stale_after: config.partitions.stale_after,
+            rebalance: config.partitions.rebalance,
+        },
+        profile: profile(config),
         heartbeat: config.partitions.heartbeat,
-        stale_after: config.partitions.stale_after,
         ops_listen: config.ops.listen.clone(),
         warnings,
     })
@@ -179,14 +189,27 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// Keys that are known and have no effect in this build.
-const INERT: [(&[&str], &str); 6] = [
+const INERT: [(&[&str], &str); 5] = [
     (&["relay", "follow"], "the change stream is not built yet: the relay polls"),
-    (&["partitions", "rebalance"], "the assignment of partitions is not built yet"),
     (&["events"], "the append path is not built yet"),
     (&["snapshots"], "snapshots are not built yet"),
     (&["prepare"], "prepare keys are not built yet"),
     (&["api"], "the HTTP API is not built yet"),
 ];
+
+fn profile(config: &Config) -> Profile {
+    let partitions = match (&config.partitions.fixed, config.relay.enabled) {
+        (_, false) => fleet::NONE,
+        (Some(text), true) => text,
+        (None, true) => fleet::ASSIGNED,
+    };
+    let fingerprint = Fingerprint {
+        ordered: config.relay.ordering == Ordering::Key,
+        block_on_dead: config.relay.on_dead == OnDead::Block,
+        prefix: config.outbox.collection_prefix.clone(),
+    };
+    Profile { fingerprint, partitions: partitions.to_owned() }
+}
 
 fn warnings(loaded: &Loaded) -> Vec<String> {
     let relay = &loaded.config.relay;
@@ -376,18 +399,22 @@ impl Rules {
         }
     }
 
-    fn partitions(&mut self, config: &Config) -> Vec<u8> {
+    fn partitions(&mut self, config: &Config) -> Source {
+        let Partitions { heartbeat, stale_after, rebalance, fixed } = &config.partitions;
+        let least = Duration::from_millis(100);
+        self.unless(*heartbeat >= least, "partitions.heartbeat", "is to be at least 100ms");
+        self.unless(*rebalance >= least, "partitions.rebalance", "is to be at least 100ms");
         self.unless(
-            config.partitions.heartbeat >= Duration::from_millis(100),
-            "partitions.heartbeat",
-            "is to be at least 100ms",
+            *stale_after >= *heartbeat * 2,
+            "partitions.stale_after",
+            "is to be at least twice partitions.heartbeat: one late heartbeat is no death",
         );
-        let Some(text) = &config.partitions.fixed else { return (0..=u8::MAX).collect() };
+        let Some(text) = fixed else { return Source::Assigned };
         match partition_set(text) {
-            Ok(partitions) => partitions,
+            Ok(partitions) => Source::Static(partitions),
             Err(detail) => {
                 self.wrong("partitions.static", detail);
-                Vec::new()
+                Source::Assigned
             }
         }
     }

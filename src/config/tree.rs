@@ -254,13 +254,13 @@ pub struct Partitions {
     /// Interval of heartbeats; one that a majority does not acknowledge stops the taking.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
-    /// Age at which a heartbeat is stale: `outbox show` alone goes by it as yet.
+    /// Age at which a heartbeat is stale: peers take the partitions of its instance.
     #[serde(with = "duration")]
     pub stale_after: Duration,
-    /// Interval of rebalancing: not built yet, without effect.
+    /// How often an instance that has more than its share lets go of the rest.
     #[serde(with = "duration")]
     pub rebalance: Duration,
-    /// Fixed partitions such as `"0-127"` or `"3,7-9"`; without it all of them.
+    /// Fixed partitions such as `"0-127"` or `"3,7-9"`; without it they are divided among all instances.
     #[serde(rename = "static")]
     pub fixed: Option<String>,
 }

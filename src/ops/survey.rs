@@ -8,6 +8,7 @@ use tracing::debug;
 
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::Pulse;
+use crate::partition::share::Allotted;
 use crate::store::StoreError;
 use crate::telemetry::chain;
 use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS, UNKNOWN};
@@ -21,20 +22,33 @@ const COST: u32 = 100;
 /// What [`Inspector::backlog`] counts.
 const BACKLOG: [&str; 3] = ["pending", "scheduled", "dead"];
 
-/// Keeps the gauges of the outbox, for ever. Only the owner of the lowest partition calls it,
-/// so that a fleet counts once.
+/// Keeps the gauges of the outbox, for ever; where this instance owns the lowest partition, so that
+/// a fleet counts once.
 ///
 /// While MongoDB is away the gauges are too: what was counted before is not known any more.
-pub async fn survey(inspector: Inspector, mut pulse: watch::Receiver<Pulse>) {
+pub async fn survey(
+    inspector: Inspector,
+    mut pulse: watch::Receiver<Pulse>,
+    mut allotted: watch::Receiver<Allotted>,
+) {
     let mut counts = Counts { backlog_due: Instant::now(), invalid_due: Instant::now() };
-    // The heartbeat ends with the process, and this with it.
-    while pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok() {
+    loop {
+        let counting = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok()
+            && allotted.wait_for(counts_here).await.is_ok();
+        if !counting {
+            // The heartbeat ends with the process, and this with it.
+            return std::future::pending().await;
+        }
         tokio::select! {
             () = counts.keep(&inspector) => {}
             _ = pulse.wait_for(|pulse| *pulse != Pulse::Alive) => counts.forget(),
+            _ = allotted.wait_for(|allotted| !counts_here(allotted)) => counts.forget(),
         }
     }
-    std::future::pending().await
+}
+
+fn counts_here(allotted: &Allotted) -> bool {
+    allotted.partitions.first() == Some(&0)
 }
 
 /// When each is due.

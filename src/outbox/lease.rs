@@ -12,8 +12,8 @@ use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
     ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
 };
-use crate::outbox::write::{Certainty, TOO_LARGE, Written, update};
 use crate::store::connect::primary;
+use crate::store::write::{Certainty, TOO_LARGE, Written, update};
 use crate::store::{StoreError, limits, within};
 
 /// What a lease command achieved.

@@ -33,6 +33,5 @@ pub mod repair;
 pub mod settle;
 pub mod snapshot;
 pub mod stats;
-mod write;
 
 pub use enqueue::{NewRecord, Outbox};

@@ -9,7 +9,7 @@ use mongodb::options::Hint;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{BLOCKS, DEAD, DEAD_AT, DONE, DONE_AT, ID, STATUS, exactly};
 use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
-use crate::outbox::write::{Certainty, delete};
+use crate::store::write::{Certainty, delete};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command removes.

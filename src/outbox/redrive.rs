@@ -21,7 +21,7 @@ use crate::outbox::inspect::{DEAD_INDEX, Inspector};
 use crate::outbox::lease::free;
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::outbox::write::{Certainty, TOO_LARGE, Written, delete, update};
+use crate::store::write::{Certainty, TOO_LARGE, Written, delete, update};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command changes.

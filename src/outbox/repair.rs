@@ -18,9 +18,9 @@ use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::smallest_deaths;
-use crate::outbox::write::{Certainty, Written, update};
 use crate::partition::PARTITIONS;
 use crate::store::connect::primary;
+use crate::store::write::{Certainty, Written, update};
 use crate::store::{StoreError, limits, within};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.

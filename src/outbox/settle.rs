@@ -15,8 +15,8 @@ use crate::outbox::fields::{
 };
 use crate::outbox::lease::bson_ids;
 use crate::outbox::reason::{DeadReason, shortened};
-use crate::outbox::write::{Certainty, TOO_LARGE, Written, delete, update};
 use crate::store::connect::primary;
+use crate::store::write::{Certainty, TOO_LARGE, Written, delete, update};
 use crate::store::{StoreError, limits, within};
 
 /// What became of one delivery.

@@ -2,19 +2,23 @@
 //!
 //! A heartbeat that a majority acknowledges proves that what is leased and settled here will
 //! stand. One that fails (MongoDB unreachable, or its majority frozen) stops the taking: a
-//! snapshot would still be read, of a past that may be another's by now.
+//! snapshot would still be read, of a past that may be another's by now. How long the last one
+//! that was acknowledged holds, [`share`](crate::partition::share) knows.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bson::{Bson, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::ids::InstanceId;
 use crate::outbox::collections::{Collections, names};
+use crate::partition::fingerprint::Fingerprint;
+use crate::partition::fleet::fields;
 use crate::store::connect::primary;
 use crate::store::{StoreError, within};
 use crate::telemetry::chain;
@@ -34,22 +38,71 @@ pub enum Pulse {
     Lost(String),
 }
 
+/// What this instance tells of itself beside that it lives.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// What the order rests on in its configuration.
+    pub fingerprint: Fingerprint,
+    /// How it comes by its partitions: [`ASSIGNED`](crate::partition::fleet::ASSIGNED),
+    /// [`NONE`](crate::partition::fleet::NONE), or the text of `partitions.static`.
+    pub partitions: String,
+}
+
 /// Tells peers and operators that this instance lives.
 #[derive(Debug)]
 pub struct Heartbeat {
     collections: Collections,
     instance: InstanceId,
+    profile: Profile,
     interval: Duration,
     pulse: watch::Sender<Pulse>,
+    /// When the last one that was acknowledged was sent.
+    proof: watch::Sender<Option<Instant>>,
+    asks: AtomicBool,
+    /// Something else is to be told than the last one did.
+    news: Notify,
     /// Whether it has signed off; held during each beat.
     gone: Mutex<bool>,
 }
 
 impl Heartbeat {
     /// A heartbeat in every `interval`.
-    pub fn new(collections: Collections, instance: InstanceId, interval: Duration) -> Arc<Self> {
+    pub fn new(
+        collections: Collections,
+        instance: InstanceId,
+        profile: Profile,
+        interval: Duration,
+    ) -> Arc<Self> {
         let (pulse, _) = watch::channel(Pulse::Starting);
-        Arc::new(Self { collections, instance, interval, pulse, gone: Mutex::default() })
+        let (proof, _) = watch::channel(None);
+        Arc::new(Self {
+            collections,
+            instance,
+            profile,
+            interval,
+            pulse,
+            proof,
+            asks: AtomicBool::default(),
+            news: Notify::default(),
+            gone: Mutex::default(),
+        })
+    }
+
+    /// What the order rests on in this instance's configuration.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.profile.fingerprint
+    }
+
+    /// When the last heartbeat that was acknowledged was sent, as it changes.
+    pub fn proof(&self) -> watch::Receiver<Option<Instant>> {
+        self.proof.subscribe()
+    }
+
+    /// Tells, without delay, whether this instance waits for partitions that others have.
+    pub fn ask(&self, asks: bool) {
+        if self.asks.swap(asks, Ordering::Relaxed) != asks {
+            self.news.notify_one();
+        }
     }
 
     /// What the last heartbeat came to, as it changes.
@@ -69,14 +122,19 @@ impl Heartbeat {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                () = self.news.notified() => {}
                 () = stop.cancelled(), if status == "active" => status = "draining",
             }
             let gone = self.gone.lock().await;
             if *gone {
                 return std::future::pending().await;
             }
+            let sent = Instant::now();
             let pulse = match self.beat(status).await {
-                Ok(()) => Pulse::Alive,
+                Ok(()) => {
+                    self.proof.send_replace(Some(sent));
+                    Pulse::Alive
+                }
                 Err(error) => Pulse::Lost(chain(&error)),
             };
             drop(gone);
@@ -119,12 +177,16 @@ impl Heartbeat {
 
     async fn beat(&self, status: &str) -> Result<(), StoreError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let fingerprint = Bson::from(&self.profile.fingerprint);
         let update = vec![doc! { "$set": {
-            "hostname": { "$literal": hostname },
-            "status": status,
-            "startedAt": { "$ifNull": ["$startedAt", "$$NOW"] },
-            "lastHeartbeat": "$$NOW",
-            "version": env!("CARGO_PKG_VERSION"),
+            fields::HOSTNAME: { "$literal": hostname },
+            fields::STATUS: status,
+            fields::STARTED_AT: { "$ifNull": ["$startedAt", "$$NOW"] },
+            fields::LAST_HEARTBEAT: "$$NOW",
+            fields::VERSION: env!("CARGO_PKG_VERSION"),
+            fields::FINGERPRINT: { "$literal": fingerprint },
+            fields::PARTITIONS: { "$literal": &self.profile.partitions },
+            fields::ASKS: self.asks.load(Ordering::Relaxed),
         } }];
         let instances = self.instances();
         let beat =

@@ -1,9 +1,23 @@
 //! Who delivers what: keys hash to 256 partitions, each of which one instance owns.
 //!
-//! One instance owns all of them (or those of `partitions.static`) for now; what it owns reaches the relay
-//! through a `watch` channel, behind which the assignment among several will come.
+//! | module | what it does |
+//! |---|---|
+//! | [`of_key`] | the hash |
+//! | [`heartbeat`] | this instance's document, and what its heartbeats tell |
+//! | [`fleet`] | who lives and who owns what, as MongoDB has it; conditional writes |
+//! | [`plan`] | who is to own what: a pure function |
+//! | [`coordinator`] | look → claim, ask, let go |
+//! | [`share`] | what the relay may do by all that |
+//! | [`fingerprint`] | configurations that must not mix |
+//! | [`metrics`] | the figures |
 
+pub mod coordinator;
+pub mod fingerprint;
+pub mod fleet;
 mod hash;
 pub mod heartbeat;
+pub mod metrics;
+pub mod plan;
+pub mod share;
 
 pub use hash::{PARTITIONS, of_key};

@@ -19,6 +19,7 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
+use crate::partition::share::Share;
 use crate::relay::alone::Turns;
 use crate::relay::dead_letter::Buried;
 use crate::relay::gate::Gate;
@@ -75,8 +76,8 @@ pub struct RelayParts<S> {
     pub router: Router,
     /// The sinks by name.
     pub sinks: BTreeMap<String, S>,
-    /// The partitions that are this instance's, as they come and go.
-    pub owned: watch::Receiver<Vec<u8>>,
+    /// What this instance may deliver, as it changes.
+    pub share: watch::Receiver<Share>,
     /// Reasons to look.
     pub wake: Wake,
     /// Whether a done record is deleted at once (retention `"0s"`).
@@ -105,7 +106,7 @@ pub enum RelayError {
 /// The relay of one instance.
 pub struct Relay<S> {
     shared: Arc<Shared<S>>,
-    owned: watch::Receiver<Vec<u8>>,
+    share: watch::Receiver<Share>,
     wake: Wake,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     buried: mpsc::Receiver<Buried>,
@@ -127,7 +128,7 @@ impl<S: Sink> Relay<S> {
     ///
     /// Must be called within a tokio runtime. `stop` ends taking and publishing.
     pub fn new(parts: RelayParts<S>, stop: CancellationToken) -> Self {
-        let RelayParts { settings, collections, instance, router, sinks, owned, wake, delete_done } =
+        let RelayParts { settings, collections, instance, router, sinks, share, wake, delete_done } =
             parts;
         let metrics = RelayMetrics::new(sinks.keys().map(String::as_str));
         let outlets = sinks
@@ -166,7 +167,8 @@ impl<S: Sink> Relay<S> {
             stop,
         });
         let settler = tokio::spawn(settler::run(shared.clone(), settlements, settled));
-        Self { shared, owned, wake, refills, buried, settler }
+        shared.hands.own(&share.borrow().partitions);
+        Self { shared, share, wake, refills, buried, settler }
     }
 
     /// What the parts around the relay may look at: gates, hands, figures.
@@ -191,7 +193,7 @@ impl<S: Sink> Relay<S> {
         let renewing = shared.clone();
         parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });
 
-        let mut driver = Driver::new(shared.clone(), self.owned, self.wake, self.refills);
+        let mut driver = Driver::new(shared.clone(), self.share, self.wake, self.refills);
         let ended = tokio::select! {
             ended = driver.run() => ended,
             Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
@@ -233,7 +235,7 @@ async fn keep_gate<S: Sink>(shared: &Shared<S>, name: &str, wake: &Wake) {
 
 struct Driver<S> {
     shared: Arc<Shared<S>>,
-    owned: watch::Receiver<Vec<u8>>,
+    share: watch::Receiver<Share>,
     wake: Wake,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     tasks: JoinSet<Event>,
@@ -257,13 +259,13 @@ const TICK: Duration = Duration::from_millis(20);
 impl<S: Sink> Driver<S> {
     fn new(
         shared: Arc<Shared<S>>,
-        owned: watch::Receiver<Vec<u8>>,
+        share: watch::Receiver<Share>,
         wake: Wake,
         refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     ) -> Self {
         Self {
             shared,
-            owned,
+            share,
             wake,
             refills,
             tasks: JoinSet::new(),
@@ -282,7 +284,7 @@ impl<S: Sink> Driver<S> {
     }
 
     async fn run(&mut self) -> Result<(), RelayError> {
-        self.on_owned();
+        self.on_share();
         // Leases and due times are judged by it: nothing is taken before it is known.
         self.learn_time().await;
         while !self.shared.is_stopping() {
@@ -293,7 +295,7 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
                 Some(lane) = self.refills.recv() => self.targets.push_back(Target::Refill(lane)),
                 () = self.wake.woken() => self.on_wake(),
-                Ok(()) = self.owned.changed() => self.on_owned(),
+                Ok(()) = self.share.changed() => self.on_share(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
@@ -304,11 +306,8 @@ impl<S: Sink> Driver<S> {
     async fn drain(&mut self) -> Result<(), RelayError> {
         let in_hand = self.shared.in_hand.records();
         info!(in_hand, "stopping: settling or releasing what is in flight");
-        for target in self.targets.drain(..) {
-            if let Target::Refill(lane) = target {
-                lane.add(Vec::new(), false);
-            }
-        }
+        self.shared.hands.own(&[]);
+        self.turn_down_all();
         while !self.tasks.is_empty() {
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
@@ -319,6 +318,9 @@ impl<S: Sink> Driver<S> {
                         // Leased while the stop came: the lanes give everything back.
                         Event::Leased(Ok(leased)) => {
                             leased.lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                        }
+                        Event::Ended(lane, _) | Event::Alone(Ok(Some((lane, _)))) => {
+                            self.shared.hands.free(&lane.key);
                         }
                         _ => {}
                     }
@@ -357,6 +359,10 @@ impl<S: Sink> Driver<S> {
                 self.next_rotation = now;
             }
         }
+        if !self.may_take() {
+            self.turn_down_all();
+            return;
+        }
         if self.store_pause.is_some() && self.next_rotation > now {
             return;
         }
@@ -379,7 +385,7 @@ impl<S: Sink> Driver<S> {
         event: impl FnOnce(Result<Seen, StoreError>) -> Event + Send + 'static,
     ) {
         let shared = self.shared.clone();
-        let owned = self.owned.borrow().clone();
+        let owned = self.share.borrow().partitions.clone();
         let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
         let room = Room { records: shared.settings.batch_size, bytes };
         self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
@@ -397,6 +403,20 @@ impl<S: Sink> Driver<S> {
         self.tasks.spawn(async move { Event::Alone(shared.go_alone(record, read_at).await) });
     }
 
+    fn may_take(&self) -> bool {
+        let share = self.share.borrow();
+        share.takes && !share.partitions.is_empty()
+    }
+
+    /// Nothing is read: the lanes that ask for more go on without.
+    fn turn_down_all(&mut self) {
+        for target in self.targets.drain(..) {
+            if let Target::Refill(lane) = target {
+                lane.add(Vec::new(), false);
+            }
+        }
+    }
+
     fn has_room(&self) -> bool {
         self.shared.any_open()
             && self.leasing < LEASING
@@ -406,7 +426,7 @@ impl<S: Sink> Driver<S> {
 
     fn next_wait(&self) -> Instant {
         // Without room an event (a lane that ends) comes first; the tick is the net.
-        match self.rotating || !self.has_room() {
+        match self.rotating || !self.may_take() || !self.has_room() {
             true => self.next_tick,
             false => self.next_rotation.min(self.next_tick),
         }
@@ -538,9 +558,9 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// Partitions came or went: a look from the beginning.
-    fn on_owned(&mut self) {
-        self.shared.metrics.partitions_owned(self.owned.borrow().len());
+    /// Partitions came or went, or may be taken of (no more).
+    fn on_share(&mut self) {
+        self.shared.hands.own(&self.share.borrow_and_update().partitions);
         self.next_rotation = Instant::now();
         self.pause = SHORTEST_PAUSE;
     }

@@ -63,11 +63,13 @@ pub struct Hands {
 }
 
 /// A key stands in one of the three.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Book {
+    /// In which partitions anything may be entered as busy, or to become so.
+    owned: [bool; 256],
     busy: HashMap<LaneKey, Arc<Lane>>,
-    /// Those that wait for their turn to go alone.
-    suspects: HashSet<LaneKey>,
+    /// Those that wait for their turn to go alone, by their partitions.
+    suspects: HashMap<LaneKey, u8>,
     held: HashMap<LaneKey, Wait>,
     /// All keys by their place in `lane_idx`. (One that its producer has put elsewhere is not
     /// passed over where it is, and no more.)
@@ -98,7 +100,42 @@ pub struct PassOver {
     pub last: Option<u8>,
 }
 
+impl Default for Book {
+    fn default() -> Self {
+        Self {
+            owned: [false; 256],
+            busy: HashMap::new(),
+            suspects: HashMap::new(),
+            held: HashMap::new(),
+            places: BTreeSet::new(),
+            next_due: None,
+            openings: Openings::default(),
+            blocked: 0,
+        }
+    }
+}
+
 impl Book {
+    fn owns(&self, partition: u8) -> bool {
+        self.owned[usize::from(partition)]
+    }
+
+    /// Strikes off the keys that wait in partitions that are not ours. (Those without a key are
+    /// few, and forgotten when their wait is over.)
+    fn strike_foreign(&mut self) {
+        let of_key = |key: &LaneKey| match key {
+            LaneKey::Keyed(key) => Some(partition::of_key(key)),
+            LaneKey::Single(_) => None,
+        };
+        let held = self.held.keys().map(|key| (key, of_key(key)));
+        let suspects = self.suspects.iter().map(|(key, partition)| (key, Some(*partition)));
+        let foreign = held
+            .chain(suspects)
+            .filter(|(_, partition)| partition.is_some_and(|partition| !self.owns(partition)));
+        let foreign: Vec<LaneKey> = foreign.map(|(key, _)| key.clone()).collect();
+        foreign.iter().for_each(|key| self.strike(key));
+    }
+
     fn put(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(key) = key {
             self.places.insert((partition::of_key(key), key.clone()));
@@ -108,7 +145,7 @@ impl Book {
     fn hold(&mut self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
         let is_new = !self.held.contains_key(&key);
         if self.busy.contains_key(&key)
-            || self.suspects.contains(&key)
+            || self.suspects.contains_key(&key)
             || (is_new && self.held.len() >= REMEMBERED)
         {
             return;
@@ -139,12 +176,43 @@ impl Book {
 }
 
 impl Hands {
-    /// Enters `lane` as busy, unless its key is entered already.
+    /// Makes these the partitions in which lanes may be entered. Those in hand of any other end
+    /// as soon as what is under way is known; what waits there is struck off.
+    pub fn own(&self, partitions: &[u8]) {
+        let mut book = self.book();
+        book.owned = [false; 256];
+        for partition in partitions {
+            book.owned[usize::from(*partition)] = true;
+        }
+        for lane in book.busy.values() {
+            if !book.owns(lane.partition) {
+                lane.revoke();
+            }
+        }
+        book.strike_foreign();
+    }
+
+    /// The partitions in which anything is in hand, or may be still.
+    pub fn in_hand(&self) -> [bool; 256] {
+        let book = self.book();
+        let mut in_hand = book.owned;
+        for partition in
+            book.busy.values().map(|lane| lane.partition).chain(book.suspects.values().copied())
+        {
+            in_hand[usize::from(partition)] = true;
+        }
+        in_hand
+    }
+
+    /// Enters `lane` as busy, unless its key is entered already or its partition is not ours.
     #[must_use]
     pub fn claim(&self, lane: &Arc<Lane>) -> bool {
         let mut book = self.book();
         let key = &lane.key;
-        if book.busy.contains_key(key) || book.suspects.contains(key) || book.held.contains_key(key)
+        if !book.owns(lane.partition)
+            || book.busy.contains_key(key)
+            || book.suspects.contains_key(key)
+            || book.held.contains_key(key)
         {
             return false;
         }
@@ -153,23 +221,26 @@ impl Hands {
         true
     }
 
-    /// Enters a key as waiting for its turn to go alone; false where it does so already.
+    /// Enters a key as waiting for its turn to go alone; false where it does so already, or where
+    /// its partition is not ours.
     #[must_use]
-    pub fn await_turn(&self, key: &LaneKey) -> bool {
+    pub fn await_turn(&self, key: &LaneKey, partition: u8) -> bool {
         let mut book = self.book();
-        if book.busy.contains_key(key) || !book.suspects.insert(key.clone()) {
+        if !book.owns(partition) || book.busy.contains_key(key) || book.suspects.contains_key(key) {
             return false;
         }
+        book.suspects.insert(key.clone(), partition);
         book.held.remove(key);
         book.put(key);
         true
     }
 
-    /// Enters `lane` as busy where its key waits for a turn (or is not entered at all).
+    /// Enters `lane` as busy where its key waits for a turn (or is not entered at all), and its
+    /// partition is still ours.
     #[must_use]
     pub fn take_turn(&self, lane: &Arc<Lane>) -> bool {
         let mut book = self.book();
-        if book.busy.contains_key(&lane.key) {
+        if !book.owns(lane.partition) || book.busy.contains_key(&lane.key) {
             return false;
         }
         book.strike(&lane.key);
@@ -195,7 +266,7 @@ impl Hands {
     /// The keys in hand, and those that wait for their turn to go alone.
     pub fn spoken_for(&self) -> HashSet<LaneKey> {
         let book = self.book();
-        book.busy.keys().chain(&book.suspects).cloned().collect()
+        book.busy.keys().chain(book.suspects.keys()).cloned().collect()
     }
 
     /// Notes that a key must wait, unless it is in hand.
@@ -301,6 +372,12 @@ mod tests {
 
     use super::*;
 
+    fn all() -> Hands {
+        let hands = Hands::default();
+        hands.own(&(0..=255).collect::<Vec<u8>>());
+        hands
+    }
+
     fn key(name: &str) -> LaneKey {
         LaneKey::Keyed(name.into())
     }
@@ -326,7 +403,7 @@ mod tests {
 
     #[test]
     fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
-        let hands = Hands::default();
+        let hands = all();
         let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
         names.iter().for_each(|name| hold(&hands, name));
 
@@ -338,11 +415,11 @@ mod tests {
 
     #[test]
     fn what_is_struck_off_is_passed_over_no_more() {
-        let hands = Hands::default();
+        let hands = all();
         let lane = Lane::new(key("busy"), 0);
         assert!(hands.claim(&lane));
         hold(&hands, "held");
-        assert!(hands.await_turn(&key("suspect")));
+        assert!(hands.await_turn(&key("suspect"), 0));
         assert_eq!(all_pages(&hands).0.len(), 3);
 
         hands.free(&lane.key);
@@ -356,7 +433,7 @@ mod tests {
     /// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
     #[test]
     fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
-        let hands = Hands::default();
+        let hands = all();
         let as_of = hands.openings();
         hands.free_paused();
 
@@ -367,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_when_it_is_due_and_not_before() {
-        let hands = Hands::default();
+        let hands = all();
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
         hands.hold(key("later"), HoldReason::NotDue, Some(later));
@@ -385,10 +462,10 @@ mod tests {
 
     #[test]
     fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
-        let hands = Hands::default();
+        let hands = all();
         let lane = Lane::new(key("busy"), 0);
         assert!(hands.claim(&lane));
-        assert!(hands.await_turn(&key("suspect")));
+        assert!(hands.await_turn(&key("suspect"), 0));
 
         hold(&hands, "busy");
         hold(&hands, "suspect");

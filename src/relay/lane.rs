@@ -3,6 +3,7 @@
 mod window;
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ pub struct Lane {
     pub partition: u8,
     /// Whether its one record goes alone.
     pub alone: bool,
+    revoked: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -56,7 +58,7 @@ pub enum LaneEnd {
     Drained,
     /// Its head failed and waits until then.
     Waits(Instant),
-    /// Sink down, lease spent or lost, or a stop: what was left has been given back.
+    /// Sink down, lease spent or lost, partition lost, or a stop: what was left has been given back.
     Interrupted,
 }
 
@@ -79,7 +81,26 @@ impl Lane {
     }
 
     fn with(key: LaneKey, partition: u8, alone: bool) -> Self {
-        Self { key, partition, alone, state: Mutex::default(), changed: Notify::new() }
+        Self {
+            key,
+            partition,
+            alone,
+            revoked: AtomicBool::default(),
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Its partition is to be another's: nothing more of it is published, and it ends when what
+    /// is under way is known.
+    pub fn revoke(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+
+    /// Whether nothing new may be published.
+    fn is_over<S>(&self, shared: &Shared<S>) -> bool {
+        shared.is_stopping() || self.revoked.load(Ordering::Relaxed)
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -138,7 +159,7 @@ impl Lane {
     pub async fn run<S: Sink>(self: Arc<Self>, shared: &Shared<S>) -> LaneEnd {
         let mut publishing = shared.publishing();
         let end = loop {
-            if shared.is_stopping() {
+            if self.is_over(shared) {
                 break LaneEnd::Interrupted;
             }
             let held = match self.next(shared) {

@@ -238,7 +238,7 @@ impl<S: Sink> Shared<S> {
         }
         for record in plan.suspects {
             // One that waits for its turn already is read again where many keys are held.
-            if self.hands.await_turn(&record.lane) {
+            if self.hands.await_turn(&record.lane, record.partition.unwrap_or(0)) {
                 seen.suspects.push(record);
             }
         }

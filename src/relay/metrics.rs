@@ -9,8 +9,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::outbox::repair::Repaired;
 use crate::relay::hands::HoldReason;
 use crate::telemetry::metrics::{
-    DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PARTITIONS_OWNED, PUBLISH_SECONDS, REPAIRED,
-    SETTLED, SINK_UP,
+    DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PUBLISH_SECONDS, REPAIRED, SETTLED, SINK_UP,
 };
 
 /// The label of records that died before a sink was chosen for them.
@@ -76,7 +75,6 @@ pub struct RelayMetrics {
     settled: BTreeMap<String, Outcomes>,
     repaired_seq: Counter,
     repaired_partition: Counter,
-    partitions_owned: Gauge,
 }
 
 #[derive(Debug)]
@@ -115,12 +113,7 @@ impl RelayMetrics {
             series.increment(0);
             series
         };
-        Self {
-            settled,
-            repaired_seq: repaired("seq"),
-            repaired_partition: repaired("partition"),
-            partitions_owned: gauge!(PARTITIONS_OWNED),
-        }
+        Self { settled, repaired_seq: repaired("seq"), repaired_partition: repaired("partition") }
     }
 
     pub(crate) fn done(&self, sink: &str) {
@@ -146,10 +139,6 @@ impl RelayMetrics {
     pub(crate) fn repaired(&self, repaired: Repaired) {
         self.repaired_seq.increment(repaired.seq);
         self.repaired_partition.increment(repaired.partition);
-    }
-
-    pub(crate) fn partitions_owned(&self, count: usize) {
-        self.partitions_owned.set(count as f64);
     }
 
     pub(crate) fn held(&self, counts: &[(HoldReason, usize)]) {

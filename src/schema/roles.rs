@@ -84,8 +84,10 @@ pub const RELAY: Role = Role {
             actions: &["remove"],
             when: When::DeletingDelivered,
         },
-        // A heartbeat is an upsert; signing off removes it.
-        on(INSTANCES, &["insert", "update", "remove"]),
+        // A heartbeat is an upsert; signing off removes it, as peers do once it is stale.
+        on(INSTANCES, &["find", "insert", "update", "remove"]),
+        on(ASSIGNMENTS, &["find", "insert", "update"]),
+        on(CONTROL, &["find"]),
     ],
 };
 
@@ -105,10 +107,11 @@ pub const SCHEMA: Role = Role {
 /// A person who looks after the outbox.
 pub const OPERATOR: Role = Role {
     name: "postrider_operator",
-    serves: "postrider outbox stats, list, show, requeue, discard and prune; instances, pause",
+    serves: "postrider outbox stats, list, show, requeue, discard and prune; instances, partitions, relay",
     privileges: &[
         on(RECORDS, &["find", "update", "remove"]),
         on(INSTANCES, &["find"]),
+        on(ASSIGNMENTS, &["find"]),
         on(CONTROL, &["find", "insert", "update"]),
     ],
 };

@@ -1,10 +1,11 @@
-//! MongoDB: the connection, its errors, its clock and the schema.
+//! MongoDB: the connection, its errors, its clock, conditional writes.
 
 pub mod clock;
 pub mod connect;
 pub mod error;
 pub mod limits;
 pub mod trouble;
+pub(crate) mod write;
 
 pub use clock::ServerClock;
 pub use error::{Meaning, StoreError, within};

@@ -17,6 +17,14 @@ pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
 /// Partitions that this instance delivers.
 pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
+/// Partitions that no living instance has.
+pub const PARTITIONS_UNASSIGNED: &str = "postrider_partitions_unassigned";
+/// Instances whose heartbeats are fresh.
+pub const INSTANCES_ACTIVE: &str = "postrider_instances_active";
+/// How often partitions came to this instance or went.
+pub const REBALANCES: &str = "postrider_rebalances_total";
+/// Whether the fleet is paused.
+pub const PAUSED: &str = "postrider_paused";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
 /// Whether the sink is up.
@@ -105,6 +113,13 @@ fn describe() {
         "Age of the oldest pending record, from its seq; 0 when none is pending."
     );
     describe_gauge!(PARTITIONS_OWNED, "Partitions that this instance delivers.");
+    describe_gauge!(
+        PARTITIONS_UNASSIGNED,
+        "Partitions that no living instance has, as this one sees it."
+    );
+    describe_gauge!(INSTANCES_ACTIVE, "Instances whose heartbeats are fresh, this one included.");
+    describe_counter!(REBALANCES, "Times that partitions came to this instance or went.");
+    describe_gauge!(PAUSED, "1 while the fleet is paused, else 0.");
     describe_gauge!(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0.");
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
     describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");

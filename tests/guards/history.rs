@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::SinkName;
+use postrider::partition::share::Share;
 use postrider::relay::wake::Wake;
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
 use tokio::sync::watch;
@@ -105,8 +106,8 @@ async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     outbox.insert((0..2_000).map(|n| record(&format!("live {n}"), &format!("k{}", n % 100)))).await;
     let (up, down) = (TestSink::default(), TestSink::default());
     down.set_down(true);
-    let (owner, owned) = watch::channel((0..=255).collect());
-    let mut parts = parts(&outbox.collections, up.clone(), settings(), owned, Wake::default());
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wake::default());
     parts.router = router();
     parts.sinks =
         BTreeMap::from([("up".to_owned(), up.clone()), ("down".to_owned(), down.clone())]);

@@ -43,7 +43,7 @@ async fn credentials_decide_and_the_remedy_is_told() {
 }
 
 /// What a user needs, each by itself: on which collection (empty: all of the database), and what.
-const PRIVILEGES: [(&str, &str); 11] = [
+const PRIVILEGES: [(&str, &str); 16] = [
     ("", "listCollections"),
     ("", "createCollection"),
     ("outbox_records", "listIndexes"),
@@ -52,9 +52,14 @@ const PRIVILEGES: [(&str, &str); 11] = [
     ("outbox_records", "update"),
     // With outbox.retention = "0s".
     ("outbox_records", "remove"),
+    ("outbox_instances", "find"),
     ("outbox_instances", "insert"),
     ("outbox_instances", "update"),
     ("outbox_instances", "remove"),
+    ("outbox_partition_assignments", "find"),
+    ("outbox_partition_assignments", "insert"),
+    ("outbox_partition_assignments", "update"),
+    ("outbox_control", "find"),
     ("nothing", "find"),
 ];
 

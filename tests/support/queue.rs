@@ -20,7 +20,14 @@ pub fn amqp_uri() -> String {
 
 /// `mongo.uri` and `mongo.database` for this outbox.
 pub fn mongo_settings(database: &str) -> Vec<String> {
-    vec![format!("mongo.uri={}", mongodb_uri()), format!("mongo.database={database}")]
+    vec![
+        format!("mongo.uri={}", mongodb_uri()),
+        format!("mongo.database={database}"),
+        // After a kill the next process is not to wait as long as in life.
+        "partitions.heartbeat=500ms".to_owned(),
+        "partitions.stale_after=3s".to_owned(),
+        "partitions.rebalance=500ms".to_owned(),
+    ]
 }
 
 /// A queue whose name nobody else has.

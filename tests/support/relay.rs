@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postrider::ids::{InstanceId, SinkName};
 use postrider::outbox::collections::Collections;
+use postrider::partition::share::Share;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::relay::wake::Wake;
@@ -65,7 +66,7 @@ pub struct Running {
     stop: CancellationToken,
     task: Option<JoinHandle<Result<(), RelayError>>>,
     pub wake: Wake,
-    _owned: watch::Sender<Vec<u8>>,
+    _owned: watch::Sender<Share>,
 }
 
 impl Running {
@@ -89,10 +90,10 @@ pub fn parts<S: Sink>(
     collections: &Collections,
     sink: S,
     settings: Settings,
-    owned: watch::Receiver<Vec<u8>>,
+    share: watch::Receiver<Share>,
     wake: Wake,
 ) -> RelayParts<S> {
-    parts_with(collections, [("test", sink)], settings, owned, wake)
+    parts_with(collections, [("test", sink)], settings, share, wake)
 }
 
 /// The same with several sinks.
@@ -100,7 +101,7 @@ pub fn parts_with<S: Sink, const N: usize>(
     collections: &Collections,
     sinks: [(&str, S); N],
     settings: Settings,
-    owned: watch::Receiver<Vec<u8>>,
+    share: watch::Receiver<Share>,
     wake: Wake,
 ) -> RelayParts<S> {
     let names: Vec<&str> = sinks.iter().map(|(name, _)| *name).collect();
@@ -110,7 +111,7 @@ pub fn parts_with<S: Sink, const N: usize>(
         instance: InstanceId::fresh(),
         router: router(&names),
         sinks: sinks.into_iter().map(|(name, sink)| (name.to_owned(), sink)).collect(),
-        owned,
+        share,
         wake,
         delete_done: false,
     }
@@ -118,9 +119,9 @@ pub fn parts_with<S: Sink, const N: usize>(
 
 /// Starts a relay that owns every partition.
 pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
-    let (owner, owned) = watch::channel((0..=255).collect());
+    let (owner, share) = watch::channel(Share::of(0..=255));
     let wake = Wake::default();
-    run(parts(collections, sink, settings, owned, wake), owner)
+    run(parts(collections, sink, settings, share, wake), owner)
 }
 
 /// The same with several sinks, of which the first is the default one.
@@ -129,13 +130,13 @@ pub fn start_with<S: Sink, const N: usize>(
     sinks: [(&str, S); N],
     settings: Settings,
 ) -> Running {
-    let (owner, owned) = watch::channel((0..=255).collect());
-    let parts = parts_with(collections, sinks, settings, owned, Wake::default());
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let parts = parts_with(collections, sinks, settings, share, Wake::default());
     run(parts, owner)
 }
 
 /// Starts a relay of these parts, whose partitions come from `owner`.
-pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Vec<u8>>) -> Running {
+pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Running {
     let stop = CancellationToken::new();
     let wake = parts.wake.clone();
     let relay = Relay::new(parts, stop.clone());

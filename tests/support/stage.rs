@@ -6,6 +6,7 @@ use std::time::Duration;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
 use postrider::outbox::snapshot::Room;
+use postrider::partition::share::Share;
 use postrider::relay::Relay;
 use postrider::relay::lane::{Lane, LaneEnd};
 use postrider::relay::look::{Look, Seen};
@@ -28,8 +29,8 @@ pub struct Stage {
 
 impl Stage {
     pub async fn new(collections: &Collections, sink: TestSink, settings: Settings) -> Self {
-        let (_, owned) = watch::channel(Vec::new());
-        let parts = parts(collections, sink.clone(), settings, owned, Wake::default());
+        let (_, share) = watch::channel(Share::of(0..=255));
+        let parts = parts(collections, sink.clone(), settings, share, Wake::default());
         let relay = Relay::new(parts, CancellationToken::new());
         let shared = relay.shared();
         shared.clock.sample(collections.database()).await.unwrap();

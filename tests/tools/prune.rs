@@ -1,6 +1,10 @@
 //! Prune: by age, on the server's clock; what holds a key stays.
 
+use std::time::Duration;
+
 use bson::doc;
+use postrider::config::tree::Validator;
+use postrider::schema::{SchemaOptions, apply};
 use serde_json::json;
 
 use crate::support::outbox::TestOutbox;
@@ -10,8 +14,13 @@ use crate::{answer, dead, in_seconds, outbox_does, with_status};
 
 const DAY: i64 = 86_400;
 
+/// In an outbox where the server itself deletes nothing: its TTL monitor comes once a minute, and
+/// may do so in a test.
 async fn with_days() -> TestOutbox {
     let outbox = TestOutbox::new().await;
+    let retention = Duration::from_secs(1_000 * DAY.unsigned_abs());
+    let options = SchemaOptions { retention, validator: Validator::Error };
+    apply(&outbox.collections, &options).await.unwrap();
     for days in [1, 6, 8, 40] {
         let (done, given_up) = (format!("done {days}"), format!("dead {days}"));
         let mut delivered = with_status(&done, "k", "done");

@@ -34,7 +34,7 @@ pub(super) async fn show(
         collections,
         ordered: plan.relay.ordered,
         max_attempts: plan.relay.max_attempts,
-        stale_after: plan.stale_after,
+        stale_after: plan.fleet.stale_after,
     };
     let waiting = explainer.explain(&record).await.context("why it waits cannot be told")?;
     let waiting = match waiting {

@@ -90,9 +90,9 @@ impl Lane {
         }
     }
 
-    /// The next one that waits, unless a stop came.
+    /// The next one that waits, unless a stop came or the partition went.
     fn next_waiting<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Option<Held> {
-        if shared.is_stopping() {
+        if self.is_over(shared) {
             return None;
         }
         match self.next(shared) {

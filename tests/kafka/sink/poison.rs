@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bson::{Document, doc};
 use postrider::ids::SinkName;
+use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
 use postrider::relay::wake::Wake;
@@ -28,8 +29,8 @@ pub fn relay(outbox: &TestOutbox, sink: impl Sink) -> Running {
     let router = Router::new(Vec::new(), BTreeMap::from([(SinkName::from("test"), rules)]), None);
     // Whoever backs off is to come back more often than any test lets him.
     let settings = Settings { max_attempts: 10_000, ..settings() };
-    let (owner, owned) = watch::channel((0..=255).collect());
-    let parts = parts(&outbox.collections, sink, settings, owned, Wake::default());
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let parts = parts(&outbox.collections, sink, settings, share, Wake::default());
     run(RelayParts { router, ..parts }, owner)
 }
 

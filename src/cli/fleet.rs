@@ -1,0 +1,86 @@
+//! `postrider instances`, `partitions` and `relay pause|resume`.
+
+use anyhow::Context;
+use bson::{Bson, Document};
+use clap::{Args, Subcommand};
+
+use crate::cli::output::{self, Format};
+use crate::cli::{Failure, Given, block_on, collections};
+use crate::partition::fleet::Fleet;
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Shown {
+    /// How it is shown
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(super) enum Switch {
+    /// Stop publishing, on all instances and until resumed, whatever restarts
+    Pause,
+    /// Go on
+    Resume,
+}
+
+/// What is asked of the fleet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    Instances(Shown),
+    Partitions(Shown),
+    Relay(Switch),
+}
+
+pub(super) fn run(given: &Given, asked: Asked) -> Result<(), Failure> {
+    let plan = given.resolve_without_relay()?;
+    block_on(async {
+        let fleet = Fleet::new(collections(&plan).await?, plan.fleet.stale_after);
+        match asked {
+            Asked::Instances(shown) => {
+                let found = fleet.instances().await.context("the instances cannot be read")?;
+                list(&found, &INSTANCE, shown.output)
+            }
+            Asked::Partitions(shown) => {
+                let found = fleet.partitions().await.context("the partitions cannot be read")?;
+                list(&found, &PARTITION, shown.output)
+            }
+            Asked::Relay(switch) => {
+                let paused = matches!(switch, Switch::Pause);
+                fleet.pause(paused).await.context("the switch cannot be written")?;
+                output::text(match switch {
+                    Switch::Pause => "paused: every instance stops publishing within a second\n",
+                    Switch::Resume => "resumed: every instance goes on within a second\n",
+                })
+            }
+        }
+    })
+}
+
+const INSTANCE: [&str; 8] = [
+    "_id",
+    "hostname",
+    "status",
+    "stale",
+    "startedAt",
+    "lastHeartbeat",
+    "version",
+    "partitionsOwned",
+];
+
+const PARTITION: [&str; 5] = ["_id", "instanceId", "hostname", "epoch", "updatedAt"];
+
+fn list(found: &[Document], fields: &[&str], format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => output::json(&found.iter().map(output::record).collect()),
+        Format::Table => {
+            let row = |document: &Document| {
+                let value = |field: &&str| document.get(*field).filter(|it| **it != Bson::Null);
+                fields.iter().map(|field| output::cell(value(field))).collect()
+            };
+            let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+            let heading: Vec<&str> =
+                fields.iter().map(|field| if *field == "_id" { "id" } else { *field }).collect();
+            output::table(&heading, &rows)
+        }
+    }
+}

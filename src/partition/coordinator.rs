@@ -1,0 +1,378 @@
+//! Brings this instance by its partitions, and makes it let go of them: without a leader, by
+//! what each reads, and by conditional writes.
+//!
+//! ```text
+//!  look ── unowned, and mine by the plan ──────────────────────────────────► claim
+//!       ── another's, and mine by the plan ──► ask ── not let go in time ──► take
+//!       ── mine, and by the plan another's, who asks ──► stop, drain ──────► let go
+//!       ── about to leave ─────────────────────────────► stop, drain ──────► let go
+//! ```
+//!
+//! That two are at the same partition for a moment costs duplicates at worst: the order rests on
+//! the prefix rule, and the lease keeps them apart (see [`relay`](crate::relay)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::ids::InstanceId;
+use crate::partition::fleet::{Fleet, View};
+use crate::partition::heartbeat::{Heartbeat, Pulse};
+use crate::partition::metrics::FleetMetrics;
+use crate::partition::plan::Move;
+use crate::partition::share::Allotted;
+use crate::store::StoreError;
+use crate::telemetry::chain;
+
+/// How often everybody looks, so that what was let go stands still for no longer.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often those look among whom something changes hands.
+const BUSY_LOOK: Duration = Duration::from_millis(100);
+
+/// How often one looks that is about to leave: the process waits for it.
+const LEAVING_LOOK: Duration = Duration::from_millis(50);
+
+/// What letting go at the very end may take; peers take over all the same, in their time.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How partitions come to this instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// By assignment, among all instances of the outbox.
+    Assigned,
+    /// These, whatever others have.
+    Static(Vec<u8>),
+}
+
+/// What the operator decided about the fleet.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How partitions come to this instance.
+    pub source: Source,
+    /// Age at which a heartbeat is stale.
+    pub stale_after: Duration,
+    /// How often a share that is too large is made smaller, and the stale are removed.
+    pub rebalance: Duration,
+}
+
+/// What the coordinator knows, for `/readyz`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// How many partitions this instance has; `None` before the first look.
+    pub owned: Option<usize>,
+    /// The fleet's configuration, where it differs from ours.
+    pub differs: Option<String>,
+    /// Whether the fleet is paused.
+    pub paused: bool,
+}
+
+/// The coordinator of one instance. `in_hand` tells in which partitions the relay has anything, or
+/// may get it still.
+pub struct Coordinator<F> {
+    fleet: Fleet,
+    instance: InstanceId,
+    settings: Settings,
+    heartbeat: Arc<Heartbeat>,
+    metrics: FleetMetrics,
+    allotted: watch::Sender<Allotted>,
+    standing: watch::Sender<Standing>,
+    in_hand: F,
+    /// Being let go, as soon as nothing of them is in hand.
+    leaving: BTreeSet<u8>,
+    next_plan: Instant,
+    waits: Waits,
+    reachable: bool,
+}
+
+impl<F: Fn() -> [bool; 256]> Coordinator<F> {
+    /// A coordinator that has not looked yet.
+    pub fn new(
+        fleet: Fleet,
+        instance: InstanceId,
+        settings: Settings,
+        heartbeat: Arc<Heartbeat>,
+        allotted: watch::Sender<Allotted>,
+        in_hand: F,
+    ) -> Self {
+        let (standing, _) = watch::channel(Standing::default());
+        Self {
+            fleet,
+            instance,
+            settings,
+            heartbeat,
+            metrics: FleetMetrics::default(),
+            allotted,
+            standing,
+            in_hand,
+            leaving: BTreeSet::new(),
+            next_plan: Instant::now(),
+            waits: Waits::default(),
+            reachable: true,
+        }
+    }
+
+    /// What it knows, as it changes.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Looks for ever. From `stop` on it lets go of whatever the relay has done with, and ends
+    /// when all is let go or `drained` says that nothing more will come.
+    pub async fn run(mut self, stop: CancellationToken, drained: CancellationToken) {
+        let mut pulse = self.heartbeat.pulse();
+        while !stop.is_cancelled() {
+            let alive = *pulse.borrow_and_update() == Pulse::Alive;
+            let step = async {
+                let pause = self.look(alive).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
+                    // An instance that comes (back) is not to wait for its first look.
+                    Ok(()) = pulse.changed(), if !alive => {}
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = step => {}
+            }
+        }
+        self.leave(&drained).await;
+    }
+
+    /// One look, and what follows from it; answers how long until the next one.
+    async fn look(&mut self, alive: bool) -> Duration {
+        if !alive {
+            self.metrics.forget();
+            return LOOK;
+        }
+        match self.once().await {
+            Ok(pause) => {
+                self.reachable = true;
+                pause
+            }
+            Err(error) => {
+                // The heartbeat meets the same trouble, and reports it.
+                if std::mem::replace(&mut self.reachable, false) {
+                    debug!(error = chain(&error), "the fleet can't be looked at");
+                }
+                self.metrics.forget();
+                LOOK
+            }
+        }
+    }
+
+    async fn once(&mut self) -> Result<Duration, StoreError> {
+        let view = self.fleet.view().await?;
+        match self.settings.source.clone() {
+            Source::Static(partitions) => {
+                let differs = self.told_apart(&view);
+                let owned = if differs.is_some() { Vec::new() } else { partitions };
+                self.adopt(owned, &view, differs);
+                Ok(LOOK)
+            }
+            Source::Assigned => self.share_out(view).await,
+        }
+    }
+
+    /// The assigned instance's look: adopts, claims, asks, lets go.
+    async fn share_out(&mut self, view: View) -> Result<Duration, StoreError> {
+        let me = self.instance;
+        let now = Instant::now();
+        self.metrics.seen(view.members.len(), view.unassigned());
+        let differs = self.told_apart(&view);
+        let moves = view.moves();
+        let plans = self.next_plan <= now;
+        if plans {
+            self.next_plan = now + self.settings.rebalance;
+            if view.some_stale {
+                self.fleet.forget_stale().await?;
+            }
+        }
+        let asks = |id: &InstanceId| view.members.get(id).is_some_and(|member| member.asks);
+        let to_give: BTreeSet<u8> = moves
+            .iter()
+            .filter(|moved| moved.from == Some(me) && asks(&moved.to))
+            .map(|moved| moved.partition)
+            .collect();
+        // Begun with a plan, ended when the plan wants it no more.
+        self.leaving.retain(|partition| to_give.contains(partition));
+        if plans {
+            self.leaving.extend(&to_give);
+        }
+        let mut owned = view.owned_by(me);
+        owned.retain(|partition| !self.leaving.contains(partition));
+        self.adopt(owned, &view, differs);
+        let lacking = moves.iter().any(|moved| moved.to == me && moved.from.is_some());
+        self.heartbeat.ask(lacking);
+
+        let overdue = self.waits.overdue(&view, &moves, me, now, self.settings.stale_after);
+        let is_member = view.sharing().contains(&me);
+        let claims: Vec<u8> = moves
+            .iter()
+            .filter(|moved| match moved.from {
+                None => moved.to == me || (is_member && overdue.unowned),
+                Some(owner) => moved.to == me && overdue.owners.contains(&owner),
+            })
+            .map(|moved| moved.partition)
+            .collect();
+        self.fleet.assign(&claims, &view, Some(me)).await?;
+        let done_with = self.done_with();
+        self.fleet.assign(&done_with, &view, None).await?;
+        Ok(match lacking || !self.leaving.is_empty() {
+            // What was claimed is not ours before it is read.
+            _ if !claims.is_empty() => Duration::ZERO,
+            true => BUSY_LOOK,
+            false => LOOK,
+        })
+    }
+
+    /// Of those that are being let go, the ones of which nothing is in hand.
+    fn done_with(&self) -> Vec<u8> {
+        if self.leaving.is_empty() {
+            return Vec::new();
+        }
+        let in_hand = (self.in_hand)();
+        self.leaving.iter().copied().filter(|partition| !in_hand[usize::from(*partition)]).collect()
+    }
+
+    fn adopt(&mut self, partitions: Vec<u8>, view: &View, differs: Option<String>) {
+        self.metrics.paused(view.paused);
+        let standing = Standing { owned: Some(partitions.len()), differs, paused: view.paused };
+        let before = self.standing.send_replace(standing);
+        if before.paused != view.paused {
+            match view.paused {
+                true => warn!("the fleet is paused: nothing is published (postrider relay resume)"),
+                false => info!("the fleet is no longer paused"),
+            }
+        }
+        let now = Allotted { partitions, paused: view.paused };
+        self.allotted.send_if_modified(|allotted| {
+            if *allotted == now {
+                return false;
+            }
+            if allotted.partitions != now.partitions {
+                let (had, have) = (allotted.partitions.len(), now.partitions.len());
+                info!(had, have, instances = view.members.len(), "partitions came or went");
+                self.metrics.rebalanced();
+            }
+            *allotted = now;
+            true
+        });
+    }
+
+    /// The fleet's fingerprint where ours differs; told once in the log.
+    fn told_apart(&self, view: &View) -> Option<String> {
+        let fleet = view.differs(self.heartbeat.fingerprint())?.to_string();
+        let is_new = self.standing.borrow().differs.as_ref() != Some(&fleet);
+        if is_new {
+            warn!(
+                fleet,
+                own = %self.heartbeat.fingerprint(),
+                "this instance takes no partitions: its configuration differs from that of the \
+                 running ones in what the order rests on; make it the same, or stop them first"
+            );
+        }
+        Some(fleet)
+    }
+
+    /// Lets go of everything: first of what nothing is in hand of, in the end of the rest.
+    async fn leave(&mut self, drained: &CancellationToken) {
+        if self.settings.source != Source::Assigned {
+            return drained.cancelled().await;
+        }
+        self.adopt_nothing();
+        while !drained.is_cancelled() {
+            let letting_go = async {
+                if let Err(error) = self.let_go(|in_hand| !in_hand).await {
+                    debug!(error = chain(&error), "partitions are not let go yet");
+                }
+                tokio::time::sleep(LEAVING_LOOK).await;
+            };
+            tokio::select! {
+                () = letting_go => {}
+                () = drained.cancelled() => {}
+            }
+        }
+        // What the relay holds still, where its time was up, is kept by its leases.
+        let rest = tokio::time::timeout(FAREWELL, self.let_go(|_| true)).await;
+        match rest {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                warn!(error = chain(&error), "partitions were not let go: peers take them in time");
+            }
+            Err(_) => warn!("partitions were not let go: peers take them in time"),
+        }
+    }
+
+    fn adopt_nothing(&self) {
+        self.allotted.send_replace(Allotted::default());
+    }
+
+    async fn let_go(&self, goes: impl Fn(bool) -> bool) -> Result<(), StoreError> {
+        let view = self.fleet.view().await?;
+        let in_hand = (self.in_hand)();
+        let mut owned = view.owned_by(self.instance);
+        owned.retain(|partition| goes(in_hand[usize::from(*partition)]));
+        self.fleet.assign(&owned, &view, None).await
+    }
+}
+
+/// What has stood still, and since when: whoever does not do its part is not waited for for ever.
+#[derive(Debug, Default)]
+struct Waits {
+    /// Owners that are to give us something: what they had, and since when.
+    owners: BTreeMap<InstanceId, (Vec<u8>, Instant)>,
+    /// Partitions that nobody has and another one is to claim, and since when.
+    unowned: Option<(Vec<u8>, Instant)>,
+}
+
+/// What is waited for no longer.
+#[derive(Debug, Default, PartialEq)]
+struct Overdue {
+    owners: BTreeSet<InstanceId>,
+    unowned: bool,
+}
+
+impl Waits {
+    fn overdue(
+        &mut self,
+        view: &View,
+        moves: &[Move],
+        me: InstanceId,
+        now: Instant,
+        patience: Duration,
+    ) -> Overdue {
+        let givers: BTreeSet<InstanceId> =
+            moves.iter().filter(|moved| moved.to == me).filter_map(|moved| moved.from).collect();
+        self.owners.retain(|owner, _| givers.contains(owner));
+        let mut overdue = Overdue::default();
+        for owner in givers {
+            let has = view.owned_by(owner);
+            let (had, since) = self.owners.entry(owner).or_insert_with(|| (has.clone(), now));
+            if *had != has {
+                (*had, *since) = (has, now);
+            }
+            if now - *since >= patience {
+                overdue.owners.insert(owner);
+            }
+        }
+        let unowned: Vec<u8> = moves
+            .iter()
+            .filter(|moved| moved.from.is_none() && moved.to != me)
+            .map(|moved| moved.partition)
+            .collect();
+        match &mut self.unowned {
+            _ if unowned.is_empty() => self.unowned = None,
+            Some((were, since)) if *were == unowned => overdue.unowned = now - *since >= patience,
+            other => *other = Some((unowned, now)),
+        }
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests;

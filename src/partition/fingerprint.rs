@@ -1,0 +1,73 @@
+//! What the order of a key rests on in the configuration, and so must be the same for all.
+
+use std::fmt;
+
+use bson::{Bson, Document, doc};
+
+/// The part of the configuration in which instances of one outbox must agree (contract, 4.10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// `relay.ordering` is `key`.
+    pub ordered: bool,
+    /// `relay.on_dead` is `block`.
+    pub block_on_dead: bool,
+    /// `outbox.collection_prefix`.
+    pub prefix: String,
+}
+
+impl Fingerprint {
+    const ORDERING: &str = "ordering";
+    const ON_DEAD: &str = "onDead";
+    const PREFIX: &str = "prefix";
+
+    /// What an instance's document says; `None` where it says nothing that can be read.
+    pub fn read(document: &Document) -> Option<Self> {
+        Some(Self {
+            ordered: document.get_str(Self::ORDERING).ok()? == "key",
+            block_on_dead: document.get_str(Self::ON_DEAD).ok()? == "block",
+            prefix: document.get_str(Self::PREFIX).ok()?.to_owned(),
+        })
+    }
+}
+
+impl From<&Fingerprint> for Bson {
+    fn from(fingerprint: &Fingerprint) -> Self {
+        let ordering = if fingerprint.ordered { "key" } else { "none" };
+        let on_dead = if fingerprint.block_on_dead { "block" } else { "skip" };
+        doc! {
+            Fingerprint::ORDERING: ordering,
+            Fingerprint::ON_DEAD: on_dead,
+            Fingerprint::PREFIX: fingerprint.prefix.as_str(),
+        }
+        .into()
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ordered, block_on_dead, prefix } = self;
+        let ordering = if *ordered { "key" } else { "none" };
+        let on_dead = if *block_on_dead { "block" } else { "skip" };
+        write!(
+            f,
+            "relay.ordering = {ordering:?}, relay.on_dead = {on_dead:?}, \
+             outbox.collection_prefix = {prefix:?}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_back_as_it_was_written() {
+        for (ordered, block_on_dead) in [(true, false), (true, true), (false, false)] {
+            let written = Fingerprint { ordered, block_on_dead, prefix: "app_".into() };
+            let document = Bson::from(&written);
+
+            assert_eq!(Fingerprint::read(document.as_document().unwrap()), Some(written));
+        }
+        assert_eq!(Fingerprint::read(&doc! { "ordering": "key", "onDead": 5 }), None);
+    }
+}

@@ -1,0 +1,389 @@
+//! The fleet as MongoDB knows it: who lives, who owns what, and the conditional writes that
+//! change it.
+//!
+//! Everything here is read by one command, of what a majority has, and judged by the server's
+//! clock. A change of owner is one update that names the `epoch` that was read, and raises it: of
+//! several who want the same partition one gets it, and what a late one wants is in vain. Whether a
+//! write succeeded is learnt by reading again, never from its answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bson::{Bson, DateTime, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+use mongodb::options::{CollectionOptions, ReadConcern};
+
+use crate::ids::InstanceId;
+use crate::outbox::collections::{Collections, names};
+use crate::partition::fingerprint::Fingerprint;
+use crate::partition::plan::{Move, plan};
+use crate::store::connect::{majority, primary};
+use crate::store::write::{Certainty, update};
+use crate::store::{StoreError, limits, within};
+
+/// `_id` of the switches of the relay, in `outbox_control`.
+pub const RELAY_SWITCH: &str = "relay";
+
+/// An instance's document, as its peers and operators read it.
+pub mod fields {
+    /// Name of its host.
+    pub const HOSTNAME: &str = "hostname";
+    /// `active` or `draining`.
+    pub const STATUS: &str = "status";
+    /// When it was first seen, by the server's clock.
+    pub const STARTED_AT: &str = "startedAt";
+    /// When it was last seen, by the server's clock.
+    pub const LAST_HEARTBEAT: &str = "lastHeartbeat";
+    /// Its version.
+    pub const VERSION: &str = "version";
+    /// What the order rests on in its configuration.
+    pub const FINGERPRINT: &str = "fingerprint";
+    /// `assigned`, `none`, or the text of `partitions.static`.
+    pub const PARTITIONS: &str = "partitions";
+    /// Whether it lacks partitions that others have, and waits for them.
+    pub const ASKS: &str = "asks";
+}
+
+/// How an instance comes by its partitions, as its document says it.
+pub const ASSIGNED: &str = "assigned";
+/// The same where it relays nothing.
+pub const NONE: &str = "none";
+
+/// One instance of the fleet, whose heartbeat is fresh.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Who.
+    pub id: InstanceId,
+    /// Whether it is about to leave.
+    pub draining: bool,
+    /// Since when, by the server's clock.
+    pub started_at: Option<DateTime>,
+    /// What the order rests on in its configuration, if it says so.
+    pub fingerprint: Option<Fingerprint>,
+    /// Whether its partitions come by assignment.
+    pub assigned: bool,
+    /// Whether it relays at all.
+    pub relays: bool,
+    /// Whether it waits for partitions that others have.
+    pub asks: bool,
+}
+
+/// Who owned a partition when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// The owner, living or not.
+    pub owner: Option<InstanceId>,
+    /// As it was read, for the condition of a write; null where there is none.
+    epoch: Bson,
+}
+
+#[cfg(test)]
+impl Assignment {
+    pub(crate) fn of(owner: InstanceId) -> Self {
+        Self { owner: Some(owner), epoch: Bson::Int64(1) }
+    }
+}
+
+/// What one reading showed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// The living, by id.
+    pub members: BTreeMap<InstanceId, Member>,
+    /// Whether there are documents of others, whose heartbeats are stale.
+    pub some_stale: bool,
+    /// Assignments by partition; one that is absent was never made.
+    pub assignments: BTreeMap<u8, Assignment>,
+    /// Whether the fleet is paused.
+    pub paused: bool,
+}
+
+impl View {
+    /// What the fleet's configuration is: that of whoever has run longest.
+    pub fn fingerprint(&self) -> Option<&Fingerprint> {
+        let relaying = self.members.values().filter(|member| member.relays);
+        let telling = relaying.filter(|member| member.fingerprint.is_some());
+        // Without a date it came by other means than ours: not before those that have one.
+        let first = telling.min_by_key(|member| {
+            (member.started_at.map_or(i64::MAX, DateTime::timestamp_millis), member.id)
+        });
+        first?.fingerprint.as_ref()
+    }
+
+    /// Whether this instance differs from the fleet in what the order rests on.
+    pub fn differs(&self, ours: &Fingerprint) -> Option<&Fingerprint> {
+        self.fingerprint().filter(|fleet| *fleet != ours)
+    }
+
+    /// Those among whom the partitions are divided.
+    pub fn sharing(&self) -> Vec<InstanceId> {
+        let fleet = self.fingerprint();
+        let agrees = |member: &Member| match (&member.fingerprint, fleet) {
+            (Some(own), Some(fleet)) => own == fleet,
+            _ => true,
+        };
+        let sharing = self.members.values().filter(|member| {
+            member.assigned && member.relays && !member.draining && agrees(member)
+        });
+        sharing.map(|member| member.id).collect()
+    }
+
+    /// The living owners.
+    pub fn owners(&self) -> BTreeMap<u8, InstanceId> {
+        let owners = self.assignments.iter().filter_map(|(partition, assignment)| {
+            let owner = assignment.owner.filter(|owner| self.members.contains_key(owner))?;
+            Some((*partition, owner))
+        });
+        owners.collect()
+    }
+
+    /// The partitions of one instance, in order.
+    pub fn owned_by(&self, id: InstanceId) -> Vec<u8> {
+        let owned = self.assignments.iter().filter(|(_, held)| held.owner == Some(id));
+        owned.map(|(partition, _)| *partition).collect()
+    }
+
+    /// What is to change hands.
+    pub fn moves(&self) -> Vec<Move> {
+        plan(&self.sharing(), &self.owners())
+    }
+
+    /// How many partitions nobody who lives has.
+    pub fn unassigned(&self) -> usize {
+        256 - self.owners().len()
+    }
+}
+
+/// The fleet's documents.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    collections: Collections,
+    stale_after: Duration,
+    limit: Duration,
+}
+
+impl Fleet {
+    /// The fleet in whose eyes a heartbeat is stale after that long.
+    pub fn new(collections: Collections, stale_after: Duration) -> Self {
+        // What comes later than that is of a past that may be another's by now.
+        let limit = (stale_after / 4).max(Duration::from_secs(1));
+        Self { collections, stale_after, limit }
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn view(&self) -> Result<View, StoreError> {
+        let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh() };
+        let pipeline = [
+            doc! { "$set": { KIND: ASSIGNMENT } },
+            self.also(names::INSTANCES, doc! { "$set": instance }),
+            self.also(names::CONTROL, doc! { "$set": { KIND: SWITCH } }),
+        ];
+        let documents = self.read(names::ASSIGNMENTS, pipeline).await?;
+        let mut view = View::default();
+        for document in &documents {
+            match document.get_str(KIND) {
+                Ok(ASSIGNMENT) => view.note_assignment(document),
+                Ok(INSTANCE) => view.note_instance(document),
+                _ => view.note_switch(document),
+            }
+        }
+        Ok(view)
+    }
+
+    /// Makes partitions that were read so the property of `owner`, or of nobody; each on the
+    /// condition that nobody has changed it since. Who got which is to be read.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what has been written is then unknown.
+    pub async fn assign(
+        &self,
+        partitions: &[u8],
+        view: &View,
+        owner: Option<InstanceId>,
+    ) -> Result<(), StoreError> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let owner = owner.map_or(Bson::Null, Bson::from);
+        let statements = partitions.iter().map(|partition| {
+            let id = i32::from(*partition);
+            let known = view.assignments.get(partition);
+            let epoch = known.map_or(Bson::Null, |assignment| assignment.epoch.clone());
+            // One that counts is raised; anything else begins anew.
+            let raised = doc! { "$cond": [
+                { "$isNumber": "$epoch" }, { "$add": [{ "$toLong": "$epoch" }, 1_i64] }, 1_i64,
+            ] };
+            doc! {
+                "q": { "_id": id, "epoch": { "$eq": epoch } },
+                "u": [{ "$set": { "instanceId": &owner, "epoch": raised, "updatedAt": "$$NOW" } }],
+                // Of several who make one anew all but the first fail by its `_id`.
+                "upsert": known.is_none(),
+            }
+        });
+        let name = self.collections.name(names::ASSIGNMENTS);
+        let database = self.collections.database();
+        let action = "assign partitions";
+        update(database, &name, action, statements.collect(), Certainty::Majority).await?;
+        Ok(())
+    }
+
+    /// Removes the documents of instances whose heartbeats are stale.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn forget_stale(&self) -> Result<(), StoreError> {
+        let instances = self.collection(names::INSTANCES);
+        let stale = doc! { "$expr": { "$not": self.is_fresh() } };
+        let forgetting = instances.delete_many(stale).into_future();
+        within("remove stale instances", self.limit, forgetting).await.map(|_| ())
+    }
+
+    /// The instances' documents, each with `stale` and `partitionsOwned`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn instances(&self) -> Result<Vec<Document>, StoreError> {
+        let owned = doc! { "$lookup": {
+            "from": self.collections.name(names::ASSIGNMENTS),
+            "localField": "_id",
+            "foreignField": "instanceId",
+            "as": "partitionsOwned",
+        } };
+        let told = doc! { "$set": {
+            "stale": { "$not": self.is_fresh() },
+            "partitionsOwned": { "$size": "$partitionsOwned" },
+        } };
+        let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
+        self.read(names::INSTANCES, [owned, told, order]).await
+    }
+
+    /// The assignments, each with the `hostname` of its instance.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn partitions(&self) -> Result<Vec<Document>, StoreError> {
+        let instance = doc! { "$lookup": {
+            "from": self.collections.name(names::INSTANCES),
+            "localField": "instanceId",
+            "foreignField": "_id",
+            "as": fields::HOSTNAME,
+        } };
+        let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
+        let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
+        let order = doc! { "$sort": { "_id": 1 } };
+        self.read(names::ASSIGNMENTS, [instance, told, order]).await
+    }
+
+    /// Pauses the fleet or lets it go on; it holds until the next call, whatever restarts.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
+        let switches = self.collection(names::CONTROL);
+        let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
+        let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
+        within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
+    }
+
+    async fn read<const N: usize>(
+        &self,
+        base: &str,
+        pipeline: [Document; N],
+    ) -> Result<Vec<Document>, StoreError> {
+        let collection = self.collection(base);
+        let reading = async {
+            let reading = collection.aggregate(pipeline).batch_size(WHOLE);
+            reading.await?.try_collect::<Vec<Document>>().await
+        };
+        within("read the fleet", self.limit, reading).await
+    }
+
+    fn is_fresh(&self) -> Document {
+        let millis = i64::try_from(self.stale_after.as_millis()).unwrap_or(i64::MAX);
+        let oldest = doc! { "$subtract": ["$$NOW", millis] };
+        doc! { "$and": [
+            { "$eq": [{ "$type": "$lastHeartbeat" }, "date"] },
+            { "$gt": ["$lastHeartbeat", oldest] },
+        ] }
+    }
+
+    fn also(&self, base: &str, stage: Document) -> Document {
+        doc! { "$unionWith": { "coll": self.collections.name(base), "pipeline": [stage] } }
+    }
+
+    fn collection(&self, base: &str) -> Collection<Document> {
+        let options = CollectionOptions::builder()
+            .selection_criteria(primary())
+            .read_concern(ReadConcern::majority())
+            .write_concern(majority())
+            .build();
+        self.collections.database().collection_with_options(&self.collections.name(base), options)
+    }
+}
+
+/// Documents in one answer: more than there are, so that one command reads all.
+const WHOLE: u32 = 10_000;
+
+/// What a document that was read is.
+const KIND: &str = "_kind";
+const ASSIGNMENT: &str = "assignment";
+const INSTANCE: &str = "instance";
+const SWITCH: &str = "switch";
+/// Whether the heartbeat is younger than `stale_after`.
+const FRESH: &str = "_fresh";
+
+impl View {
+    fn note_assignment(&mut self, document: &Document) {
+        let id = match document.get("_id") {
+            Some(Bson::Int32(id)) => i64::from(*id),
+            Some(Bson::Int64(id)) => *id,
+            #[expect(clippy::cast_possible_truncation, reason = "checked to be integral")]
+            Some(Bson::Double(id)) if id.fract() == 0.0 => *id as i64,
+            _ => return,
+        };
+        let Ok(partition) = u8::try_from(id) else { return };
+        let owner = document.get("instanceId").and_then(InstanceId::read);
+        let epoch = document.get("epoch").cloned().unwrap_or(Bson::Null);
+        self.assignments.insert(partition, Assignment { owner, epoch });
+    }
+
+    fn note_instance(&mut self, document: &Document) {
+        let Some(id) = document.get("_id").and_then(InstanceId::read) else { return };
+        if !document.get_bool(FRESH).unwrap_or(false) {
+            self.some_stale = true;
+            return;
+        }
+        let takes = document.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED);
+        let member = Member {
+            id,
+            draining: document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
+            started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
+            fingerprint: document
+                .get_document(fields::FINGERPRINT)
+                .ok()
+                .and_then(Fingerprint::read),
+            assigned: takes == ASSIGNED,
+            relays: takes != NONE,
+            asks: document.get_bool(fields::ASKS).unwrap_or(false),
+        };
+        self.members.insert(id, member);
+    }
+
+    fn note_switch(&mut self, document: &Document) {
+        if document.get_str("_id").is_ok_and(|id| id == RELAY_SWITCH) {
+            self.paused = document.get_bool("paused").unwrap_or(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

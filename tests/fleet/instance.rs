@@ -1,0 +1,159 @@
+//! An instance in this process: heartbeat, coordinator and relay, over a sink of the test's choice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Bson, doc};
+use futures_util::TryStreamExt;
+use postrider::ids::InstanceId;
+use postrider::outbox::collections::Collections;
+use postrider::partition::coordinator::{Coordinator, Settings as FleetSettings, Source, Standing};
+use postrider::partition::fingerprint::Fingerprint;
+use postrider::partition::fleet::{ASSIGNED, Fleet};
+use postrider::partition::heartbeat::{Heartbeat, Profile};
+use postrider::partition::share::{self, Allotted, Share};
+use postrider::relay::wake::Wake;
+use postrider::relay::{Relay, RelayError, RelayParts};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::relay::{parts, settings};
+use crate::support::sink::TestSink;
+
+/// What the operator of a test has decided, with short waits.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    pub heartbeat: Duration,
+    pub stale_after: Duration,
+    pub rebalance: Duration,
+    pub block_on_dead: bool,
+    pub lease: Duration,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(300),
+            stale_after: Duration::from_secs(3),
+            rebalance: Duration::from_millis(300),
+            block_on_dead: false,
+            lease: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Choice {
+    /// Nothing but what instances tell each other can be the reason for what happens in a test.
+    pub fn patient() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { stale_after: minute, rebalance: minute, ..Self::default() }
+    }
+}
+
+/// A running instance; dropped, it is dead like a process that was killed.
+pub struct Instance {
+    pub id: InstanceId,
+    pub share: watch::Receiver<Share>,
+    pub standing: watch::Receiver<Standing>,
+    stop: CancellationToken,
+    drained: CancellationToken,
+    heartbeat: Arc<Heartbeat>,
+    relay: Option<JoinHandle<Result<(), RelayError>>>,
+    coordinator: Option<JoinHandle<()>>,
+    rest: Vec<JoinHandle<()>>,
+}
+
+impl Instance {
+    pub fn start(collections: &Collections, sink: &TestSink, choice: &Choice) -> Self {
+        let id = InstanceId::fresh();
+        let Choice { heartbeat, stale_after, rebalance, block_on_dead, lease } = choice.clone();
+        let fingerprint = Fingerprint { ordered: true, block_on_dead, prefix: String::new() };
+        let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned() };
+        let heartbeat = Heartbeat::new(collections.clone(), id, profile, heartbeat);
+        let (stop, drained) = <(CancellationToken, CancellationToken)>::default();
+        let (owner, share) = watch::channel(Share::default());
+        let relay_settings =
+            postrider::relay::settings::Settings { block_on_dead, lease, ..settings() };
+        let made = parts(collections, sink.clone(), relay_settings, share.clone(), Wake::default());
+        let relay = Relay::new(RelayParts { instance: id, ..made }, stop.clone());
+        let shared = relay.shared();
+        let (allotted, partitions) = watch::channel(Allotted::default());
+        let coordinator = Coordinator::new(
+            Fleet::new(collections.clone(), stale_after),
+            id,
+            FleetSettings { source: Source::Assigned, stale_after, rebalance },
+            heartbeat.clone(),
+            allotted,
+            move || shared.hands.in_hand(),
+        );
+        let standing = coordinator.standing();
+        let beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
+        let keeper = heartbeat.clone();
+        let keeping = tokio::spawn(async move {
+            share::keep(partitions, &keeper, stale_after, owner).await;
+        });
+        Self {
+            id,
+            share,
+            standing,
+            coordinator: Some(tokio::spawn(coordinator.run(stop.clone(), drained.clone()))),
+            stop,
+            drained,
+            heartbeat,
+            relay: Some(tokio::spawn(relay.run())),
+            rest: vec![beating, keeping],
+        }
+    }
+
+    /// Asks it to stop, as SIGTERM does.
+    pub fn ask_to_stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Stops it in good order.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        self.relay.take().unwrap().await.unwrap().unwrap();
+        self.drained.cancel();
+        self.coordinator.take().unwrap().await.unwrap();
+        self.heartbeat.leave().await.unwrap();
+    }
+
+    /// How many partitions it may deliver at the moment.
+    pub fn owned(&self) -> usize {
+        self.share.borrow().partitions.len()
+    }
+
+    pub async fn until_owned(&self, count: usize) {
+        eventually(&format!("{count} partitions"), || async { self.owned() == count }).await;
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.relay.iter().for_each(JoinHandle::abort);
+        self.coordinator.iter().chain(&self.rest).for_each(JoinHandle::abort);
+    }
+}
+
+/// Who owns what by the documents: `None` where nobody does.
+pub async fn assignments(outbox: &TestOutbox) -> Vec<Option<Bson>> {
+    let database = outbox.collections.database();
+    let found = database.collection::<bson::Document>("outbox_partition_assignments");
+    let found: Vec<bson::Document> =
+        found.find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap();
+    let owner = |document: &bson::Document| document.get("instanceId").cloned();
+    found.iter().map(|document| owner(document).filter(|id| *id != Bson::Null)).collect()
+}
+
+/// How many each of these instances owns by the documents.
+pub async fn counts(outbox: &TestOutbox, instances: &[InstanceId]) -> Vec<usize> {
+    let owners = assignments(outbox).await;
+    let count = |id: &InstanceId| {
+        let id = Some(Bson::from(*id));
+        owners.iter().filter(|owner| **owner == id).count()
+    };
+    instances.iter().map(count).collect()
+}
