@@ -169,6 +169,12 @@ impl Instance {
                     wire.cut();
                 }
                 Hurt::Frozen => wire.freeze(is_hurt),
+                Hurt::Swallowed => {
+                    if !is_hurt {
+                        wire.cut();
+                    }
+                    wire.freeze(is_hurt);
+                }
                 Hurt::Deaf => wire.hold_answers(is_hurt),
                 Hurt::Slow(by) => wire.delay(if is_hurt { by } else { usual }),
             }

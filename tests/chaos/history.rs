@@ -179,13 +179,16 @@ impl History {
             }
             Fault::Requeue { lasts } => {
                 self.broker.lock().await.bind(DOOMED, true).await;
-                self.operator(&["requeue", "--all", "--type", DOOMED]).await;
+                self.operator(&["outbox", "requeue", "--all", "--yes", "--type", DOOMED]).await;
                 rest(lasts).await;
                 self.broker.lock().await.bind(DOOMED, false).await;
             }
-            Fault::Discard => {
-                self.operator(&["discard", "--all", "--reason", "refused:"]).await;
+            Fault::Pause { lasts } => {
+                self.operator(&["relay", "pause"]).await;
+                rest(lasts).await;
+                while self.operator(&["relay", "resume"]).await.code != Some(0) {}
             }
+            Fault::Discard => self.discard().await,
         }
     }
 
@@ -193,7 +196,12 @@ impl History {
     async fn operator(&self, arguments: &[&str]) -> Ended {
         let uri = self.outbox.uri.replacen("/?", &format!("/{}?", self.outbox.database), 1);
         let settings = [format!("mongo.uri={uri}"), "sinks.out.kind=stdout".to_owned()];
-        call_with(&settings, &[&["outbox"], arguments, &["--yes"]].concat()).await
+        call_with(&settings, arguments).await
+    }
+
+    /// What can never be delivered is discarded.
+    async fn discard(&self) {
+        self.operator(&["outbox", "discard", "--all", "--yes", "--reason", "refused:"]).await;
     }
 
     /// The primary, cut off, takes writes that no majority ever has, and loses them.
@@ -246,13 +254,13 @@ impl History {
             }
             if self.plan.setup.blocks {
                 // What died holds its key for a person.
-                self.operator(&["discard", "--all", "--reason", "refused:"]).await;
-                self.operator(&["requeue", "--all"]).await;
+                self.discard().await;
+                self.operator(&["outbox", "requeue", "--all", "--yes"]).await;
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
         let finished_in = healed.elapsed();
-        let mut oddities = Vec::new();
+        let mut oddities = Vec::from_iter(self.imbalance(patience).await);
         for (number, instance) in self.instances.iter().enumerate() {
             let code = instance.leave().await;
             if code != Some(0) {
@@ -275,6 +283,27 @@ impl History {
             records: committed.len(),
             tally: ledger.tally,
             finished_in,
+        }
+    }
+
+    /// What is wrong with the division of the partitions when it has had this much time.
+    async fn imbalance(&self, patience: Duration) -> Option<String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let listed = self.operator(&["partitions", "--output", "json"]).await;
+            let mut owned: HashMap<String, usize> = HashMap::new();
+            for partition in listed.json().as_array().unwrap() {
+                *owned.entry(partition["instanceId"].to_string()).or_default() += 1;
+            }
+            let fair = 256 / self.instances.len();
+            let is_fair = owned.values().all(|count| [fair, fair + 1].contains(count));
+            if is_fair && owned.len() == self.instances.len() {
+                return None;
+            }
+            if Instant::now() > deadline {
+                return Some(format!("partitions are divided like this: {owned:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 

@@ -40,12 +40,12 @@ async fn short(seed: u64, kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_rabbitmq_keeps_the_promise() {
-    short(8, Kind::RabbitMq).await;
+    short(21, Kind::RabbitMq).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_kafka_keeps_the_promise() {
-    short(30, Kind::Kafka).await;
+    short(16, Kind::Kafka).await;
 }
 
 #[test]

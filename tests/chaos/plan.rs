@@ -77,6 +77,8 @@ pub enum Fault {
     Unbound { lasts: Duration },
     /// An operator makes the doomed deliverable for a while, and requeues them.
     Requeue { lasts: Duration },
+    /// An operator pauses the whole fleet for a while.
+    Pause { lasts: Duration },
     /// An operator discards what can never be delivered.
     Discard,
 }
@@ -95,6 +97,8 @@ pub enum Hurt {
     Cut,
     /// Connections stand, and nothing passes.
     Frozen,
+    /// The same, and in the end connections are cut, with all that was under way.
+    Swallowed,
     /// What the process says passes, and what it is told does not.
     Deaf,
     /// Everything takes this much longer, each way.
@@ -124,6 +128,10 @@ impl Plan {
         if setup.kind == Kind::RabbitMq {
             line(&mut rng, duration, 2..8, &mut faults, to_bindings);
         }
+        line(&mut rng, duration, 10..40, &mut faults, |rng| {
+            let lasts = millis(rng, 500..4000);
+            (Fault::Pause { lasts }, lasts)
+        });
         line(&mut rng, duration, 4..10, &mut faults, |_| (Fault::Discard, Duration::ZERO));
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
@@ -208,10 +216,11 @@ impl Setup {
     }
 
     fn to_link(&self, rng: &mut StdRng, process: usize, to: Peer) -> (Fault, Duration) {
-        let how = match rng.random_range(0..4) {
+        let how = match rng.random_range(0..5) {
             0 => Hurt::Cut,
             1 => Hurt::Frozen,
-            2 => Hurt::Deaf,
+            2 => Hurt::Swallowed,
+            3 => Hurt::Deaf,
             _ => Hurt::Slow(millis(rng, 20..700)),
         };
         let lasts = match rng.random_range(0..3) {
