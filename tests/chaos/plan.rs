@@ -171,6 +171,7 @@ fn one_of<T: Copy>(rng: &mut StdRng, all: &[T]) -> T {
 impl Setup {
     fn random(rng: &mut StdRng) -> Self {
         let distance = Duration::from_millis(one_of(rng, &[5, 20, 50, 100]));
+        let producers: u8 = rng.random_range(2..=8);
         Self {
             kind: one_of(rng, &[Kind::RabbitMq, Kind::RabbitMq, Kind::Kafka]),
             instances: rng.random_range(2..=4),
@@ -181,9 +182,9 @@ impl Setup {
             stale_after: millis(rng, 2000..6000),
             poll: millis(rng, 50..1000),
             max_attempts: rng.random_range(4..=8),
-            producers: rng.random_range(1..=3),
-            // A key can't go faster than its messages are confirmed.
-            rest: millis(rng, 5..60).max(distance * 5 / 2),
+            producers: producers.into(),
+            // A machine bears no more, and a key goes no faster than its messages are confirmed.
+            rest: (millis(rng, 10..60) * producers.into() / 2).max(distance * 5 / 2),
             distance,
         }
     }
