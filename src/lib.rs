@@ -24,7 +24,7 @@
 //! | | module | what it holds |
 //! |---|---|---|
 //! | given | [`config`] | settings: where they come from, what is wrong with them |
-//! | | [`ids`], `dates` | identities that must not be mixed up; dates as text |
+//! | | [`ids`], `dates`, [`moment`] | identities that must not be mixed up; dates as text; this host's time |
 //! | | [`telemetry`] | logs and metrics |
 //! | | [`failpoint`] | places where tests make the process die |
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
@@ -33,7 +33,7 @@
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`routing`] | which sink, and where within it |
 //! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
-//! | | [`partition`] | the hash of keys; this instance's heartbeat |
+//! | | [`partition`] | the hash of keys; who lives, and who owns what |
 //! | in and out | [`run`] | builds the parts, supervises them, ends them |
 //! | | [`check`] | what `run` needs, found or not, and what to mend |
 //! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
@@ -44,9 +44,10 @@ pub mod config;
 mod dates;
 pub mod failpoint;
 pub mod ids;
+pub mod moment;
 pub mod telemetry;
 
-// At rest: the only modules that speak to MongoDB, but for `check` and the heartbeat.
+// At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
 pub mod outbox;
 pub mod schema;
 pub mod store;

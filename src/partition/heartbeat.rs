@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{Bson, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::ids::InstanceId;
+use crate::moment::Moment;
 use crate::outbox::collections::{Collections, names};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::fleet::fields;
@@ -57,7 +58,7 @@ pub struct Heartbeat {
     interval: Duration,
     pulse: watch::Sender<Pulse>,
     /// When the last one that was acknowledged was sent.
-    proof: watch::Sender<Option<Instant>>,
+    proof: watch::Sender<Option<Moment>>,
     asks: AtomicBool,
     /// Something else is to be told than the last one did.
     news: Notify,
@@ -94,7 +95,7 @@ impl Heartbeat {
     }
 
     /// When the last heartbeat that was acknowledged was sent, as it changes.
-    pub fn proof(&self) -> watch::Receiver<Option<Instant>> {
+    pub fn proof(&self) -> watch::Receiver<Option<Moment>> {
         self.proof.subscribe()
     }
 
@@ -129,7 +130,7 @@ impl Heartbeat {
             if *gone {
                 return std::future::pending().await;
             }
-            let sent = Instant::now();
+            let sent = Moment::now();
             let pulse = match self.beat(status).await {
                 Ok(()) => {
                     self.proof.send_replace(Some(sent));

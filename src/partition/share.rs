@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use metrics::gauge;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
+use crate::moment::Moment;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::telemetry::metrics::PARTITIONS_OWNED;
 
@@ -34,6 +34,9 @@ pub struct Allotted {
     pub paused: bool,
 }
 
+/// How often the time that is left is looked at.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Keeps the relay's [`Share`] true, for ever.
 ///
 /// A heartbeat that fails stops the taking at once. What is in hand goes on, by its leases; until
@@ -49,9 +52,11 @@ pub async fn keep(
     let mut proof = heartbeat.proof();
     loop {
         let proven = *proof.borrow_and_update();
-        let lost_at = proven.map(|sent| Instant::from_std(sent + stale_after * 3 / 4));
+        let now = Moment::now();
+        let left = proven.map(|sent| (sent + stale_after * 3 / 4).since(now));
+        let left = left.unwrap_or_default();
         let alive = *pulse.borrow_and_update() == Pulse::Alive;
-        let lost = lost_at.is_none_or(|at| at <= Instant::now());
+        let lost = left.is_zero();
         let now = judge(&allotted.borrow_and_update(), alive, lost);
         let owned = if lost { 0 } else { allotted.borrow().partitions.len() };
         gauge!(PARTITIONS_OWNED).set(owned as f64);
@@ -60,17 +65,12 @@ pub async fn keep(
             *share = now;
             changed
         });
-        let until_lost = async {
-            match lost_at {
-                Some(at) if !lost => tokio::time::sleep_until(at).await,
-                _ => std::future::pending().await,
-            }
-        };
         let gone = tokio::select! {
             changed = allotted.changed() => changed.is_err(),
             changed = pulse.changed() => changed.is_err(),
             changed = proof.changed() => changed.is_err(),
-            () = until_lost => false,
+            // Asked again in between: the clock of a sleep may have stood still.
+            () = tokio::time::sleep(left.min(AGAIN)), if !lost => false,
         };
         if gone {
             // Whoever knows more is gone, and the process with it.

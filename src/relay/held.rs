@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ids::{LeaseId, RecordId};
+use crate::moment::Moment;
 use crate::outbox::record::Record;
 
 /// One lease on the records of one take.
@@ -14,7 +15,7 @@ pub struct Lease {
     pub id: LeaseId,
     length: Duration,
     /// When it was taken or last renewed: before the command was sent.
-    since: Mutex<Instant>,
+    since: Mutex<Moment>,
     members: OnceLock<Vec<Arc<Member>>>,
 }
 
@@ -34,7 +35,7 @@ const SETTLING: u8 = 2;
 
 impl Lease {
     /// A lease whose command is about to be sent.
-    pub fn new(id: LeaseId, length: Duration, before_command: Instant) -> Arc<Self> {
+    pub fn new(id: LeaseId, length: Duration, before_command: Moment) -> Arc<Self> {
         let since = Mutex::new(before_command);
         Arc::new(Self { id, length, since, members: OnceLock::new() })
     }
@@ -55,19 +56,19 @@ impl Lease {
 
     /// Time left in which a publish may start; zero once spent.
     ///
-    /// Counted on this host's monotonic clock from *before* the command was sent, so it
-    /// ends no later than the server's `leaseUntil`.
-    pub fn budget(&self, now: Instant) -> Duration {
-        (self.since() + self.length).saturating_duration_since(now)
+    /// Counted on this host's clock (one that no suspension stops) from *before* the command was
+    /// sent, so it ends no later than the server's `leaseUntil`.
+    pub fn budget(&self, now: Moment) -> Duration {
+        (self.since() + self.length).since(now)
     }
 
     /// Whether a third of it is spent: time to renew what is still in hand.
-    pub fn wants_renewal(&self, now: Instant) -> bool {
+    pub fn wants_renewal(&self, now: Moment) -> bool {
         self.budget(now) < self.length * 2 / 3
     }
 
     /// Notes a renewal whose command was sent at `before_command`.
-    pub fn renewed(&self, before_command: Instant) {
+    pub fn renewed(&self, before_command: Moment) {
         *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
     }
 
@@ -77,7 +78,7 @@ impl Lease {
         members.filter(|member| member.is(IN_HAND)).cloned().collect()
     }
 
-    fn since(&self) -> Instant {
+    fn since(&self) -> Moment {
         *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -112,7 +113,7 @@ pub struct Held {
 impl Held {
     /// Whether a publish may start now.
     pub fn may_start(&self) -> bool {
-        self.member.is(IN_HAND) && !self.lease.budget(Instant::now()).is_zero()
+        self.member.is(IN_HAND) && !self.lease.budget(Moment::now()).is_zero()
     }
 
     /// Whether a renewal found it in other hands.

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use tracing::{info, warn};
 
 use crate::ids::RecordId;
+use crate::moment::Moment;
 use crate::outbox::lease::Leaser;
 use crate::relay::held::{Lease, Member};
 use crate::store::{StoreError, Trouble};
@@ -38,7 +39,7 @@ impl Leases {
     }
 
     async fn renew_due(&self, leaser: &Leaser) {
-        let now = Instant::now();
+        let now = Moment::now();
         let due: Vec<Arc<Lease>> = {
             let mut active = self.active();
             active.retain(|lease| lease.strong_count() > 0);
@@ -79,7 +80,7 @@ impl Leases {
 /// Renews one lease; what it no longer holds is marked lost, and its lane stops there.
 async fn renew(leaser: &Leaser, lease: &Lease, members: &[Arc<Member>]) -> Result<(), StoreError> {
     let ids: Vec<RecordId> = members.iter().map(|member| member.id().clone()).collect();
-    let before_command = Instant::now();
+    let before_command = Moment::now();
     let matched = leaser.renew(lease.id, &ids).await?;
     if matched < ids.len() as u64 {
         // Fewer: settled in the meantime, or in other hands.

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
+use crate::moment::Moment;
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
@@ -80,7 +81,7 @@ impl<S: Sink> Shared<S> {
             .flat_map(|claim| claim.records.iter().map(|record| record.id.clone()))
             .collect();
         let id = LeaseId::fresh();
-        let lease = Lease::new(id, self.leaser.length(), Instant::now());
+        let lease = Lease::new(id, self.leaser.length(), Moment::now());
         let granted = match wanted.is_empty() {
             true => Ok(Grant::default()),
             false => self.leaser.lease(id, &wanted).await,
