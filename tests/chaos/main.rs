@@ -40,12 +40,12 @@ async fn short(seed: u64, kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_rabbitmq_keeps_the_promise() {
-    short(21, Kind::RabbitMq).await;
+    short(35, Kind::RabbitMq).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_kafka_keeps_the_promise() {
-    short(16, Kind::Kafka).await;
+    short(29, Kind::Kafka).await;
 }
 
 #[test]
@@ -72,6 +72,9 @@ async fn every_history_keeps_the_promise() {
         let plan = Plan::of(seed, duration);
         let (kind, faults) = (plan.setup.kind, plan.faults.len());
         println!("seed {seed}: {kind:?}, {} processes, {faults} faults", plan.setup.instances);
+        if count == 1 {
+            println!("{plan}");
+        }
         let verdict = keeps_the_promise(plan).await;
         println!("seed {seed}: kept; {verdict}");
     }
