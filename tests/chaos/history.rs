@@ -212,7 +212,9 @@ impl History {
             set.stop_replication(*other).await;
         }
         let alone = WriteConcern::builder().w(Acknowledgment::from(1)).journal(true).build();
-        let phantoms = Producers::keys(self.plan.setup.producers).map(|key| {
+        // Keys of producers may be in hand; what is quiet would be taken at once.
+        let quiet = (0..8).map(|_| format!("quiet-{}", uuid::Uuid::new_v4().simple()));
+        let phantoms = Producers::keys(self.plan.setup.producers).chain(quiet).map(|key| {
             let id = uuid::Uuid::new_v4().simple();
             record(&format!("{key}/phantom-{id}"), &key)
         });
