@@ -9,8 +9,8 @@
 #   scripts/services.sh clean   [NAME…]   remove the data of stopped servers
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
-# Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python toolchain (only installed). Without
-# names: all.
+# Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python faketime toolchain (only installed).
+# Without names: all.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
 # scripts/versions.env; a variable of the same name in the environment wins.
@@ -21,7 +21,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/services/common.sh"
 
 servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
-tools=(mongosh python toolchain)
+tools=(mongosh python faketime toolchain)
 
 # shellcheck source=services/wheel.sh
 source "$here/services/wheel.sh"

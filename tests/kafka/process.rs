@@ -10,7 +10,7 @@ use futures_util::TryStreamExt;
 use crate::support::kafka::secure::{OPEN_LOGIN, Secure};
 use crate::support::kafka::wired::Wired;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::{Postrider, Signal};
+use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::mongo_settings;
 
 /// A password as no other text holds it.
@@ -124,5 +124,25 @@ async fn a_refused_login_does_not_stop_the_start() {
     assert!(stopped.is_free_of(PLANTED), "{stopped}");
     let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(untouched).await, 3);
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_that_is_long_in_the_making_holds_up_nothing_else() {
+    let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
+    let sink = ["sinks.k.kind=kafka".to_owned(), format!("sinks.k.brokers={}", wired.brokers())];
+    let mut command = run_with(&[mongo_settings(&outbox.database), sink.to_vec()].concat());
+    // As librdkafka does when the host's clock is set back meanwhile; and nobody else is there
+    // who could do the rest of the work.
+    command.env("FAILPOINTS", "sink::make=sleep(60000)").env("TOKIO_WORKER_THREADS", "1");
+    let postrider = Postrider::of(command);
+
+    let serving = postrider.until_report("the rest at work", |report| {
+        report["parts"]["store"]["status"] == "ok" && report["parts"]["sink k"]["status"] != "ok"
+    });
+    let in_time = tokio::time::timeout(Duration::from_secs(30), serving).await;
+
+    assert!(in_time.is_ok(), "{}", postrider.stderr());
+    drop(postrider);
     outbox.drop().await;
 }

@@ -32,4 +32,5 @@ pub mod sizes;
 pub mod spy;
 pub mod stage;
 pub mod tcp;
+pub mod watched;
 pub mod wire;

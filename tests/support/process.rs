@@ -26,6 +26,7 @@ pub use rustix::process::Signal;
 use serde_json::Value;
 
 use super::outbox::eventually;
+use super::watched::dismiss;
 
 /// The longest that a command which is no `run` may take.
 const COMMAND: Duration = Duration::from_secs(60);
@@ -141,6 +142,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        dismiss(&mut self.child);
         // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -272,6 +274,11 @@ impl Postrider {
     pub fn signal(&self, signal: Signal) {
         let id = rustix::process::Pid::from_child(&self.process.child);
         rustix::process::kill_process(id, signal).unwrap();
+    }
+
+    /// Whether it has ended by itself or by a signal.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.child.try_wait().unwrap().is_some()
     }
 
     /// Waits until it has ended, by itself or by a signal.

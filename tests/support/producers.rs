@@ -25,6 +25,9 @@ const REST: Duration = Duration::from_millis(5);
 /// The driver would wait for a hanging server as long as it hangs.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// Makes a record from its id and key.
+pub type Make = Arc<dyn Fn(&str, &str) -> Document + Send + Sync>;
+
 /// Running producers.
 pub struct Producers {
     stop: CancellationToken,
@@ -36,6 +39,11 @@ pub struct Producers {
 impl Producers {
     /// Starts `count` producers on the keys `p0k0`, `p0k1`, ….
     pub fn start(outbox: &TestOutbox, count: usize) -> Self {
+        Self::making(outbox, count, REST, Arc::new(record))
+    }
+
+    /// The same at another pace, of records that the test makes.
+    pub fn making(outbox: &TestOutbox, count: usize, rest: Duration, make: Make) -> Self {
         let mut producers = Self {
             stop: CancellationToken::new(),
             tasks: JoinSet::new(),
@@ -45,6 +53,8 @@ impl Producers {
         for number in 0..count {
             let producer = Producer {
                 number,
+                rest,
+                make: make.clone(),
                 client: outbox.client.clone(),
                 records: outbox.records(),
                 committed: producers.committed.clone(),
@@ -83,6 +93,8 @@ fn key_of(number: usize, key: usize) -> String {
 
 struct Producer {
     number: usize,
+    rest: Duration,
+    make: Make,
     client: mongodb::Client,
     records: Collection<Document>,
     committed: Arc<Mutex<Vec<String>>>,
@@ -107,11 +119,11 @@ impl Producer {
                 }
                 // The old one aborts whatever it has under way.
                 session = self.client.start_session().await.unwrap();
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(self.rest).await;
             }
             self.committed.lock().unwrap().extend(ids);
             self.transactions.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(self.rest).await;
         }
     }
 
@@ -124,7 +136,7 @@ impl Producer {
         session.start_transaction().await?;
         let inserted = self
             .records
-            .insert_many(ids.iter().map(|id| record(id, key)))
+            .insert_many(ids.iter().map(|id| (self.make)(id, key)))
             .session(&mut *session)
             .await;
         match inserted {
@@ -141,7 +153,7 @@ impl Producer {
             // Retried for as long as its outcome is unknown.
             match session.commit_transaction().await {
                 Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(self.rest).await;
                 }
                 other => return other,
             }

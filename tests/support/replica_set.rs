@@ -4,13 +4,15 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 use mongodb::Client;
 use mongodb::error::Result as DriverResult;
 use tempfile::TempDir;
+
+use super::watched::{dismiss, watched};
 
 /// The variable with the path of the mongod to start.
 const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
@@ -71,13 +73,17 @@ impl ReplicaSet {
 
     /// The URI of the whole set.
     pub fn uri(&self) -> String {
-        let hosts: Vec<String> = self.members.iter().map(Member::host).collect();
-        format!("mongodb://{}/?replicaSet={NAME}", hosts.join(","))
+        format!("mongodb://{}/?replicaSet={NAME}", self.hosts().join(","))
     }
 
     /// How a driver names a member.
     pub fn host(&self, member: usize) -> String {
         self.members[member].host()
+    }
+
+    /// How a driver names each member.
+    pub fn hosts(&self) -> Vec<String> {
+        self.members.iter().map(Member::host).collect()
     }
 
     /// A client of this member alone, whatever its state.
@@ -274,6 +280,7 @@ impl Member {
 
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
+            dismiss(&mut process);
             // It ended by itself, at the worst.
             let _ = process.kill();
             let _ = process.wait();
@@ -321,11 +328,8 @@ fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
     ] {
         command.args(["--setParameter", parameter]);
     }
-    // By this mark `scripts/services.sh stop` finds what an interrupted test has left.
-    if let Some(services) = std::env::var_os("POSTRIDER_SERVICES_DIR") {
-        command.env("POSTRIDER_SERVICE_OF", services);
-    }
-    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    let mut command = watched(&command, Some(dir));
+    command.stdout(log.try_clone().unwrap()).stderr(log);
     command.spawn().unwrap_or_else(|error| {
         panic!("{} does not start ({error}): see {MONGOD}", mongod.display())
     })

@@ -25,7 +25,6 @@ struct Rules {
     delay: Duration,
 }
 
-#[derive(Debug)]
 struct Shared {
     rules: watch::Sender<Rules>,
     /// Rises when every connection is to be cut.
@@ -36,10 +35,13 @@ struct Shared {
     cut_at: Mutex<Vec<u8>>,
     accepted: AtomicUsize,
     sent: AtomicUsize,
+    through: Option<Through>,
 }
 
+/// Reads each message of MongoDB's protocol on its way, whole, and may change what it says.
+pub type Through = Box<dyn Fn(Direction, &mut Vec<u8>) + Send + Sync>;
+
 /// A listener in front of a broker.
-#[derive(Debug)]
 pub struct Wire {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -56,7 +58,15 @@ impl Drop for Wire {
 impl Wire {
     /// A proxy to `broker`, which lets everything pass.
     pub async fn to(broker: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), broker, None)
+    }
+
+    /// The same to a member of a replica set, whose messages all go through this.
+    pub fn to_member(listener: TcpListener, member: SocketAddr, through: Through) -> Self {
+        Self::on(listener, member, Some(through))
+    }
+
+    fn on(listener: TcpListener, broker: SocketAddr, through: Option<Through>) -> Self {
         let address = listener.local_addr().unwrap();
         let (rules, _) = watch::channel(Rules {
             refuses: false,
@@ -67,8 +77,9 @@ impl Wire {
         let (cuts, _) = watch::channel(0);
         let (half_cuts, _) = watch::channel((Direction::Answer, 0));
         let (accepted, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared =
-            Arc::new(Shared { rules, cuts, half_cuts, cut_at: Mutex::default(), accepted, sent });
+        let cut_at = Mutex::default();
+        let shared = Shared { rules, cuts, half_cuts, cut_at, accepted, sent, through };
+        let shared = Arc::new(shared);
         let accepting = tokio::spawn(accept(listener, broker, shared.clone()));
         Self { address, shared, accepting }
     }
@@ -164,8 +175,9 @@ async fn serve(client: TcpStream, broker: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
+/// Which way something goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Direction {
+pub enum Direction {
     Request,
     Answer,
 }
@@ -203,6 +215,22 @@ impl Shared {
     }
 }
 
+/// Takes the messages out that are complete; the first four bytes of each are its length, which
+/// stays as it was.
+fn whole_messages(begun: &mut Vec<u8>, mut through: impl FnMut(&mut Vec<u8>)) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(length) = begun.first_chunk().map(|first| u32::from_le_bytes(*first)) {
+        let length = usize::try_from(length).unwrap();
+        if begun.len() < length {
+            break;
+        }
+        let mut message: Vec<u8> = begun.drain(..length).collect();
+        through(&mut message);
+        whole.extend(message);
+    }
+    whole
+}
+
 /// Carries one direction until it ends, then ends it on the other side.
 async fn pump(
     mut from: OwnedReadHalf,
@@ -213,7 +241,7 @@ async fn pump(
     let (under_way, mut arriving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let reading = async move {
         let mut buffer = vec![0; 1 << 16];
-        let mut line = Vec::new();
+        let (mut line, mut begun) = (Vec::new(), Vec::new());
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             if direction == Direction::Request {
                 shared.sent.fetch_add(count, Ordering::SeqCst);
@@ -223,7 +251,14 @@ async fn pump(
                 }
             }
             let at = Instant::now() + shared.rules.borrow().delay;
-            if under_way.send((at, buffer[..count].to_vec())).is_err() {
+            let bytes = match &shared.through {
+                None => buffer[..count].to_vec(),
+                Some(through) => {
+                    begun.extend_from_slice(&buffer[..count]);
+                    whole_messages(&mut begun, |message| through(direction, message))
+                }
+            };
+            if !bytes.is_empty() && under_way.send((at, bytes)).is_err() {
                 break;
             }
         }

@@ -12,6 +12,7 @@ use rdkafka::producer::{
 };
 use rdkafka::statistics::Statistics;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::sink::SinkDown;
@@ -155,15 +156,29 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes a producer; it connects by itself.
+    /// Makes a producer, which connects by itself, on a thread of its own: librdkafka waits there for
+    /// its threads, and for a minute where the host's clock is set back meanwhile.
     ///
     /// # Errors
     ///
     /// Settings that librdkafka doesn't take.
-    pub(super) fn new(
-        config: &ClientConfig,
+    pub(super) async fn make(
+        config: ClientConfig,
         metrics: Option<Arc<KafkaMetrics>>,
-    ) -> KafkaResult<Self> {
+        until: Instant,
+    ) -> Result<Self, SinkDown> {
+        let making = tokio::task::spawn_blocking(move || {
+            crate::failpoint::hit("sink::make");
+            Self::new(&config, metrics)
+        });
+        match tokio::time::timeout_at(until, making).await {
+            Ok(Ok(made)) => made.map_err(SinkDown::new),
+            Ok(Err(panic)) => Err(SinkDown::new(panic)),
+            Err(_) => Err(SinkDown::new("librdkafka made no producer in time")),
+        }
+    }
+
+    fn new(config: &ClientConfig, metrics: Option<Arc<KafkaMetrics>>) -> KafkaResult<Self> {
         let events = Arc::new(Events {
             trouble: Notify::new(),
             room: Notify::new(),

@@ -1,12 +1,12 @@
 //! One producer in use: opened, watched, given up. A lost one is never revived; the next probe
 //! makes another.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,7 +35,7 @@ pub(super) struct Link {
     settings: KafkaSettings,
     client: Arc<Client>,
     /// Sends one record a batch, made when it is first needed.
-    single: OnceLock<Client>,
+    single: OnceCell<Client>,
     topics: Topics,
     /// Whoever waits for room in the queue: those of one key are to enter it in their order.
     entrance: tokio::sync::Mutex<()>,
@@ -65,8 +65,8 @@ impl Link {
         metrics: Arc<KafkaMetrics>,
     ) -> Result<Self, SinkDown> {
         let config = properties::client_config(settings);
-        let client = Client::new(&config, Some(metrics)).map_err(SinkDown::new)?;
-        let client = Arc::new(client);
+        let until = Instant::now() + settings.timeout;
+        let client = Arc::new(Client::make(config.clone(), Some(metrics), until).await?);
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
         for _ in 0..2 {
@@ -80,7 +80,7 @@ impl Link {
         Ok(Self {
             settings: settings.clone(),
             topics: Topics::new(client.clone()),
-            single: OnceLock::new(),
+            single: OnceCell::new(),
             entrance: tokio::sync::Mutex::default(),
             client,
             down,
@@ -127,7 +127,7 @@ impl Link {
             && report::may_mean_a_neighbour(error)
         {
             // Alone in its batch it can only be itself that the broker means.
-            result = self.send(self.single()?, record, until).await?;
+            result = self.send(self.single(until).await?, record, until).await?;
         }
         result.map_err(|error| {
             if report::doubts_topic(&error) {
@@ -217,16 +217,14 @@ impl Link {
     }
 
     /// The producer that sends one record a batch.
-    fn single(&self) -> Result<&Client, PublishError> {
-        if let Some(single) = self.single.get() {
-            return Ok(single);
-        }
-        let mut config = properties::client_config(&self.settings);
-        config.set("batch.num.messages", "1");
-        let made =
-            Client::new(&config, None).map_err(|error| PublishError::new(Verdict::Down, error))?;
-        // Another may have been quicker.
-        Ok(self.single.get_or_init(|| made))
+    async fn single(&self, until: Instant) -> Result<&Client, PublishError> {
+        let making = || {
+            let mut config = properties::client_config(&self.settings);
+            config.set("batch.num.messages", "1");
+            Client::make(config, None, until)
+        };
+        let single = self.single.get_or_try_init(making).await;
+        single.map_err(|down| PublishError::new(Verdict::Down, down))
     }
 }
 

@@ -1,16 +1,16 @@
 //! A Kafka broker of the tests' own: to be stopped, killed, frozen, or configured otherwise.
 
 use std::fs::File;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::options::{DIRECT, Listener, Options};
+use crate::support::watched::{dismiss, watched};
 
 /// The variable with the folder of the broker's jars.
 const HOME: &str = "POSTRIDER_TEST_KAFKA_HOME";
@@ -142,14 +142,6 @@ impl Node {
     }
 }
 
-/// Runs `java`, and beside it a watcher, which holds the other end of a pipe from us: when
-/// we end without a word, though it be by SIGKILL, it kills the broker and removes its folder.
-const WATCHED: &str = r#"
-exec 3<&0
-(read -r _ <&3 || { kill -9 $$; sleep 0.2; rm -rf "$0"; }) >/dev/null 2>&1 &
-exec java "$@" 3<&- </dev/null
-"#;
-
 /// A process of Java, killed when dropped.
 struct Jvm {
     child: Child,
@@ -160,17 +152,14 @@ impl Jvm {
         let settings = Path::new(env!("CARGO_MANIFEST_DIR"));
         let settings = settings.join("scripts/services/kafka/log4j2.properties");
         let log = File::create(log).unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", WATCHED]).arg(dir).current_dir(dir);
+        let mut command = Command::new("java");
+        command.current_dir(dir);
         // Little memory, and a compiler that is done soon: the machine is shared.
         command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
         command.arg(format!("-Dlog4j2.configurationFile={}", settings.display()));
         command.arg("-cp").arg(home().join("*")).args(arguments);
-        // By this mark `scripts/services.sh stop` finds what an interrupted test has left.
-        if let Some(services) = std::env::var_os("POSTRIDER_SERVICES_DIR") {
-            command.env("POSTRIDER_SERVICE_OF", services);
-        }
-        command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut command = watched(&command, Some(dir));
+        command.stdout(log.try_clone().unwrap()).stderr(log);
         Self { child: command.spawn().unwrap() }
     }
 
@@ -185,10 +174,7 @@ impl Jvm {
 
 impl Drop for Jvm {
     fn drop(&mut self) {
-        // The watcher's work is done here; it may have ended by itself with the rest.
-        if let Some(mut watcher) = self.child.stdin.take() {
-            let _ = watcher.write_all(b"\n");
-        }
+        dismiss(&mut self.child);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,11 +2,11 @@
 
 use lapin::message::BasicGetMessage;
 use lapin::options::{
-    BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
-    QueueDeclareOptions,
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
 /// A hand on the broker.
 pub struct Hand {
@@ -55,9 +55,31 @@ impl Hand {
         self.channel.queue_bind(binding.0, binding.1, binding.2, options, table).await.unwrap();
     }
 
+    pub async fn unbind(&self, queue: &str, exchange: &str, key: &str) {
+        let (queue, exchange, key) = (queue.into(), exchange.into(), key.into());
+        self.channel.queue_unbind(queue, exchange, key, FieldTable::default()).await.unwrap();
+    }
+
     pub async fn delete_exchange(&self, name: &str) {
         let options = ExchangeDeleteOptions::default();
         self.channel.exchange_delete(name.into(), options).await.unwrap();
+    }
+
+    /// Publishes a message as a relay would, with its id and key, and waits for the confirm.
+    pub async fn publish(&self, exchange: &str, routing_key: &str, id: &str, key: Option<&str>) {
+        let mut headers = FieldTable::default();
+        if let Some(key) = key {
+            headers.insert("message-key".into(), text(key));
+        }
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_message_id(id.into())
+            .with_headers(headers);
+        self.channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let (exchange, routing_key) = (exchange.into(), routing_key.into());
+        let options = BasicPublishOptions::default();
+        let sending = self.channel.basic_publish(exchange, routing_key, options, b"{}", properties);
+        sending.await.unwrap().await.unwrap();
     }
 
     /// Takes the next message out of the queue, if there is one now.

@@ -1,14 +1,16 @@
 //! A RabbitMQ node of the tests' own: to be stopped, frozen and alarmed.
 
+use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::{Arc, Weak};
 
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::support::authority::Authority;
+use crate::support::watched::{afterwards, dismiss};
 
 /// The variable with the path of the script that runs nodes.
 const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";
@@ -18,6 +20,8 @@ pub struct Node {
     dir: TempDir,
     port: u16,
     tls_port: u16,
+    /// Kills it when this process has ended without a word.
+    watcher: Child,
 }
 
 /// Exclusive use of the node that the tests of one binary take turns with.
@@ -64,7 +68,9 @@ impl Node {
             dir.path().display()
         );
         std::fs::write(dir.path().join("extra.conf"), tls).unwrap();
-        let node = Self { dir, port, tls_port };
+        let kill: [&OsStr; 3] = [&script(), "kill".as_ref(), dir.path().as_ref()];
+        let watcher = afterwards(&kill, dir.path());
+        let node = Self { dir, port, tls_port, watcher };
         node.start().await;
         node
     }
@@ -123,6 +129,8 @@ impl Drop for Node {
     fn drop(&mut self) {
         // On failure `scripts/services.sh stop` ends it.
         let _ = command(self.dir.path(), &["kill"]).output();
+        dismiss(&mut self.watcher);
+        let _ = self.watcher.wait();
     }
 }
 
@@ -131,9 +139,12 @@ async fn run(dir: &Path, arguments: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
+fn script() -> OsString {
+    std::env::var_os(NODE).unwrap_or_else(|| panic!("{NODE} is not set"))
+}
+
 fn command(dir: &Path, arguments: &[&str]) -> Command {
-    let script = std::env::var(NODE).unwrap_or_else(|_| panic!("{NODE} is not set"));
-    let mut command = Command::new(script);
+    let mut command = Command::new(script());
     command.arg(arguments[0]).arg(dir).args(&arguments[1..]);
     command
 }

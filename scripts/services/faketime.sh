@@ -1,0 +1,28 @@
+# libfaketime: only installed, for the tests that shift the clock of a process. Debian's package is unpacked, not
+# installed, so that nobody need be root.
+# shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
+
+faketime_dir=$cache/libfaketime
+
+# Prints the library to preload: the machine's own, else ours.
+faketime_library() {
+  find "$faketime_dir" /usr/lib /usr/lib64 -path '*faketime*' -name 'libfaketimeMT.so.1' -print -quit 2>/dev/null
+}
+
+faketime_packages() { [[ -n $(faketime_library) ]] || have dpkg-deb || echo libfaketime; }
+
+faketime_install() {
+  [[ -z $(faketime_library) ]] || return 0
+  local start part=$faketime_dir.part
+  start=$(now_ms)
+  have dpkg-deb || die faketime "no libfaketimeMT.so.1 below /usr/lib; install the package libfaketime"
+  say faketime "fetching libfaketime…"
+  rm -rf "$part" && mkdir -p "$part"
+  quietly faketime "$logs/install-faketime.log" env --chdir="$part" apt-get download libfaketime ||
+    die faketime "the package libfaketime could not be fetched; install it, or run: apt-get update"
+  dpkg-deb -x "$part"/libfaketime_*.deb "$part"
+  rm -rf "$faketime_dir" && mv "$part" "$faketime_dir"
+  say faketime "installed in $(since "$start")"
+}
+
+faketime_env() { export_line POSTRIDER_TEST_FAKETIME "$(faketime_library)"; }

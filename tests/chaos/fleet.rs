@@ -1,0 +1,259 @@
+//! The processes of a history, each behind wires of its own, with a clock of its own.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use crate::commands::Settles;
+use crate::plan::{Hurt, Peer, Setup};
+use crate::support::process::{Postrider, Signal, run_with};
+use crate::support::replica_set::ReplicaSet;
+use crate::support::watched::watched;
+use crate::support::wire::{Direction, Wire};
+
+/// The variable with the path of the library that shifts a process's clock.
+const FAKETIME: &str = "POSTRIDER_TEST_FAKETIME";
+
+/// How long a stop in good order may take: longer than `relay.shutdown_timeout` here.
+const STOP: Duration = Duration::from_secs(20);
+
+/// One place in the fleet, held by one process after the other.
+pub struct Instance {
+    number: usize,
+    folder: PathBuf,
+    settings: Vec<String>,
+    /// To each member of the replica set.
+    to_mongodb: Vec<Wire>,
+    to_broker: Wire,
+    /// What everything to the broker takes when nothing is hurt.
+    distance: Duration,
+    process: Mutex<Option<Postrider>>,
+    /// How its processes ended that were asked to, and what went wrong.
+    pub oddities: Mutex<Vec<String>>,
+}
+
+impl Instance {
+    /// A place without a process as yet. Its logs go to `folder`.
+    pub async fn new(
+        number: usize,
+        set: &ReplicaSet,
+        to_broker: Wire,
+        settles: &Arc<Settles>,
+        folder: &Path,
+    ) -> Self {
+        let to_mongodb = wires(set, settles).await;
+        std::fs::write(folder.join(format!("clock-{number}")), "+0\n").unwrap();
+        Self {
+            number,
+            folder: folder.to_owned(),
+            settings: Vec::new(),
+            to_mongodb,
+            to_broker,
+            distance: Duration::ZERO,
+            process: Mutex::default(),
+            oddities: Mutex::default(),
+        }
+    }
+
+    /// What its processes are to be told, beside the database and the plan's configuration.
+    pub fn configure(&mut self, database: &str, setup: &Setup, sink: Vec<String>) {
+        let hosts: Vec<String> =
+            self.to_mongodb.iter().map(|wire| wire.address().to_string()).collect();
+        // A set that has lost a member is found out within seconds.
+        let options = "heartbeatFrequencyMS=1000&connectTimeoutMS=2000";
+        let uri = format!("mongodb://{}/{database}?replicaSet=failover&{options}", hosts.join(","));
+        self.distance = setup.distance;
+        self.to_broker.delay(self.distance);
+        self.settings = [vec![format!("mongo.uri={uri}")], setup.settings(), sink].concat();
+    }
+
+    /// Where its sink finds the broker.
+    pub fn broker(&self) -> SocketAddr {
+        self.to_broker.address()
+    }
+
+    /// Starts a process, unless there is one.
+    pub async fn start(&self) {
+        let mut process = self.process.lock().await;
+        if process.is_none() {
+            *process = Some(self.spawn());
+        }
+    }
+
+    fn spawn(&self) -> Postrider {
+        let mut command = run_with(&self.settings);
+        let library = std::env::var_os(FAKETIME);
+        let library = library.unwrap_or_else(|| {
+            panic!("{FAKETIME} is not set: `scripts/services.sh install faketime`, then as always")
+        });
+        command
+            .env("LD_PRELOAD", library)
+            .env("FAKETIME_TIMESTAMP_FILE", self.clock())
+            // Looked at again after this many seconds.
+            .env("FAKETIME_CACHE_DURATION", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        let mut command = watched(&command, None);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+        Postrider::of(command)
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.folder.join(format!("clock-{}", self.number))
+    }
+
+    /// Shifts the clock of its host, for this process and those that come.
+    pub fn set_clock(&self, minutes: i64) {
+        std::fs::write(self.clock(), format!("{:+}\n", minutes * 60)).unwrap();
+    }
+
+    /// `kill -9`.
+    pub async fn kill(&self) {
+        let mut process = self.process.lock().await;
+        if let Some(mut process) = process.take() {
+            if process.has_ended() {
+                self.odd("ended by itself").await;
+            } else {
+                process.signal(Signal::KILL);
+            }
+            process.until_ended(STOP).await;
+            self.keep_log(&process);
+        }
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub async fn signal(&self, signal: Signal) {
+        if let Some(process) = &mut *self.process.lock().await {
+            match process.has_ended() {
+                true => self.odd("ended by itself").await,
+                false => process.signal(signal),
+            }
+        }
+    }
+
+    /// SIGTERM; its exit code.
+    pub async fn leave(&self) -> Option<i32> {
+        let mut process = self.process.lock().await.take()?;
+        if process.has_ended() {
+            self.odd("ended by itself").await;
+        } else {
+            process.signal(Signal::TERM);
+        }
+        let ended = process.until_ended(STOP).await;
+        self.keep_log(&process);
+        // It has not finished in time where its ways are hurt.
+        if !matches!(ended.code, Some(0 | 1)) {
+            self.odd(&format!("a stop ended with {:?}", ended.code)).await;
+        }
+        ended.code
+    }
+
+    async fn odd(&self, what: &str) {
+        self.oddities.lock().await.push(format!("process {}: {what}", self.number));
+    }
+
+    /// Hurts a link, or heals it.
+    pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
+        let (wires, usual) = match to {
+            Peer::MongoDb => (self.to_mongodb.as_slice(), Duration::ZERO),
+            Peer::Broker => (std::slice::from_ref(&self.to_broker), self.distance),
+        };
+        for wire in wires {
+            match how {
+                Hurt::Cut => {
+                    wire.refuse(is_hurt);
+                    wire.cut();
+                }
+                Hurt::Frozen => wire.freeze(is_hurt),
+                Hurt::Swallowed => {
+                    if !is_hurt {
+                        wire.cut();
+                    }
+                    wire.freeze(is_hurt);
+                }
+                Hurt::Deaf => wire.hold_answers(is_hurt),
+                Hurt::Slow(by) => wire.delay(if is_hurt { by } else { usual }),
+            }
+        }
+    }
+
+    fn keep_log(&self, process: &Postrider) {
+        let file = self.folder.join(format!("postrider-{}.log", self.number));
+        let mut text = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = writeln!(text, "---- process {}", process.id());
+        text.push_str(&process.stderr());
+        std::fs::write(file, text).unwrap();
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Where the history ended early.
+        if let Some(process) = self.process.get_mut().take() {
+            self.keep_log(&process);
+        }
+    }
+}
+
+impl Setup {
+    fn settings(&self) -> Vec<String> {
+        let millis = |duration: Duration| format!("{}ms", duration.as_millis());
+        let on_dead = if self.blocks { "block" } else { "skip" };
+        vec![
+            format!("relay.batch_size={}", self.batch_size),
+            format!("relay.poll_interval={}", millis(self.poll)),
+            format!("relay.follow={}", self.follow),
+            format!("relay.lease={}", millis(self.lease)),
+            format!("relay.max_attempts={}", self.max_attempts),
+            format!("relay.on_dead={on_dead}"),
+            format!("partitions.heartbeat={}", millis(self.stale_after / 4)),
+            format!("partitions.stale_after={}", millis(self.stale_after)),
+            format!("partitions.rebalance={}", millis(self.stale_after / 4)),
+            format!("sinks.out.timeout={}", millis(self.lease / 3)),
+            "sinks.out.allow=[\"events\"]".to_owned(),
+            "relay.shutdown_timeout=10s".to_owned(),
+            "relay.probe_max=1s".to_owned(),
+            "relay.backoff.initial=200ms".to_owned(),
+            "relay.backoff.max=2s".to_owned(),
+        ]
+    }
+}
+
+/// A wire to each member. In what the set tells of itself each member's address is replaced by
+/// that of the wire to it, so that the driver finds no other way.
+async fn wires(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<Wire> {
+    let mut listeners = Vec::new();
+    for member in set.hosts() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listeners.push((member, listener));
+    }
+    let names: Vec<(String, String)> = listeners
+        .iter()
+        .map(|(member, listener)| (member.clone(), listener.local_addr().unwrap().to_string()))
+        .collect();
+    let wire = |(member, listener): (String, TcpListener)| {
+        let (names, settles) = (names.clone(), settles.clone());
+        let through = move |direction, message: &mut Vec<u8>| match direction {
+            Direction::Request => settles.hear(message),
+            Direction::Answer => names.iter().for_each(|(from, to)| replace(message, from, to)),
+        };
+        Wire::to_member(listener, member.parse().unwrap(), Box::new(through))
+    };
+    listeners.into_iter().map(wire).collect()
+}
+
+/// Both have the same length: ports of tests have five digits.
+fn replace(message: &mut [u8], from: &str, to: &str) {
+    assert_eq!(from.len(), to.len(), "{from} and {to}");
+    let mut at = 0;
+    while let Some(found) =
+        message[at..].windows(from.len()).position(|window| window == from.as_bytes())
+    {
+        at += found;
+        message[at..at + from.len()].copy_from_slice(to.as_bytes());
+    }
+}

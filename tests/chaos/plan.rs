@@ -1,0 +1,267 @@
+//! What one seed determines: the fleet, its configuration, its records, and what befalls it when.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+/// A history before it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub seed: u64,
+    /// How long producers and faults go on; the healing and the rest come after.
+    pub duration: Duration,
+    pub setup: Setup,
+    /// In the order of their times.
+    pub faults: Vec<Planned>,
+}
+
+/// Which broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    RabbitMq,
+    Kafka,
+}
+
+/// The fleet, its configuration and its producers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    pub kind: Kind,
+    pub instances: usize,
+    /// `relay.on_dead = "block"`, else `"skip"`.
+    pub blocks: bool,
+    pub follow: bool,
+    pub batch_size: usize,
+    pub lease: Duration,
+    pub stale_after: Duration,
+    pub poll: Duration,
+    pub max_attempts: u32,
+    pub producers: usize,
+    /// Between two transactions of a producer.
+    pub rest: Duration,
+    /// From each process to the broker and back, so that something is always under way.
+    pub distance: Duration,
+}
+
+/// Something that happens at a time after the start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    pub at: Duration,
+    pub fault: Fault,
+}
+
+/// What may befall a fleet. Each heals itself after its time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// A process starts that was not there from the beginning.
+    Join { process: usize },
+    /// `kill -9`, and another process in its place after a while.
+    Kill { process: usize, down: Duration },
+    /// SIGSTOP, then SIGCONT.
+    Suspend { process: usize, lasts: Duration },
+    /// SIGTERM, and another process in its place after a while.
+    Leave { process: usize, away: Duration },
+    /// The clock of a process's host jumps, and back.
+    Clock { process: usize, minutes: i64, lasts: Duration },
+    /// A process's way to MongoDB or to the broker is hurt.
+    Link { process: usize, to: Peer, how: Hurt, lasts: Duration },
+    /// The broker is stopped or killed, and started again.
+    Broker { killed: bool, down: Duration },
+    /// The primary of the replica set steps down.
+    StepDown,
+    /// The primary writes for itself alone for a while, then is killed, and rolls back.
+    Rollback { lasts: Duration },
+    /// The broker returns messages of the flaky type for a while.
+    Unbound { lasts: Duration },
+    /// An operator makes the doomed deliverable for a while, and requeues them.
+    Requeue { lasts: Duration },
+    /// An operator pauses the whole fleet for a while.
+    Pause { lasts: Duration },
+    /// An operator discards what can never be delivered.
+    Discard,
+}
+
+/// The other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    MongoDb,
+    Broker,
+}
+
+/// What becomes of a link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hurt {
+    /// Connections end, and new ones are refused.
+    Cut,
+    /// Connections stand, and nothing passes.
+    Frozen,
+    /// The same, and in the end connections are cut, with all that was under way.
+    Swallowed,
+    /// What the process says passes, and what it is told does not.
+    Deaf,
+    /// Everything takes this much longer, each way.
+    Slow(Duration),
+}
+
+impl Plan {
+    /// The plan of a seed, always the same.
+    pub fn of(seed: u64, duration: Duration) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let setup = Setup::random(&mut rng);
+        let mut faults = Vec::new();
+        // What excludes one another is in one line of events; the lines overlap as they like.
+        for process in 0..setup.instances {
+            // The first is there from the beginning.
+            if process > 0 && rng.random_range(0..3) == 0 {
+                let at = millis(&mut rng, 0..8000).min(duration);
+                faults.push(Planned { at, fault: Fault::Join { process } });
+            }
+            line(&mut rng, duration, 3..9, &mut faults, |rng| setup.to_process(rng, process));
+            for to in [Peer::MongoDb, Peer::Broker] {
+                line(&mut rng, duration, 4..14, &mut faults, |rng| setup.to_link(rng, process, to));
+            }
+        }
+        line(&mut rng, duration, 5..15, &mut faults, to_replica_set);
+        line(&mut rng, duration, 6..30, &mut faults, to_broker);
+        if setup.kind == Kind::RabbitMq {
+            line(&mut rng, duration, 2..8, &mut faults, to_bindings);
+        }
+        line(&mut rng, duration, 10..40, &mut faults, |rng| {
+            let lasts = millis(rng, 500..4000);
+            (Fault::Pause { lasts }, lasts)
+        });
+        line(&mut rng, duration, 4..10, &mut faults, |_| (Fault::Discard, Duration::ZERO));
+        faults.sort_by_key(|planned| planned.at);
+        Self { seed, duration, setup, faults }
+    }
+
+    /// Whether this process is there from the beginning.
+    pub fn begins_with(&self, process: usize) -> bool {
+        let joins = Fault::Join { process };
+        self.faults.iter().all(|planned| planned.fault != joins)
+    }
+}
+
+/// Events one after the other, with so many seconds between them.
+fn line(
+    rng: &mut StdRng,
+    end: Duration,
+    gap: std::ops::Range<u64>,
+    faults: &mut Vec<Planned>,
+    mut draw: impl FnMut(&mut StdRng) -> (Fault, Duration),
+) {
+    let mut at = millis(rng, 500..gap.end * 1000);
+    while at < end {
+        let (fault, lasts) = draw(rng);
+        faults.push(Planned { at, fault });
+        at += lasts + millis(rng, gap.start * 1000..gap.end * 1000);
+    }
+}
+
+fn millis(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.random_range(range))
+}
+
+fn one_of<T: Copy>(rng: &mut StdRng, all: &[T]) -> T {
+    *all.choose(rng).expect("there are some")
+}
+
+impl Setup {
+    fn random(rng: &mut StdRng) -> Self {
+        let distance = Duration::from_millis(one_of(rng, &[5, 20, 50, 100]));
+        let producers: u8 = rng.random_range(2..=8);
+        Self {
+            kind: one_of(rng, &[Kind::RabbitMq, Kind::RabbitMq, Kind::Kafka]),
+            instances: rng.random_range(2..=4),
+            blocks: rng.random(),
+            follow: rng.random(),
+            batch_size: one_of(rng, &[3, 10, 50, 500]),
+            lease: millis(rng, 3000..10_000),
+            stale_after: millis(rng, 2000..6000),
+            poll: millis(rng, 50..1000),
+            max_attempts: rng.random_range(4..=8),
+            producers: producers.into(),
+            // A machine bears no more, and a key goes no faster than its messages are confirmed.
+            rest: (millis(rng, 10..60) * producers.into() / 2).max(distance * 5 / 2),
+            distance,
+        }
+    }
+
+    fn to_process(&self, rng: &mut StdRng, process: usize) -> (Fault, Duration) {
+        match rng.random_range(0..8) {
+            0..3 => {
+                let down = millis(rng, 0..4000);
+                (Fault::Kill { process, down }, down)
+            }
+            3..5 => {
+                // As a rule past all that others go by, by a little or by more.
+                let longest = self.lease.max(self.stale_after);
+                let lasts = match rng.random_range(0..4) {
+                    0 => millis(rng, 500..3000),
+                    _ => longest + millis(rng, 0..3000),
+                };
+                (Fault::Suspend { process, lasts }, lasts)
+            }
+            5..7 => {
+                let away = millis(rng, 0..6000);
+                (Fault::Leave { process, away }, away)
+            }
+            _ => {
+                let lasts = millis(rng, 2000..8000);
+                let minutes = one_of(rng, &[-10, 10]);
+                (Fault::Clock { process, minutes, lasts }, lasts)
+            }
+        }
+    }
+
+    fn to_link(&self, rng: &mut StdRng, process: usize, to: Peer) -> (Fault, Duration) {
+        let how = match rng.random_range(0..5) {
+            0 => Hurt::Cut,
+            1 => Hurt::Frozen,
+            2 => Hurt::Swallowed,
+            3 => Hurt::Deaf,
+            _ => Hurt::Slow(millis(rng, 20..700)),
+        };
+        let lasts = match rng.random_range(0..3) {
+            0 => self.lease + millis(rng, 0..2000),
+            _ => millis(rng, 300..4000),
+        };
+        (Fault::Link { process, to, how, lasts }, lasts)
+    }
+}
+
+fn to_replica_set(rng: &mut StdRng) -> (Fault, Duration) {
+    match rng.random_range(0..3) {
+        0 => {
+            let lasts = millis(rng, 500..4000);
+            (Fault::Rollback { lasts }, lasts)
+        }
+        _ => (Fault::StepDown, Duration::ZERO),
+    }
+}
+
+fn to_broker(rng: &mut StdRng) -> (Fault, Duration) {
+    let down = millis(rng, 0..3000);
+    (Fault::Broker { killed: rng.random(), down }, down)
+}
+
+fn to_bindings(rng: &mut StdRng) -> (Fault, Duration) {
+    let lasts = millis(rng, 500..3000);
+    let fault = match rng.random() {
+        true => Fault::Unbound { lasts },
+        false => Fault::Requeue { lasts },
+    };
+    (fault, lasts)
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} for {:?}: {:?}", self.seed, self.duration, self.setup)?;
+        for Planned { at, fault } in &self.faults {
+            writeln!(f, "{:>7.3} s  {fault:?}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}

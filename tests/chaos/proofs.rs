@@ -1,0 +1,166 @@
+//! The ledger proves itself: it must catch what is seeded, and nothing else.
+
+use bson::{Binary, Bson, DateTime, Document, Timestamp, Uuid, doc, spec::BinarySubtype};
+
+use crate::commands::Settles;
+use crate::ledger::{Breach, Change, Ledger, What};
+
+const MINE: Uuid = Uuid::from_bytes([1; 16]);
+const OTHERS: Uuid = Uuid::from_bytes([2; 16]);
+
+fn at(millis: i64) -> DateTime {
+    DateTime::from_millis(millis)
+}
+
+fn binary(lease: Uuid) -> Bson {
+    Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.bytes().to_vec() })
+}
+
+/// A ledger of one record, and what was heard.
+struct Book {
+    ledger: Ledger,
+    settles: Settles,
+}
+
+impl Book {
+    fn new(status: &str) -> Self {
+        let mut book = Self { ledger: Ledger::default(), settles: Settles::default() };
+        let seq = Timestamp { time: 1, increment: 1 };
+        let record = doc! { "key": "k", "seq": seq, "status": status };
+        book.note(0, What::Inserted(record));
+        book
+    }
+
+    fn note(&mut self, millis: i64, what: What) {
+        let change = Change { id: "k1".to_owned(), at: at(millis), what };
+        self.ledger.note(change, &self.settles);
+    }
+
+    fn update(mut self, millis: i64, set: Document, unset: &[&str]) -> Self {
+        let unset = unset.iter().map(|field| (*field).to_owned()).collect();
+        self.note(millis, What::Updated { set, unset });
+        self
+    }
+
+    fn lease(self, millis: i64, lease: Uuid, until: i64) -> Self {
+        self.update(millis, doc! { "leaseId": binary(lease), "leaseUntil": at(until) }, &[])
+    }
+
+    fn settle(self, millis: i64, to: &str) -> Self {
+        let set = if to == "pending" {
+            doc! {}
+        } else {
+            doc! { "status": to }
+        };
+        self.update(millis, set, &["leaseId", "leaseUntil", "leaseOwner"])
+    }
+
+    fn hear(self, millis: i64, lease: Uuid) -> Self {
+        self.settles.note("k1", lease, at(millis));
+        self
+    }
+
+    fn breaches(&self) -> &[Breach] {
+        &self.ledger.breaches
+    }
+}
+
+fn unfenced(lease: Option<Uuid>, to: &str) -> Breach {
+    Breach::Unfenced { id: "k1".to_owned(), lease, to: to.to_owned() }
+}
+
+#[test]
+fn a_settle_is_accepted_from_whom_the_lease_in_force_is_named_by() {
+    for to in ["done", "dead", "pending"] {
+        let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE).settle(21, to);
+
+        assert_eq!(book.breaches(), []);
+    }
+}
+
+#[test]
+fn a_settle_after_the_lease_has_ended_is_accepted_while_nobody_else_has_it() {
+    let book = Book::new("pending").lease(10, MINE, 100).hear(150, MINE).settle(151, "done");
+
+    assert_eq!(book.breaches(), []);
+}
+
+#[test]
+fn a_seeded_settle_by_whose_lease_has_passed_to_another_is_caught() {
+    let book = Book::new("pending").lease(10, MINE, 100).lease(110, OTHERS, 200);
+
+    let book = book.hear(120, MINE).settle(121, "done");
+
+    assert_eq!(book.breaches(), [unfenced(Some(OTHERS), "done")]);
+}
+
+#[test]
+fn a_seeded_settle_before_anybody_asked_for_it_is_caught() {
+    let book = Book::new("pending").lease(10, MINE, 100).settle(20, "pending").hear(30, MINE);
+
+    assert_eq!(book.breaches(), [unfenced(Some(MINE), "pending")]);
+}
+
+#[test]
+fn a_seeded_settle_of_a_record_that_nobody_has_leased_is_caught() {
+    let book = Book::new("pending").update(20, doc! { "status": "done" }, &[]);
+
+    assert_eq!(book.breaches(), [unfenced(None, "done")]);
+}
+
+#[test]
+fn a_suspect_may_be_made_dead_by_anybody_once_its_lease_has_ended_and_a_live_one_not() {
+    let leased = || Book::new("pending").lease(10, MINE, 100);
+
+    assert_eq!(leased().settle(100, "dead").breaches(), []);
+    assert_eq!(leased().settle(99, "dead").breaches(), [unfenced(Some(MINE), "dead")]);
+}
+
+#[test]
+fn a_lease_may_pass_to_another_once_it_has_ended_and_not_before() {
+    let leased = || Book::new("pending").lease(10, MINE, 100);
+    let renewed = || leased().update(90, doc! { "leaseUntil": at(200) }, &[]);
+    let stolen = [Breach::Stolen { id: "k1".to_owned(), from: MINE, by: OTHERS }];
+
+    assert_eq!(leased().lease(100, OTHERS, 300).breaches(), []);
+    assert_eq!(leased().lease(99, OTHERS, 300).breaches(), stolen);
+    assert_eq!(renewed().lease(100, OTHERS, 300).breaches(), stolen);
+}
+
+#[test]
+fn a_seeded_lease_of_a_record_that_is_not_pending_is_caught() {
+    for status in ["scheduled", "dead"] {
+        let book = Book::new(status).lease(10, MINE, 100);
+
+        let status = status.to_owned();
+        assert_eq!(book.breaches(), [Breach::OutOfTurn { id: "k1".to_owned(), status }]);
+    }
+}
+
+#[test]
+fn a_seeded_change_of_a_record_that_is_done_is_caught() {
+    let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE).settle(21, "done");
+
+    let book = book.update(30, doc! { "status": "pending" }, &[]);
+
+    assert_eq!(book.breaches(), [Breach::Revived { id: "k1".to_owned() }]);
+}
+
+#[test]
+fn what_a_person_or_the_clock_does_is_no_breach_and_may_exempt_from_the_order() {
+    let die = |blocks: bool| {
+        let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE);
+        let dead = doc! { "status": "dead", "blocks": blocks };
+        book.update(21, dead, &["leaseId"]).update(30, doc! { "status": "pending" }, &["blocks"])
+    };
+    let mut discarded = Book::new("pending");
+    discarded.note(10, What::Deleted);
+    let promoted = Book::new("scheduled").update(10, doc! { "status": "pending" }, &[]);
+
+    for (book, exempt) in
+        [(die(true), false), (die(false), true), (discarded, true), (promoted, true)]
+    {
+        assert_eq!(book.breaches(), []);
+        assert_eq!(book.ledger.committed()[0].exempt, exempt);
+    }
+}
