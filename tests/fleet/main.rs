@@ -12,3 +12,4 @@ mod instance;
 mod lost;
 mod membership;
 mod peer;
+mod suspended;

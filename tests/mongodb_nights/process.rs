@@ -18,17 +18,22 @@ const RECORDS: usize = 300;
 const KEYS: usize = 60;
 
 /// All that a whole night has to say, and how the morning goes on.
-const TOLD: [&str; 10] = [
-    "INFO MongoDB answers again: taking goes on",
-    "INFO following the outbox: inserts wake the relay",
+const TOLD: [&str; 6] = [
     "INFO heartbeat is back: taking goes on",
     "INFO leases are renewed again",
     "INFO settling goes on",
-    "WARN MongoDB does not answer: taking is paused",
     "WARN heartbeat failed: taking stops",
     "WARN leases are not renewed: they end in their time",
     "WARN settling fails: it is repeated until MongoDB has it",
+];
+
+/// The same by a take that was under way, for after the heartbeat has failed none begins; and by
+/// the change stream, unless it was closed since batches were full.
+const MAYBE_TOLD: [&str; 4] = [
+    "INFO following the outbox: inserts wake the relay",
     "WARN the change stream is lost: the relay polls",
+    "INFO MongoDB answers again: taking goes on",
+    "WARN MongoDB does not answer: taking is paused",
 ];
 
 /// MongoDB goes with the answer to a heartbeat, while leases are held and publishes under way.
@@ -97,7 +102,7 @@ pub async fn night(away: Duration) {
     outbox.until_count(doc! { "status": "done" }, RECORDS as u64 + 1).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.until_metric("postrider_store_up", |up| up == 1.0).await;
-    assert_told(&postrider, before, &TOLD, &[]);
+    assert_told(&postrider, before, &TOLD, &MAYBE_TOLD);
     let arrived = queue.ids(RECORDS + 1).await;
     assert_eq!(arrived.len(), RECORDS + 1, "each once: its lane kept it until it was settled");
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, RECORDS as u64 + 1);

@@ -1,0 +1,88 @@
+//! A host that was suspended: its monotonic clock stood still, and leases ran out elsewhere.
+
+use std::path::PathBuf;
+
+use bson::doc;
+use futures_util::future::join_all;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::peer::Peer as Thief;
+use crate::support::process::{Postrider, Signal, run_with};
+use crate::support::queue::Queue;
+
+/// The clock of a process, which stands still as the test wants: libfaketime in front of libc, by
+/// which tokio and `Instant` read it.
+struct Clock(tempfile::TempDir);
+
+impl Clock {
+    fn right() -> Self {
+        let clock = Self(tempfile::tempdir().unwrap());
+        clock.set("+0");
+        clock
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("clock")
+    }
+
+    fn set(&self, offset: &str) {
+        std::fs::write(self.file(), format!("{offset}\n")).unwrap();
+    }
+
+    fn start(&self, settings: &[String]) -> Postrider {
+        let library = std::env::var_os("POSTRIDER_TEST_FAKETIME");
+        let library =
+            library.expect("POSTRIDER_TEST_FAKETIME is not set: run the tests by `make test`");
+        let mut command = run_with(settings);
+        command
+            .env("LD_PRELOAD", library)
+            .env("FAKETIME_TIMESTAMP_FILE", self.file())
+            .env("FAKETIME_NO_CACHE", "1")
+            // Time for the host to fall asleep in.
+            .env("FAILPOINTS", "relay::after_confirm=1*sleep(5000)");
+        Postrider::of(command)
+    }
+}
+
+/// To it no time has passed since it leased, and so its lease seems good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_wakes_publishes_nothing_by_a_lease_that_ran_out_while_it_slept() {
+    let outbox = TestOutbox::new().await;
+    let queue = Queue::declare().await;
+    let more = ["relay.lease=4s", "sinks.rabbit.timeout=3s", "relay.follow=false"];
+    let settings = [queue.settings(&outbox), more.map(str::to_owned).to_vec()].concat();
+    let clock = Clock::right();
+    let mut sleeper = clock.start(&settings);
+    sleeper.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    sleeper.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
+    // The first has just been confirmed, and the second is about to go.
+    outbox.insert([record("1", "k"), record("2", "k")]).await;
+    outbox.until_count(doc! { "leaseId": { "$exists": true } }, 2).await;
+    assert_eq!(queue.ids(1).await, ["1"]);
+
+    sleeper.signal(Signal::STOP);
+    let expired = doc! { "$expr": { "$lt": ["$leaseUntil", "$$NOW"] } };
+    outbox.until_count(expired, 2).await;
+    clock.set("-8s");
+    let thief = Thief::new(&outbox.collections);
+    thief.take_over("2").await;
+    sleeper.signal(Signal::CONT);
+
+    // It knows of the first one's confirm, and gives up the second.
+    let settled = |outcome| {
+        format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
+    };
+    sleeper.until_metric(&settled("done"), |done| done >= 1.0).await;
+    eventually("an end of its lane", || async {
+        let given_up = [settled("lost"), settled("released").replace("rabbit", "none")];
+        let counts = given_up.map(async |series| sleeper.metric(&series).await.unwrap_or(0.0));
+        join_all(counts).await.iter().sum::<f64>() >= 1.0
+    })
+    .await;
+    clock.set("+0");
+    outbox.insert([record("end", "other")]).await;
+    assert_eq!(queue.ids(1).await, ["end"], "nothing came before");
+    sleeper.stop().await;
+    queue.delete().await;
+    outbox.drop().await;
+}
