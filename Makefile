@@ -1,12 +1,13 @@
 # The commands a newcomer needs. What they do stands in scripts/.
 
-.PHONY: help demo test fuzz lint bench services services-stop
+.PHONY: help demo test model fuzz lint bench services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo           watch records go from MongoDB to RabbitMQ (DEMO=forever: until Ctrl-C)'
 	@echo 'make test           every test, against real servers (KEEP_SERVICES=1: leave them running)'
+	@echo 'make model          the protocols in every state, with larger bounds than in make test'
 	@echo 'make fuzz           random input to all that reads it, for FUZZ_MINUTES (5)'
 	@echo 'make lint           formatting, clippy, documentation, scripts'
 	@echo 'make bench          the benchmarks'
@@ -18,6 +19,9 @@ demo:
 
 test:
 	@scripts/test.sh
+
+model:
+	@scripts/model.sh
 
 fuzz:
 	@scripts/fuzz.sh
