@@ -12,3 +12,4 @@
 
 mod assignment;
 mod protocol;
+mod walk;

@@ -41,7 +41,10 @@ pub fn enabled(fleet: &Fleet, bounds: &Bounds, actions: &mut Vec<Action>) {
                 actions.push(Action::Start(at));
             }
         } else {
-            actions.extend([Action::Crash(at), Action::Read(at)]);
+            actions.push(Action::Read(at));
+            if bounds.ends {
+                actions.push(Action::Crash(at));
+            }
             if bounds.revival || instance.document != Document::Stale {
                 actions.push(Action::Beat(at));
             }
@@ -49,8 +52,8 @@ pub fn enabled(fleet: &Fleet, bounds: &Bounds, actions: &mut Vec<Action>) {
                 actions.push(Action::Unheard(at));
             }
             match instance.process {
-                Process::Runs => actions.push(Action::Drain(at)),
-                _ if owns_nothing(fleet, at) => actions.push(Action::Leave(at)),
+                Process::Runs if bounds.ends => actions.push(Action::Drain(at)),
+                Process::Drains if owns_nothing(fleet, at) => actions.push(Action::Leave(at)),
                 _ => {}
             }
             moves(instance, at, bounds, actions);

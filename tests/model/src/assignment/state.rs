@@ -20,6 +20,10 @@ pub struct Bounds {
     pub suspended: bool,
     /// Instances that were given up come back.
     pub revival: bool,
+    /// Processes crash and stop in good order. (One that is not heard for ever is as dead.)
+    pub ends: bool,
+    /// Each state is asked whether everything can still be shared: dear.
+    pub asks_shared: bool,
     pub without: Option<Without>,
 }
 

@@ -1,6 +1,6 @@
 //! The state space as `stateright` walks it.
 
-use stateright::{Checker, HasDiscoveries, Model, Path, Property};
+use stateright::{Model, Property};
 
 use super::action::{Action, after, enabled};
 use super::bounds::{Bounds, Clocks};
@@ -139,55 +139,4 @@ fn is_forsaken(state: &State) -> bool {
         })
     };
     state.primary.iter().any(|record| record.is_leased() && !known(record.lease))
-}
-
-/// What a walk through the whole state space came to.
-pub struct Walk {
-    pub states: usize,
-    pub transitions: usize,
-    pub depth: usize,
-    /// Broken promises, each with the shortest way to it.
-    pub broken: Vec<(&'static str, Path<State, Action>)>,
-    /// What was to happen sometimes, and never did.
-    pub never: Vec<&'static str>,
-}
-
-/// Walks through all states, or to the first broken promise.
-pub fn walk(bounds: Bounds, asks_finish: bool) -> Walk {
-    let key = Key { bounds, asks_finish };
-    let properties = key.properties();
-    let began = std::time::Instant::now();
-    let checker = key.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let discoveries = checker.discoveries();
-    let mut broken = Vec::new();
-    let mut never = Vec::new();
-    for property in properties {
-        let discovery = discoveries.get(property.name);
-        match (property.expectation.discovery_is_failure(), discovery) {
-            (true, Some(path)) => broken.push((property.name, path.clone())),
-            (false, None) => never.push(property.name),
-            _ => {}
-        }
-    }
-    let walk = Walk {
-        states: checker.unique_state_count(),
-        transitions: checker.state_count(),
-        depth: checker.max_depth(),
-        broken,
-        never,
-    };
-    println!(
-        "{} states, {} steps, depth {}, {:.1?}",
-        walk.states,
-        walk.transitions,
-        walk.depth,
-        began.elapsed()
-    );
-    for (promise, path) in &walk.broken {
-        println!("BROKEN: {promise}");
-        for action in path.clone().into_actions() {
-            println!("    {action:?}");
-        }
-    }
-    walk
 }

@@ -1,21 +1,20 @@
 //! Each guard taken out in turn: the promise that breaks, by the shortest way.
 
 use super::bounds::{Bounds, Clocks, Without};
-use super::check::{
-    BLOCK, FENCE, FINAL, FINISH, FORSAKEN, LATE, LEASE, LOSS, ORDER, PHANTOM, walk,
-};
+use super::check::{BLOCK, FENCE, FINAL, FINISH, FORSAKEN, Key, LATE, LEASE, LOSS, ORDER, PHANTOM};
+use crate::walk::walk;
 
 /// Without the guard this promise breaks. With it nothing does: `whole`.
 fn breaks(without: Without, promise: &str, bounds: Bounds) {
     let asks_finish = promise == FINISH;
-    let walk = walk(Bounds { without: Some(without), ..bounds }, asks_finish);
-    let broken: Vec<&str> = walk.broken.iter().map(|(promise, _)| *promise).collect();
-    assert!(broken.contains(&promise), "without {without:?}: {broken:?}");
+    let walk = walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish });
+    assert!(walk.broken.contains(&promise), "without {without:?}: {walk:?}");
 }
 
 /// Nothing breaks without it.
 fn breaks_nothing(without: Without, bounds: Bounds) {
-    let walk = walk(Bounds { without: Some(without), ..bounds }, false);
+    let walk =
+        walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish: false });
     assert!(walk.broken.is_empty(), "without {without:?}");
 }
 
