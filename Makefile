@@ -1,6 +1,6 @@
 # The commands a newcomer needs. What they do stands in scripts/.
 
-.PHONY: help demo test chaos fuzz lint bench services services-stop
+.PHONY: help demo test chaos model fuzz lint bench services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
@@ -8,6 +8,7 @@ help:
 	@echo 'make demo           watch records go from MongoDB to RabbitMQ (DEMO=forever: until Ctrl-C)'
 	@echo 'make test           every test, against real servers (KEEP_SERVICES=1: leave them running)'
 	@echo 'make chaos          a fleet through kills, pauses, cuts, rollbacks…: SEEDS (10) histories, or SEED again'
+	@echo 'make model          the protocols in every state, with larger bounds than in make test'
 	@echo 'make fuzz           random input to all that reads it, for FUZZ_MINUTES (5)'
 	@echo 'make lint           formatting, clippy, documentation, scripts'
 	@echo 'make bench          the benchmarks'
@@ -22,6 +23,9 @@ test:
 
 chaos:
 	@scripts/chaos.sh
+
+model:
+	@scripts/model.sh
 
 fuzz:
 	@scripts/fuzz.sh

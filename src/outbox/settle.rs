@@ -153,13 +153,17 @@ impl Settlements {
     }
 
     /// Sorts what a first try has settled from what is lost.
+    ///
+    /// By what a majority has, as it has the first try since the second was acknowledged. A peer's
+    /// death may look like ours, where a failover has undone our lease and with it the charge; one
+    /// that the next failover undoes must let no follower go (guard 4).
     async fn read_back(&self, unclear: &[&Settlement]) -> Result<HashSet<RecordId>, StoreError> {
         let ids: Vec<Bson> = unclear.iter().map(|settlement| Bson::from(&settlement.id)).collect();
         let records = self.collections.records().clone_with_type::<Document>();
         let find = records
             .find(doc! { ID: { "$in": ids } })
             .projection(doc! { ID: 1, STATUS: 1, ATTEMPT: 1, LEASE_ID: 1, LAST_ERROR: 1 })
-            .read_concern(ReadConcern::local())
+            .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
         let found = within("read back settled records", limits::BATCH, reading).await?;

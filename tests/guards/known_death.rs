@@ -1,11 +1,13 @@
 //! Guard 4: no follower goes before its predecessor is known to be dead.
 
 use bson::{Document, doc};
-use postrider::outbox::settle::Outcome;
+use postrider::ids::LeaseId;
+use postrider::outbox::reason::DeadReason;
+use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::sink::Verdict;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::Peer;
+use crate::support::peer::{Peer, ids};
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
 use crate::support::spy::Spy;
@@ -66,6 +68,28 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
     peer.settle(lease, "a1", Outcome::Done).await;
     until_arrived(&sink, "a2").await;
     relay.stop().await;
+    outbox.drop().await;
+}
+
+/// What a failover may undo is no proof that a record is dead, whoever has written it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    outbox.insert([record("a1", "a")]).await;
+    let peer = Peer::new(&outbox.collections);
+    let lease = peer.take(&["a1"]).await;
+    let reason = DeadReason::Refused("by the peer".into());
+    let outcome = Outcome::Dead { reason, blocks: false };
+    peer.settle(lease, "a1", outcome.clone()).await;
+
+    let id = ids(&["a1"]).remove(0);
+    let ours = Settlement { id, lease: LeaseId::fresh(), attempt: 1, outcome };
+    Settlements::new(spy.collections.clone(), false).write(&[ours]).await.unwrap();
+
+    let finds = spy.commands("find");
+    assert_eq!(finds.len(), 1, "{finds:?}");
+    assert_eq!(finds[0].sent.get_document("readConcern").unwrap(), &doc! { "level": "majority" });
     outbox.drop().await;
 }
 

@@ -1,0 +1,127 @@
+//! Each guard taken out in turn: the promise that breaks, by the shortest way.
+
+use super::bounds::{Bounds, Clocks, Without};
+use super::check::{BLOCK, FENCE, FINAL, FINISH, FORSAKEN, Key, LATE, LEASE, LOSS, ORDER, PHANTOM};
+use crate::walk::walk;
+
+/// Without the guard this promise breaks. With it nothing does: `whole`.
+fn breaks(without: Without, promise: &str, bounds: Bounds) {
+    let asks_finish = promise == FINISH;
+    let walk = walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish });
+    assert!(walk.broken.contains(&promise), "without {without:?}: {walk:?}");
+}
+
+/// Nothing breaks without it.
+fn breaks_nothing(without: Without, bounds: Bounds) {
+    let walk =
+        walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish: false });
+    assert!(walk.broken.is_empty(), "without {without:?}");
+}
+
+fn one_attempt() -> Bounds {
+    Bounds { max_attempts: 1, ..Bounds::small() }
+}
+
+fn rollback() -> Bounds {
+    let quiet = Bounds { unknown: false, interrupt: false, lost_answers: false, ..one_attempt() };
+    Bounds { rollback: true, renew: false, ..quiet }
+}
+
+#[test]
+fn guard_1_all_is_read_as_of_one_moment() {
+    breaks(Without::OneMoment, ORDER, one_attempt());
+}
+
+#[test]
+fn guard_1_only_what_a_majority_has_is_read() {
+    breaks(Without::MajorityRead, PHANTOM, rollback());
+}
+
+#[test]
+fn guard_2_what_may_not_go_ends_the_run() {
+    breaks(Without::EverythingPending, ORDER, one_attempt());
+}
+
+#[test]
+fn guard_3_only_the_held_front_is_published() {
+    breaks(Without::HeldFront, ORDER, one_attempt());
+}
+
+#[test]
+fn guard_3_a_lost_record_ends_its_lane() {
+    breaks(Without::LostEndsLane, ORDER, Bounds::small());
+}
+
+#[test]
+fn guard_4_a_death_is_awaited() {
+    breaks(Without::DeathAwaited, ORDER, rollback());
+}
+
+#[test]
+fn guard_4_a_death_is_matched() {
+    breaks(Without::DeathMatched, ORDER, one_attempt());
+}
+
+#[test]
+fn guard_4_a_death_is_read_back_from_a_majority() {
+    breaks(Without::MajorityReadBack, ORDER, rollback());
+}
+
+#[test]
+fn blocked_keys_are_read() {
+    breaks(Without::BlocksRead, BLOCK, Bounds { block: true, ..one_attempt() });
+}
+
+#[test]
+fn hazard_3_the_lease_names_the_status() {
+    breaks(Without::StatusInLease, FINAL, one_attempt());
+}
+
+#[test]
+fn hazard_3_the_lease_names_the_expiry() {
+    breaks(Without::ExpiryInLease, LEASE, one_attempt());
+}
+
+#[test]
+fn hazard_4_a_repeated_lease_has_the_same_id() {
+    let bounds = Bounds { crash: false, clocks: Clocks::Renewed, ..Bounds::small() };
+    breaks(Without::SameLeaseId, FORSAKEN, bounds);
+}
+
+#[test]
+fn settling_names_the_lease() {
+    breaks(Without::LeaseInSettle, FENCE, one_attempt());
+}
+
+#[test]
+fn no_publish_starts_without_budget() {
+    let bounds = Bounds { clocks: Clocks::Orderly, ..Bounds::small() };
+    breaks(Without::Budget, LATE, bounds);
+}
+
+#[test]
+fn what_was_not_confirmed_is_not_done() {
+    breaks(Without::ConfirmForDone, LOSS, one_attempt());
+}
+
+#[test]
+fn what_a_crash_has_left_leased_is_taken_again() {
+    breaks(Without::ExpiredTaken, FINISH, one_attempt());
+}
+
+#[test]
+fn the_budget_is_no_guard_of_the_order() {
+    breaks_nothing(Without::Budget, one_attempt());
+}
+
+#[test]
+fn one_message_of_a_key_is_unconfirmed_at_a_time() {
+    breaks(Without::PredecessorsConfirm, ORDER, Bounds::small());
+}
+
+#[test]
+fn that_a_requeue_clears_the_lease_is_no_guard() {
+    let bounds = Bounds { unknown: false, interrupt: false, renew: false, ..one_attempt() };
+    let bounds = Bounds { operator: true, lost_answers: false, ..bounds };
+    breaks_nothing(Without::LeaseCleared, bounds);
+}
