@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider::outbox::snapshot::Room;
 use postrider::relay::hands::HoldReason;
 use postrider::relay::look::{Look, Target};
+use postrider::relay::wake::Hint;
 use postrider::sink::{Message, Verdict};
 use support::outbox::{TestOutbox, eventually, record};
 use support::relay::{settings, start};
@@ -210,8 +211,9 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     let records = outbox.records();
     // Without its index no further read succeeds.
     spy.after(is_of_a, || async move { records.drop_indexes().await.unwrap() });
-    let targets = ["a", "b"]
-        .map(|key| Target::Key { partition: postrider::partition::of_key(key), key: key.into() });
+    let targets = ["a", "b"].map(|key| {
+        Target::At(Hint::Key { partition: postrider::partition::of_key(key), key: key.into() })
+    });
     let room = Room { records: 500, bytes: 16 << 20 };
     let owned: Vec<u8> = (0..=255).collect();
 

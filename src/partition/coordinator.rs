@@ -26,7 +26,7 @@ use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
-use crate::store::StoreError;
+use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
 /// How often everybody looks, so that what was let go stands still for no longer.
@@ -87,6 +87,8 @@ pub struct Coordinator<F> {
     leaving: BTreeSet<u8>,
     next_plan: Instant,
     waits: Waits,
+    /// Whether the latest look has claimed something.
+    claimed: bool,
     reachable: bool,
 }
 
@@ -113,6 +115,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             leaving: BTreeSet::new(),
             next_plan: Instant::now(),
             waits: Waits::default(),
+            claimed: false,
             reachable: true,
         }
     }
@@ -156,9 +159,14 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 pause
             }
             Err(error) => {
-                // The heartbeat meets the same trouble, and reports it.
                 if std::mem::replace(&mut self.reachable, false) {
-                    debug!(error = chain(&error), "the fleet can't be looked at");
+                    let passes = error.meaning() == Meaning::Transient;
+                    let error = chain(&error);
+                    match passes {
+                        // The heartbeat meets the same trouble, and reports it.
+                        true => debug!(error, "the fleet can't be looked at"),
+                        false => warn!(error, "partitions can't be claimed or let go"),
+                    }
                 }
                 self.metrics.forget();
                 LOOK
@@ -224,9 +232,10 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.fleet.assign(&claims, &view, Some(me)).await?;
         let done_with = self.done_with();
         self.fleet.assign(&done_with, &view, None).await?;
-        Ok(match lacking || !self.leaving.is_empty() {
-            // What was claimed is not ours before it is read.
-            _ if !claims.is_empty() => Duration::ZERO,
+        let claimed_before = std::mem::replace(&mut self.claimed, !claims.is_empty());
+        Ok(match self.claimed || lacking || !self.leaving.is_empty() {
+            // What was claimed is not ours before it is read. (Claims in vain are no haste.)
+            _ if self.claimed && !claimed_before => Duration::ZERO,
             true => BUSY_LOOK,
             false => LOOK,
         })

@@ -228,8 +228,12 @@ impl Fleet {
         let name = self.collections.name(names::ASSIGNMENTS);
         let database = self.collections.database();
         let action = "assign partitions";
-        update(database, &name, action, statements.collect(), Certainty::Majority).await?;
-        Ok(())
+        let written =
+            update(database, &name, action, statements.collect(), Certainty::Majority).await?;
+        match written.failed.iter().find(|(_, code)| *code != DUPLICATE_KEY) {
+            Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
+            None => Ok(()),
+        }
     }
 
     /// Removes the documents of instances whose heartbeats are stale.
@@ -329,6 +333,9 @@ impl Fleet {
         self.collections.database().collection_with_options(&self.collections.name(base), options)
     }
 }
+
+/// Another one has made the document first.
+const DUPLICATE_KEY: i32 = 11_000;
 
 /// Documents in one answer: more than there are, so that one command reads all.
 const WHOLE: u32 = 10_000;

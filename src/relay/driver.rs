@@ -549,7 +549,7 @@ impl<S: Sink> Driver<S> {
             // What waited behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());
-                self.targets.push_back(Target::Key { partition, key });
+                self.targets.push_back(Target::At(Hint::Key { partition, key }));
             }
         }
     }
@@ -570,7 +570,7 @@ impl<S: Sink> Driver<S> {
             let share = self.share.borrow();
             let is_ours = |hint: &Hint| share.partitions.contains(&hint.partition());
             let ours = hints.into_iter().filter(is_ours);
-            ours.map(Target::from).filter(|target| !self.is_in_hand(target)).collect()
+            ours.map(Target::At).filter(|target| !self.is_in_hand(target)).collect()
         };
         if self.targets.len() + targets.len() <= TARGETS && self.has_room() {
             self.targets.extend(targets);
@@ -586,10 +586,10 @@ impl<S: Sink> Driver<S> {
     /// Whether its key is in hand: the look that follows the end of its lane shows the rest.
     fn is_in_hand(&self, target: &Target) -> bool {
         match target {
-            Target::Key { key, .. } => {
+            Target::At(Hint::Key { key, .. }) => {
                 self.shared.hands.busy(&LaneKey::Keyed(key.clone())).is_some()
             }
-            Target::Record { .. } | Target::Refill(_) => false,
+            Target::At(Hint::Record { .. }) | Target::Refill(_) => false,
         }
     }
 

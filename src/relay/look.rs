@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use bson::Bson;
 
-use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
@@ -32,39 +31,18 @@ pub enum Look {
 /// One lane to look at.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A key that is said to have something pending.
-    Key {
-        /// Its partition.
-        partition: u8,
-        /// The key.
-        key: Arc<str>,
-    },
-    /// A record without a key that is said to be pending.
-    Record {
-        /// Its partition.
-        partition: u8,
-        /// Its `_id`.
-        id: RecordId,
-    },
+    /// Where something is said to be pending.
+    At(Hint),
     /// A lane in hand that runs short.
     Refill(Arc<Lane>),
-}
-
-impl From<Hint> for Target {
-    fn from(hint: Hint) -> Self {
-        match hint {
-            Hint::Key { partition, key } => Self::Key { partition, key },
-            Hint::Record { partition, id } => Self::Record { partition, id },
-        }
-    }
 }
 
 impl Target {
     /// What is to be read; `None` for a lane without a key, of which there is no more than it has.
     fn stretch(&self) -> Option<Stretch<'_>> {
         match self {
-            Self::Key { partition, key } => Some(Stretch::Lane(*partition, key)),
-            Self::Record { partition, id } => Some(Stretch::Record(*partition, id)),
+            Self::At(Hint::Key { partition, key }) => Some(Stretch::Lane(*partition, key)),
+            Self::At(Hint::Record { partition, id }) => Some(Stretch::Record(*partition, id)),
             Self::Refill(lane) => match &lane.key {
                 LaneKey::Keyed(key) => Some(Stretch::Lane(lane.partition, key)),
                 LaneKey::Single(_) => None,
@@ -75,7 +53,7 @@ impl Target {
     /// Where it lies.
     fn partition(&self) -> u8 {
         match self {
-            Self::Key { partition, .. } | Self::Record { partition, .. } => *partition,
+            Self::At(hint) => hint.partition(),
             Self::Refill(lane) => lane.partition,
         }
     }
@@ -87,7 +65,7 @@ impl Look {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),
-            Target::Key { .. } | Target::Record { .. } => None,
+            Target::At(_) => None,
         });
         lanes.collect()
     }
@@ -207,7 +185,7 @@ impl<S: Sink> Shared<S> {
                         continue;
                     };
                     let (lane, cap, had) = match &target {
-                        Target::Key { .. } | Target::Record { .. } => (None, Settings::LANE, 0),
+                        Target::At(_) => (None, Settings::LANE, 0),
                         Target::Refill(lane) => (Some(lane), self.share(), lane.had_count()),
                     };
                     let room = Room { records: had + cap + 1, bytes: room.bytes };
@@ -232,7 +210,7 @@ impl<S: Sink> Shared<S> {
     /// Its partition is not ours (any more): nothing is read.
     fn turn_down(&self, target: Target, seen: &mut Seen) {
         match target {
-            Target::Key { .. } | Target::Record { .. } => {}
+            Target::At(_) => {}
             Target::Refill(lane) => {
                 seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
             }

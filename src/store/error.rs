@@ -35,6 +35,16 @@ pub enum StoreError {
         /// What was wrong with the answer.
         detail: String,
     },
+    /// The server takes none of what was written, and will go on so.
+    #[error(
+        "failed to {action}: MongoDB refuses the document (code {code}); is there a validator that is not ours?"
+    )]
+    Refused {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// The server's code.
+        code: i32,
+    },
 }
 
 /// What a failure asks for (codes as in the server's `error_codes.yml`).
@@ -100,6 +110,7 @@ impl StoreError {
             },
             Self::TimedOut { .. } => Meaning::Transient,
             Self::Answer { .. } => Meaning::Transient,
+            Self::Refused { .. } => Meaning::Permanent,
         }
     }
 }

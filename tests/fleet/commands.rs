@@ -147,3 +147,27 @@ async fn a_newcomer_that_differs_says_why_it_takes_nothing() {
     queue.delete().await;
     outbox.drop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again() {
+    let outbox = TestOutbox::new().await;
+    let queue = Queue::declare().await;
+    let database = outbox.client.database(&outbox.database);
+    let validator = async |validator: bson::Document| {
+        let change = doc! { "collMod": "outbox_partition_assignments", "validator": validator };
+        database.run_command(change).await.unwrap();
+    };
+    validator(doc! { "theirs": { "$exists": true } }).await;
+    let postrider = Postrider::start(&queue.settings(&outbox));
+    postrider.until_logged("partitions can't be claimed or let go").await;
+    postrider.until_metric("postrider_partitions_owned", |owned| owned == 0.0).await;
+
+    validator(doc! {}).await;
+
+    postrider.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
+    let told = postrider.lines().iter().filter(|line| line["level"] == "WARN").count();
+    assert_eq!(told, 1, "{:?}", postrider.lines());
+    drop(postrider);
+    queue.delete().await;
+    outbox.drop().await;
+}

@@ -141,7 +141,7 @@ async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
     let sink = TestSink::default();
     let stage = Stage::new(&outbox.collections, sink.clone(), sleepy()).await;
     let partition = postrider::partition::of_key("k");
-    let target = Target::Record { partition, id: ids(&["second"]).remove(0) };
+    let target = Target::At(Hint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
     let room = Room { records: 500, bytes: 16 << 20 };
 

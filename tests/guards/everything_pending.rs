@@ -4,6 +4,7 @@ use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
 use postrider::outbox::snapshot::Room;
 use postrider::relay::look::{Look, Target};
+use postrider::relay::wake::Hint;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::peer::Peer;
@@ -84,8 +85,9 @@ async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     peer.take(&["a1"]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
 
-    let targets = ["a", "b"]
-        .map(|key| Target::Key { partition: postrider::partition::of_key(key), key: key.into() });
+    let targets = ["a", "b"].map(|key| {
+        Target::At(Hint::Key { partition: postrider::partition::of_key(key), key: key.into() })
+    });
     let room = Room { records: 500, bytes: 16 << 20 };
     let look = Look::Targets(targets.to_vec());
     let owned: Vec<u8> = (0..=255).collect();
