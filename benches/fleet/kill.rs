@@ -20,6 +20,12 @@ const FLOW: u32 = 500;
 /// A steady record that took so long was held up by the kill.
 const LATE: Duration = Duration::from_secs(1);
 
+/// Seconds after the takeover in which all that waited for nothing else has gone.
+const CAUGHT_UP: f64 = 2.0;
+
+/// Seconds after a kill in which still arrives what the broker had been given.
+const MOMENT: f64 = 2.0;
+
 /// As the defaults have it; here to read the fleet, which judges by it who is stale.
 const STALE_AFTER: Duration = Duration::from_secs(12);
 
@@ -87,15 +93,15 @@ async fn steady(number: usize) {
     let first = sent.iter().filter(is_orphan).filter(after).map(|sent| arrived[&sent.id]).min();
     let late = |sent: &&Sent| arrived[&sent.id].duration_since(sent.at) > LATE;
     let of_others = sent.iter().filter(|sent| !is_orphan(sent)).filter(late).count();
-    let late: Vec<&Sent> = sent.iter().filter(is_orphan).filter(late).collect();
-    // All that waited but what the dead one had leased is gone by now.
-    let mut waited: Vec<f64> = late.iter().map(|sent| since(killed, arrived[&sent.id])).collect();
+    let late = sent.iter().filter(is_orphan).filter(late);
+    let mut waited: Vec<f64> = late.map(|sent| since(killed, arrived[&sent.id])).collect();
     waited.sort_by(f64::total_cmp);
-    let caught_up = support::at(&waited, 0.99);
+    let first = since(killed, first.unwrap());
+    // Their key was leased, by the dead.
+    let leased = waited.iter().filter(|at| **at > first + CAUGHT_UP).count();
     println!(
-        "kill     {number}, {FLOW}/s, {} partitions of the dead: first arrival after {:.1} s, 99 % of {} late ones after {caught_up:.1} s, the last after {:.1} s; late of other partitions {of_others}; arrived twice {}",
+        "kill     {number}, {FLOW}/s, {} partitions of the dead: first arrival after {first:.1} s; of {} late ones {leased} waited out a lease, the last until {:.1} s; late of other partitions {of_others}; arrived twice {}",
         orphans.len(),
-        since(killed, first.unwrap()),
         waited.len(),
         waited.last().unwrap(),
         arrivals.repeated(),
@@ -126,14 +132,19 @@ async fn backlog(number: usize) {
     let of_orphans = arrived.iter().filter(|(id, _)| orphans.contains(&partitions[*id]));
     let mut times: Vec<f64> = of_orphans.map(|(_, at)| since(killed, *at)).collect();
     times.sort_by(f64::total_cmp);
-    // What the broker had got before the kill arrives in a moment; then it is silent.
-    let silence =
-        times.windows(2).max_by(|one, other| (one[1] - one[0]).total_cmp(&(other[1] - other[0])));
-    let &[from, to] = silence.unwrap() else { unreachable!("windows of two") };
+    // What the broker had got before the kill arrives in a moment.
+    let (before, after): (Vec<f64>, Vec<f64>) = times.into_iter().partition(|at| *at < MOMENT);
+    let pairs = after.windows(2).map(|pair| (pair[0], pair[1]));
+    let silence = pairs.max_by(|one, other| (one.1 - one.0).total_cmp(&(other.1 - other.0)));
+    let (from, to) = silence.unwrap();
+    let leased = after.iter().filter(|at| **at >= to).count();
     println!(
-        "kill     {number}, a backlog of {records}, {} partitions of the dead: silent from {from:.1} s to {to:.1} s after the kill, the last after {:.1} s; arrived twice {}",
+        "kill     {number}, a backlog of {records}, {} partitions of the dead: last arrival before at {:.1} s, the first of the other at {:.1} s, of {}; its longest silence from {from:.1} to {to:.1} s, for {leased}, until {:.1} s; arrived twice {}",
         orphans.len(),
-        times.last().unwrap(),
+        before.last().unwrap(),
+        after[0],
+        after.len(),
+        after.last().unwrap(),
         arrivals.repeated(),
     );
     end(collections, queue, other).await;

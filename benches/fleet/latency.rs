@@ -183,15 +183,22 @@ fn count() -> usize {
     support::seconds_or(60) * 4
 }
 
-/// Inserts records one after the other; when each was sent and acknowledged.
-async fn trickle(collections: &Collections) -> Vec<(String, Instant, Instant)> {
+/// A record that was inserted.
+struct Inserted {
+    id: String,
+    sent: Instant,
+    acknowledged: Instant,
+}
+
+/// Inserts records one after the other.
+async fn trickle(collections: &Collections) -> Vec<Inserted> {
     let mut inserted = Vec::new();
     for n in 0..WARM_UP + count() {
         tokio::time::sleep(Duration::from_millis(rand::random_range(PAUSE))).await;
         let record = support::record(n, support::KEYS);
         let (id, sent) = (flow::id(&record), Instant::now());
         collections.records().insert_one(record).await.unwrap();
-        inserted.push((id, sent, Instant::now()));
+        inserted.push(Inserted { id, sent, acknowledged: Instant::now() });
     }
     inserted.split_off(WARM_UP)
 }
@@ -229,53 +236,33 @@ async fn in_process(follow: bool) {
         following.wait_for(|now| *now == Following::Up).await.unwrap();
     }
     let inserted = trickle(&outbox).await;
-    for (id, ..) in &inserted {
+    for Inserted { id, .. } in &inserted {
         while notes.at(id, Step::Confirmed).is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     let how = if follow { "with the change stream" } else { "by polling" };
     println!("latency  {how}, {} records on their own, in ms", inserted.len());
-    let of = |times: &dyn Fn(&(String, Instant, Instant)) -> Option<f64>| {
+    let of = |times: &dyn Fn(&Inserted) -> Option<f64>| {
         inserted.iter().filter_map(times).collect::<Vec<f64>>()
     };
-    tell(
-        "insert sent to confirm",
-        of(&|(id, sent, _)| Some(millis(*sent, notes.at(id, Step::Confirmed)?))),
-    );
-    tell(
-        "insert acknowledged to confirm",
-        of(&|(id, _, acknowledged)| Some(millis(*acknowledged, notes.at(id, Step::Confirmed)?))),
-    );
-    tell(
-        "  insert sent to acknowledged",
-        of(&|(_, sent, acknowledged)| Some(millis(*sent, *acknowledged))),
-    );
+    let from_sent = |step| of(&|it| Some(millis(it.sent, notes.at(&it.id, step)?)));
+    let from_ack = |step| of(&|it| Some(millis(it.acknowledged, notes.at(&it.id, step)?)));
+    let between = |from, to| of(&|it| Some(millis(notes.at(&it.id, from)?, notes.at(&it.id, to)?)));
+    tell("insert sent to confirm", from_sent(Step::Confirmed));
+    tell("insert acknowledged to confirm", from_ack(Step::Confirmed));
+    tell("  insert sent to acknowledged", of(&|it| Some(millis(it.sent, it.acknowledged))));
     if follow {
-        tell(
-            "  insert sent to event",
-            of(&|(id, sent, _)| Some(millis(*sent, notes.at(id, Step::Event)?))),
-        );
-        tell(
-            "  insert acknowledged to event",
-            of(&|(id, _, acknowledged)| Some(millis(*acknowledged, notes.at(id, Step::Event)?))),
-        );
+        tell("  insert sent to event", from_sent(Step::Event));
+        tell("  insert acknowledged to event", from_ack(Step::Event));
+        tell("  event to look", between(Step::Event, Step::Look));
+        tell("  look to lease sent", between(Step::Look, Step::Lease));
     } else {
-        tell(
-            "  insert sent to lease sent",
-            of(&|(id, sent, _)| Some(millis(*sent, notes.at(id, Step::Lease)?))),
-        );
+        tell("  insert sent to lease sent", from_sent(Step::Lease));
     }
-    let between = [
-        ("  event to look", Step::Event, Step::Look),
-        ("  look to lease sent", Step::Look, Step::Lease),
-        ("  lease", Step::Lease, Step::Leased),
-        ("  leased to publish", Step::Leased, Step::Publish),
-        ("  publish to confirm", Step::Publish, Step::Confirmed),
-    ];
-    for (what, from, to) in between.into_iter().skip(if follow { 0 } else { 2 }) {
-        tell(what, of(&|(id, ..)| Some(millis(notes.at(id, from)?, notes.at(id, to)?))));
-    }
+    tell("  lease", between(Step::Lease, Step::Leased));
+    tell("  leased to publish", between(Step::Leased, Step::Publish));
+    tell("  publish to confirm", between(Step::Publish, Step::Confirmed));
     stop.cancel();
     running.await.unwrap().unwrap();
     support::drop(outbox).await;
@@ -297,7 +284,7 @@ async fn daemon() {
     }
     let arrived = arrivals.first();
     println!("latency  the daemon, {} records on their own, in ms", inserted.len());
-    let took = inserted.iter().map(|(id, sent, _)| millis(*sent, arrived[id]));
+    let took = inserted.iter().map(|it| millis(it.sent, arrived[&it.id]));
     tell("insert sent to arrival", took.collect());
     support::drop(collections).await;
     queue.delete().await;
