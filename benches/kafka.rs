@@ -10,9 +10,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
-use lapin::types::FieldTable;
-use lapin::{Channel, Connection, ConnectionProperties};
 use postrider::outbox::collections::Collections;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -21,7 +18,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use support::daemon::{Daemon, Relayed};
-use support::{KEYS, KIND, cost, daemon};
+use support::queue::Queue;
+use support::{KEYS, KIND, cost, daemon, variable};
 
 /// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
 const WINDOW: usize = 1_000;
@@ -38,10 +36,6 @@ const WAITING: &str = "Waiting";
 const PARTITIONS: i32 = 12;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
-}
 
 fn brokers() -> String {
     variable("POSTRIDER_TEST_KAFKA_BROKERS")
@@ -180,47 +174,9 @@ async fn hot_key(count: usize) -> f64 {
     rate / ceiling
 }
 
-struct Queue {
-    name: String,
-    _connection: Connection,
-    channel: Channel,
-}
-
-impl Queue {
-    async fn declare() -> Self {
-        let uri = variable("POSTRIDER_TEST_AMQP_URI");
-        let connection = Connection::connect(&uri, ConnectionProperties::default()).await.unwrap();
-        let channel = connection.create_channel().await.unwrap();
-        let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
-        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        channel.queue_declare(name.as_str().into(), durable, FieldTable::default()).await.unwrap();
-        Self { name, _connection: connection, channel }
-    }
-
-    async fn messages(&self) -> usize {
-        let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let name = self.name.as_str().into();
-        let queue = self.channel.queue_declare(name, options, FieldTable::default()).await;
-        queue.unwrap().message_count() as usize
-    }
-
-    async fn delete(self) {
-        let options = QueueDeleteOptions::default();
-        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
-    }
-
-    fn settings(&self) -> Vec<String> {
-        vec![
-            "sinks.rabbit.kind=rabbitmq".into(),
-            format!("sinks.rabbit.uri={}", variable("POSTRIDER_TEST_AMQP_URI")),
-            format!("sinks.rabbit.routing_key={}", self.name),
-        ]
-    }
-}
-
 /// Half of the records to each broker, beside all of them to one.
 async fn both(count: usize) -> f64 {
-    let (topic, queue) = (Topic::make().await, Queue::declare().await);
+    let (topic, queue) = (Topic::make().await, Queue::declare("classic").await);
     let collections = support::outbox().await;
     support::fill(&collections, 0, count / 2, KEYS / 2).await;
     support::fill_with(&collections, "Invoice", 0, count / 2, KEYS / 2).await;
@@ -243,7 +199,7 @@ async fn both(count: usize) -> f64 {
     {
         let collections = support::outbox().await;
         support::fill(&collections, 0, count, KEYS).await;
-        let other = Queue::declare().await;
+        let other = Queue::declare("classic").await;
         let arrived = async || other.messages().await;
         let settled = async || !support::is_pending(&collections).await;
         let rate = daemon::drain(&collections, &other.settings(), count, arrived, settled).await;

@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
-};
+use lapin::BasicProperties;
+use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::partition::share::Share;
@@ -25,6 +23,7 @@ use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::Sink;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 use support::daemon::Relayed;
+use support::queue::{Queue, amqp_uri};
 use support::{cost, daemon};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -35,44 +34,7 @@ const WINDOW: usize = 1_000;
 /// Records of the hot key: some seconds, beside which the start is nothing.
 const HOT: usize = 10_000;
 
-fn amqp_uri() -> String {
-    let name = "POSTRIDER_TEST_AMQP_URI";
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
-}
-
-struct Queue {
-    name: String,
-    _connection: Connection,
-    channel: Channel,
-}
-
 impl Queue {
-    async fn declare(kind: &str) -> Self {
-        let connection =
-            Connection::connect(&amqp_uri(), ConnectionProperties::default()).await.unwrap();
-        let channel = connection.create_channel().await.unwrap();
-        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-        let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString(LongString::from(kind)));
-        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        channel.queue_declare(name.as_str().into(), durable, arguments).await.unwrap();
-        Self { name, _connection: connection, channel }
-    }
-
-    async fn delete(self) {
-        let options = QueueDeleteOptions::default();
-        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
-    }
-
-    /// How many messages wait in it.
-    async fn messages(&self) -> usize {
-        let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let name = self.name.as_str().into();
-        let queue = self.channel.queue_declare(name, options, FieldTable::default()).await;
-        queue.unwrap().message_count() as usize
-    }
-
     async fn publish(&self, n: usize) {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let mut headers = FieldTable::default();
@@ -148,14 +110,9 @@ impl Running {
 
 /// Sends a backlog to a queue by the daemon itself.
 async fn relay(collections: &Collections, queue: &Queue, count: usize) -> Relayed {
-    let settings = [
-        "sinks.rabbit.kind=rabbitmq".to_owned(),
-        format!("sinks.rabbit.uri={}", amqp_uri()),
-        format!("sinks.rabbit.routing_key={}", queue.name),
-    ];
     let arrived = async || queue.messages().await;
     let settled = async || !support::is_pending(collections).await;
-    daemon::drain(collections, &settings, count, arrived, settled).await
+    daemon::drain(collections, &queue.settings(), count, arrived, settled).await
 }
 
 async fn drain(kind: &str, count: usize) -> f64 {
@@ -212,9 +169,7 @@ async fn steady(seconds: usize) {
     for n in 0..seconds * 1_000 {
         ticks.tick().await;
         let record = support::record(n, support::KEYS);
-        let id = record.get("_id").unwrap().unwrap();
-        let id = postrider::ids::RecordId::from(bson::Bson::try_from(id).unwrap()).to_string();
-        inserted.insert(id, Instant::now());
+        inserted.insert(support::flow::id(&record), Instant::now());
         let records = collections.records();
         tasks.spawn(async move { records.insert_one(record).await.unwrap() });
     }
@@ -230,7 +185,7 @@ async fn steady(seconds: usize) {
         .map(|(id, at)| confirmed[id].duration_since(*at).as_secs_f64() * 1_000.0)
         .collect();
     took.sort_by(f64::total_cmp);
-    let at = |share: f64| took[(took.len() as f64 * share) as usize];
+    let at = |share| support::at(&took, share);
     println!(
         "steady 1k/s for {seconds} s  insert to confirm: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  cpu: own, with the producer {own} %  mongod {mongod} %",
         at(0.5),

@@ -1,14 +1,13 @@
 //! The daemon itself over a backlog.
 
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use postrider::outbox::collections::Collections;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::cost;
-
-/// Where the daemon serves its metrics.
-const OPS: u16 = 9474;
 
 /// What a daemon made of a backlog.
 pub struct Relayed {
@@ -37,49 +36,100 @@ pub async fn drain(
         daemon.pause().await;
     }
     let rate = count as f64 / started.elapsed().as_secs_f64();
-    let pid = daemon.0.id().to_string();
-    let cpu = cost::cpu_micros(&pid) as f64 / count as f64;
-    Relayed { rate, cpu, peak_mb: cost::peak_mb(&pid) }
+    let cpu = cost::cpu_micros(&daemon.pid()) as f64 / count as f64;
+    Relayed { rate, cpu, peak_mb: cost::peak_mb(&daemon.pid()) }
 }
 
 /// A running daemon; killed when dropped.
-pub struct Daemon(Child);
+pub struct Daemon {
+    process: Child,
+    /// Where it serves its metrics.
+    ops: u16,
+}
 
 impl Daemon {
     /// Starts it with its defaults and these settings.
     pub fn start(collections: &Collections, settings: &[String]) -> Self {
-        let mut daemon = Command::new(env!("CARGO_BIN_EXE_postrider"));
-        daemon.arg("run").env_clear().stdout(Stdio::null()).stderr(Stdio::null());
-        let outbox = [
-            format!("mongo.uri={}", super::mongodb_uri()),
-            format!("mongo.database={}", collections.database().name()),
-            format!("ops.listen=127.0.0.1:{OPS}"),
-        ];
-        for setting in outbox.iter().chain(settings) {
+        let ops = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut daemon = command(collections, &["run"]);
+        daemon.args(["--set", &format!("ops.listen=127.0.0.1:{ops}")]);
+        for setting in settings {
             daemon.args(["--set", setting]);
         }
-        Self(daemon.spawn().unwrap())
+        Self { process: daemon.spawn().unwrap(), ops }
+    }
+
+    pub fn pid(&self) -> String {
+        self.process.id().to_string()
     }
 
     /// The value of a series of its metrics, 0 where it is absent.
     pub async fn metric(&self, series: &str) -> f64 {
-        let page = reqwest::get(format!("http://127.0.0.1:{OPS}/metrics")).await;
+        let page = reqwest::get(format!("http://127.0.0.1:{}/metrics", self.ops)).await;
         let Ok(page) = page else { return 0.0 };
         let page = page.text().await.unwrap();
         let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 
+    /// Records that it has settled as delivered by this sink.
+    pub async fn done(&self, sink: &str) -> f64 {
+        let labels = format!("{{sink=\"{sink}\",outcome=\"done\"}}");
+        self.metric(&format!("postrider_records_settled_total{labels}")).await
+    }
+
     /// The servers should have better to do than to answer us.
     pub async fn pause(&mut self) {
-        assert!(self.0.try_wait().unwrap().is_none(), "the daemon has ended");
+        assert!(self.process.try_wait().unwrap().is_none(), "the daemon has ended");
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    /// SIGKILL: it has no time for anything.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+    }
+
+    /// SIGTERM, until it has ended in good order.
+    pub async fn stop(mut self) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        loop {
+            if let Some(ended) = self.process.try_wait().unwrap() {
+                assert!(ended.success(), "{ended}");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
     }
+}
+
+/// Waits until each of them has its equal share of the partitions.
+pub async fn until_divided(daemons: &mut [Daemon]) {
+    let count = daemons.len();
+    let fair = [256 / count, 256_usize.div_ceil(count)].map(|owned| owned as f64);
+    loop {
+        let mut owned = Vec::new();
+        for daemon in daemons.iter_mut() {
+            owned.push(daemon.metric("postrider_partitions_owned").await);
+            daemon.pause().await;
+        }
+        if owned.iter().sum::<f64>() == 256.0 && owned.iter().all(|owned| fair.contains(owned)) {
+            return;
+        }
+    }
+}
+
+/// The binary over this outbox, saying nothing.
+pub fn command(collections: &Collections, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.args(arguments).env_clear().stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["--set", &format!("mongo.uri={}", super::mongodb_uri())]);
+    command.args(["--set", &format!("mongo.database={}", collections.database().name())]);
+    command
 }

@@ -6,6 +6,8 @@
 
 pub mod cost;
 pub mod daemon;
+pub mod flow;
+pub mod queue;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,7 +30,12 @@ pub fn records() -> usize {
 
 /// How long a steady flow is measured; longer with `POSTRIDER_BENCH_SECONDS`.
 pub fn seconds() -> usize {
-    std::env::var("POSTRIDER_BENCH_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10)
+    seconds_or(10)
+}
+
+/// The same, where other than ten are usual.
+pub fn seconds_or(usual: usize) -> usize {
+    std::env::var("POSTRIDER_BENCH_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
 pub const KEYS: usize = 1_000;
@@ -58,7 +65,10 @@ pub fn settings() -> Settings {
 }
 
 pub fn mongodb_uri() -> String {
-    let name = "POSTRIDER_TEST_MONGODB_URI";
+    variable("POSTRIDER_TEST_MONGODB_URI")
+}
+
+pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
 }
 
@@ -180,5 +190,10 @@ pub async fn drop(collections: Collections) {
 
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    at(values, 0.5)
+}
+
+/// The value below which this share of sorted values lies.
+pub fn at(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }

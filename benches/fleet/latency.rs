@@ -1,0 +1,306 @@
+//! How soon a record goes that comes alone, and where its time is spent: the relay and its follower in this
+//! process, on a client that tells of each command.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document};
+use mongodb::Client;
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
+use mongodb::options::{ClientOptions, ReadConcern};
+use postrider::follow::{Follower, Following};
+use postrider::ids::{InstanceId, RecordId};
+use postrider::outbox::collections::Collections;
+use postrider::partition::share::Share;
+use postrider::relay::wake::Wake;
+use postrider::relay::{Relay, RelayParts};
+use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
+use postrider::sink::{Message, PublishError, Sink, SinkDown};
+use postrider::store::connect;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::support;
+use crate::support::daemon::{Daemon, until_divided};
+use crate::support::flow;
+use crate::support::queue::{Queue, amqp_uri};
+
+/// Records that are not counted: connections are opened, pages are warmed.
+const WARM_UP: usize = 40;
+
+/// Between two records, in milliseconds: about a quarter of a second.
+const PAUSE: std::ops::Range<u64> = 150..350;
+
+/// What happens to a record on its way, in order.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The change stream's answer has come.
+    Event,
+    /// The first read that follows was sent.
+    Look,
+    /// The lease was sent.
+    Lease,
+    /// It was answered.
+    Leased,
+    /// The sink was given the message.
+    Publish,
+    /// The broker has confirmed it.
+    Confirmed,
+}
+
+/// When what happened to each record.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Noted>>);
+
+#[derive(Default)]
+struct Noted {
+    steps: HashMap<String, [Option<Instant>; 6]>,
+    /// Leases under way, by the number of their command.
+    leases: HashMap<i32, Vec<String>>,
+    /// Of which an event told, and for which nothing was read yet.
+    told: Vec<String>,
+}
+
+impl Noted {
+    /// The first time counts.
+    fn note(&mut self, id: String, step: Step) {
+        self.steps.entry(id).or_default()[step as usize].get_or_insert_with(Instant::now);
+    }
+}
+
+impl Notes {
+    fn note(&self, id: String, step: Step) {
+        self.0.lock().unwrap().note(id, step);
+    }
+
+    fn at(&self, id: &str, step: Step) -> Option<Instant> {
+        self.0.lock().unwrap().steps.get(id)?[step as usize]
+    }
+
+    fn command(&self, event: CommandEvent) {
+        let mut noted = self.0.lock().unwrap();
+        match event {
+            CommandEvent::Started(event) => match event.command_name.as_str() {
+                "find" | "aggregate" => {
+                    for id in std::mem::take(&mut noted.told) {
+                        noted.note(id, Step::Look);
+                    }
+                }
+                "update" => {
+                    let ids = leased(&event.command);
+                    ids.iter().for_each(|id| noted.note(id.clone(), Step::Lease));
+                    noted.leases.insert(event.request_id, ids);
+                }
+                _ => {}
+            },
+            CommandEvent::Succeeded(event) if event.command_name == "getMore" => {
+                for id in told(&event.reply) {
+                    noted.note(id.clone(), Step::Event);
+                    noted.told.push(id);
+                }
+            }
+            CommandEvent::Succeeded(event) => {
+                for id in noted.leases.remove(&event.request_id).unwrap_or_default() {
+                    noted.note(id, Step::Leased);
+                }
+            }
+            CommandEvent::Failed(event) => panic!("{event:?}"),
+            _ => {}
+        }
+    }
+}
+
+/// The ids that an update leases.
+fn leased(command: &Document) -> Vec<String> {
+    let updates = command.get_array("updates").unwrap();
+    let ids = updates.iter().filter_map(|update| {
+        let update = update.as_document()?;
+        let set = update.get_array("u").ok()?.first()?.as_document()?.get_document("$set").ok()?;
+        set.contains_key("leaseOwner").then_some(())?;
+        update.get_document("q").ok()?.get_document("_id").ok()?.get_array("$in").ok()
+    });
+    ids.flatten().map(text).collect()
+}
+
+/// The ids of which a change stream tells.
+fn told(reply: &Document) -> Vec<String> {
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("nextBatch"));
+    let ids = batch.into_iter().flatten().filter_map(|event| {
+        event.as_document()?.get_document("fullDocument").ok()?.get("_id").map(text)
+    });
+    ids.collect()
+}
+
+fn text(id: &Bson) -> String {
+    RecordId::from(id.clone()).to_string()
+}
+
+/// A sink that notes when it is given a message, and when that was confirmed.
+struct Timed {
+    inner: RabbitMq,
+    notes: Notes,
+}
+
+impl Sink for Timed {
+    async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        let id = message.id.clone();
+        self.notes.note(id.clone(), Step::Publish);
+        self.inner.publish(message).await?;
+        self.notes.note(id, Step::Confirmed);
+        Ok(())
+    }
+    async fn probe(&self) -> Result<(), SinkDown> {
+        self.inner.probe().await
+    }
+    async fn lost(&self) -> SinkDown {
+        self.inner.lost().await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+async fn observed(notes: Notes) -> Client {
+    let mut options = ClientOptions::parse(support::mongodb_uri()).await.unwrap();
+    options.selection_criteria = Some(connect::primary());
+    options.read_concern = Some(ReadConcern::majority());
+    options.write_concern = Some(connect::majority());
+    options.command_event_handler = Some(EventHandler::callback(move |event| notes.command(event)));
+    Client::with_options(options).unwrap()
+}
+
+pub async fn measure() {
+    in_process(true).await;
+    in_process(false).await;
+    daemon().await;
+}
+
+/// How many are counted.
+fn count() -> usize {
+    support::seconds_or(60) * 4
+}
+
+/// A record that was inserted.
+struct Inserted {
+    id: String,
+    sent: Instant,
+    acknowledged: Instant,
+}
+
+/// Inserts records one after the other.
+async fn trickle(collections: &Collections) -> Vec<Inserted> {
+    let mut inserted = Vec::new();
+    for n in 0..WARM_UP + count() {
+        tokio::time::sleep(Duration::from_millis(rand::random_range(PAUSE))).await;
+        let record = support::record(n, support::KEYS);
+        let (id, sent) = (flow::id(&record), Instant::now());
+        collections.records().insert_one(record).await.unwrap();
+        inserted.push(Inserted { id, sent, acknowledged: Instant::now() });
+    }
+    inserted.split_off(WARM_UP)
+}
+
+async fn in_process(follow: bool) {
+    let outbox = support::outbox().await;
+    let notes = Notes::default();
+    let client = observed(notes.clone()).await;
+    let collections = Collections::new(client, outbox.database().name(), "");
+    let queue = Queue::declare("classic").await;
+    let rules = SinkRules {
+        destination: Template::parse("").unwrap(),
+        key: Some(Template::parse(&queue.name).unwrap()),
+        allow: vec![Glob::new("*")],
+        source: None,
+    };
+    let inner = RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap();
+    let (stop, wake) = (CancellationToken::new(), Wake::default());
+    let (_owner, share) = watch::channel(Share::of(0..=255));
+    let parts = RelayParts {
+        settings: support::settings(),
+        collections: collections.clone(),
+        instance: InstanceId::fresh(),
+        router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
+        sinks: BTreeMap::from([("rabbit".to_owned(), Timed { inner, notes: notes.clone() })]),
+        share,
+        wake: wake.clone(),
+        delete_done: false,
+    };
+    let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
+    if follow {
+        let follower = Follower::new(collections, wake);
+        let mut following = follower.following();
+        tokio::spawn(follower.run(stop.clone()));
+        following.wait_for(|now| *now == Following::Up).await.unwrap();
+    }
+    let inserted = trickle(&outbox).await;
+    for Inserted { id, .. } in &inserted {
+        while notes.at(id, Step::Confirmed).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let how = if follow { "with the change stream" } else { "by polling" };
+    println!("latency  {how}, {} records on their own, in ms", inserted.len());
+    let of = |times: &dyn Fn(&Inserted) -> Option<f64>| {
+        inserted.iter().filter_map(times).collect::<Vec<f64>>()
+    };
+    let from_sent = |step| of(&|it| Some(millis(it.sent, notes.at(&it.id, step)?)));
+    let from_ack = |step| of(&|it| Some(millis(it.acknowledged, notes.at(&it.id, step)?)));
+    let between = |from, to| of(&|it| Some(millis(notes.at(&it.id, from)?, notes.at(&it.id, to)?)));
+    tell("insert sent to confirm", from_sent(Step::Confirmed));
+    tell("insert acknowledged to confirm", from_ack(Step::Confirmed));
+    tell("  insert sent to acknowledged", of(&|it| Some(millis(it.sent, it.acknowledged))));
+    if follow {
+        tell("  insert sent to event", from_sent(Step::Event));
+        tell("  insert acknowledged to event", from_ack(Step::Event));
+        tell("  event to look", between(Step::Event, Step::Look));
+        tell("  look to lease sent", between(Step::Look, Step::Lease));
+    } else {
+        tell("  insert sent to lease sent", from_sent(Step::Lease));
+    }
+    tell("  lease", between(Step::Lease, Step::Leased));
+    tell("  leased to publish", between(Step::Leased, Step::Publish));
+    tell("  publish to confirm", between(Step::Publish, Step::Confirmed));
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    support::drop(outbox).await;
+    queue.delete().await;
+}
+
+/// The same records by the daemon itself, to a consumer.
+async fn daemon() {
+    let (collections, queue) = (support::outbox().await, Queue::declare("classic").await);
+    let arrivals = queue.arrivals().await;
+    let mut daemons = [Daemon::start(&collections, &queue.settings())];
+    until_divided(&mut daemons).await;
+    while daemons[0].metric("postrider_follow_up").await == 0.0 {
+        daemons[0].pause().await;
+    }
+    let inserted = trickle(&collections).await;
+    while arrivals.count() < WARM_UP + inserted.len() {
+        daemons[0].pause().await;
+    }
+    let arrived = arrivals.first();
+    println!("latency  the daemon, {} records on their own, in ms", inserted.len());
+    let took = inserted.iter().map(|it| millis(it.sent, arrived[&it.id]));
+    tell("insert sent to arrival", took.collect());
+    support::drop(collections).await;
+    queue.delete().await;
+}
+
+/// Negative where the other order was the real one.
+fn millis(from: Instant, to: Instant) -> f64 {
+    let ahead = to.saturating_duration_since(from).as_secs_f64();
+    (ahead - from.saturating_duration_since(to).as_secs_f64()) * 1_000.0
+}
+
+fn tell(what: &str, mut times: Vec<f64>) {
+    times.sort_by(f64::total_cmp);
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|share| support::at(&times, share));
+    println!(
+        "  {what:<32} p50 {p50:>7.2}  p90 {p90:>7.2}  p99 {p99:>7.2}  max {max:>7.2}  mean {mean:>7.2}"
+    );
+}

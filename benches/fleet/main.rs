@@ -1,0 +1,35 @@
+//! Many daemons, and one that is idle: how soon a record goes, what instances bring, what their coming, leaving
+//! and dying costs, and what they cost when there is nothing to do.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
+mod gap;
+mod idle;
+mod kill;
+mod latency;
+mod scale;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// `cargo bench --bench fleet -- latency idle` measures those parts alone.
+fn main() {
+    // What the relay has to say: nothing, if all is well.
+    postrider::telemetry::init(Some(false), "warn").unwrap();
+    let asked: Vec<String> = std::env::args().collect();
+    let parts = ["latency", "scale", "gap", "kill", "idle"];
+    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        for part in parts {
+            if any && !asked.iter().any(|asked| asked == part) {
+                continue;
+            }
+            match part {
+                "latency" => latency::measure().await,
+                "scale" => scale::measure().await,
+                "gap" => gap::measure().await,
+                "kill" => kill::measure().await,
+                _ => idle::measure().await,
+            }
+        }
+    });
+}

@@ -1,0 +1,127 @@
+//! A queue of the benchmark's own on RabbitMQ, and what arrives there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicConsumeOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::task::JoinHandle;
+
+pub fn amqp_uri() -> String {
+    super::variable("POSTRIDER_TEST_AMQP_URI")
+}
+
+pub struct Queue {
+    pub name: String,
+    pub channel: Channel,
+    connection: Connection,
+}
+
+impl Queue {
+    /// A durable queue of this kind, `classic` or `quorum`, and a channel that has its publishes confirmed.
+    pub async fn declare(kind: &str) -> Self {
+        let properties = ConnectionProperties::default();
+        let connection = Connection::connect(&amqp_uri(), properties).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(LongString::from(kind)));
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare(name.as_str().into(), durable, arguments).await.unwrap();
+        Self { name, channel, connection }
+    }
+
+    pub async fn delete(self) {
+        let options = QueueDeleteOptions::default();
+        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
+    }
+
+    /// How many messages wait in it.
+    pub async fn messages(&self) -> usize {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let name = self.name.as_str().into();
+        let queue = self.channel.queue_declare(name, options, FieldTable::default()).await;
+        queue.unwrap().message_count() as usize
+    }
+
+    /// Settings of a daemon that sends everything here.
+    pub fn settings(&self) -> Vec<String> {
+        vec![
+            "sinks.rabbit.kind=rabbitmq".into(),
+            format!("sinks.rabbit.uri={}", amqp_uri()),
+            format!("sinks.rabbit.routing_key={}", self.name),
+        ]
+    }
+
+    /// Consumes from now on.
+    pub async fn arrivals(&self) -> Arrivals {
+        let channel = self.connection.create_channel().await.unwrap();
+        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        let (queue, tag) = (self.name.as_str().into(), "bench".into());
+        let consuming = channel.basic_consume(queue, tag, options, FieldTable::default());
+        let mut messages = consuming.await.unwrap();
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let noted = seen.clone();
+        let task = tokio::spawn(async move {
+            // Open as long as it is consumed on.
+            let _channel = channel;
+            while let Some(message) = messages.next().await {
+                let message = message.unwrap();
+                let id = message.properties.message_id().as_ref().unwrap().to_string();
+                noted.lock().unwrap().note(id);
+            }
+        });
+        Arrivals { seen, task }
+    }
+}
+
+/// What has arrived.
+pub struct Arrivals {
+    seen: Arc<Mutex<Seen>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    first: HashMap<String, Instant>,
+    repeated: usize,
+}
+
+impl Seen {
+    fn note(&mut self, id: String) {
+        use std::collections::hash_map::Entry;
+        match self.first.entry(id) {
+            Entry::Occupied(_) => self.repeated += 1,
+            Entry::Vacant(new) => _ = new.insert(Instant::now()),
+        }
+    }
+}
+
+impl Arrivals {
+    /// Different messages so far.
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().first.len()
+    }
+
+    /// Arrivals of what had arrived before.
+    pub fn repeated(&self) -> usize {
+        self.seen.lock().unwrap().repeated
+    }
+
+    /// When each message arrived first.
+    pub fn first(&self) -> HashMap<String, Instant> {
+        self.seen.lock().unwrap().first.clone()
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
