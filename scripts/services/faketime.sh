@@ -11,6 +11,14 @@ faketime_library() {
 
 faketime_packages() { [[ -n $(faketime_library) ]] || have dpkg-deb || echo libfaketime; }
 
+# By the machine's package lists, else by fresh ones of our own: a bare machine has none.
+faketime_fetch() {
+  local own=(-o "Dir::State::lists=$1/lists" -o "Dir::Cache=$1/cache")
+  env --chdir="$1" apt-get download libfaketime && return
+  mkdir -p "$1/lists/partial" "$1/cache/archives/partial"
+  apt-get "${own[@]}" update && env --chdir="$1" apt-get "${own[@]}" download libfaketime
+}
+
 faketime_install() {
   [[ -z $(faketime_library) ]] || return 0
   local start part=$faketime_dir.part
@@ -18,10 +26,10 @@ faketime_install() {
   have dpkg-deb || die faketime "no libfaketimeMT.so.1 below /usr/lib; install the package libfaketime"
   say faketime "fetching libfaketime…"
   rm -rf "$part" && mkdir -p "$part"
-  quietly faketime "$logs/install-faketime.log" env --chdir="$part" apt-get download libfaketime ||
-    die faketime "the package libfaketime could not be fetched; install it, or run: apt-get update"
+  quietly faketime "$logs/install-faketime.log" faketime_fetch "$part" ||
+    die faketime "the package libfaketime could not be fetched; install it"
   dpkg-deb -x "$part"/libfaketime_*.deb "$part"
-  rm -rf "$faketime_dir" && mv "$part" "$faketime_dir"
+  rm -rf "$faketime_dir" "$part/lists" "$part/cache" && mv "$part" "$faketime_dir"
   say faketime "installed in $(since "$start")"
 }
 
