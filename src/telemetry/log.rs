@@ -63,7 +63,9 @@ pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
         true => layer.json().flatten_event(true).boxed(),
         false => layer.with_target(false).boxed(),
     };
-    // Apart from the level: a filter of the operator's could name a module more closely.
-    let layer = layer.with_filter(filter.and(filter_fn(is_fit_to_print)));
-    tracing_subscriber::registry().with(layer).try_init().map_err(|error| error.to_string())
+    // Apart from the level: a filter of the operator's could name a module more closely. Both for
+    // all and not for the layer: those lost lines while librdkafka's threads logged beside ours.
+    let subscriber = tracing_subscriber::registry().with(layer);
+    let subscriber = subscriber.with(filter_fn(is_fit_to_print)).with(filter);
+    subscriber.try_init().map_err(|error| error.to_string())
 }
