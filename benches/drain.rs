@@ -95,7 +95,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     let note = move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    let sink = support::Noting { inner: Discard, note };
+    let sink = support::Noting { inner: Discard, given: |_: &str| {}, note };
     let parts = RelayParts {
         settings: support::settings(),
         collections: collections.clone(),

@@ -159,7 +159,7 @@ async fn steady(seconds: usize) {
     let note = move |id| {
         noted.lock().unwrap().insert(id, Instant::now());
     };
-    let sink = support::Noting { inner: sink(), note };
+    let sink = support::Noting { inner: sink(), given: |_: &str| {}, note };
     let running = start(&collections, &queue.name, sink);
     let mut inserted = HashMap::new();
     let mut tasks = tokio::task::JoinSet::new();

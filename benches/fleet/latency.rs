@@ -18,7 +18,6 @@ use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
-use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use postrider::store::connect;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -138,31 +137,6 @@ fn text(id: &Bson) -> String {
     RecordId::from(id.clone()).to_string()
 }
 
-/// A sink that notes when it is given a message, and when that was confirmed.
-struct Timed {
-    inner: RabbitMq,
-    notes: Notes,
-}
-
-impl Sink for Timed {
-    async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let id = message.id.clone();
-        self.notes.note(id.clone(), Step::Publish);
-        self.inner.publish(message).await?;
-        self.notes.note(id, Step::Confirmed);
-        Ok(())
-    }
-    async fn probe(&self) -> Result<(), SinkDown> {
-        self.inner.probe().await
-    }
-    async fn lost(&self) -> SinkDown {
-        self.inner.lost().await
-    }
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-}
-
 async fn observed(notes: Notes) -> Client {
     let mut options = ClientOptions::parse(support::mongodb_uri()).await.unwrap();
     options.selection_criteria = Some(connect::primary());
@@ -216,6 +190,12 @@ async fn in_process(follow: bool) {
         source: None,
     };
     let inner = RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap();
+    let (to_give, to_confirm) = (notes.clone(), notes.clone());
+    let sink = support::Noting {
+        inner,
+        given: move |id: &str| to_give.note(id.to_owned(), Step::Publish),
+        note: move |id| to_confirm.note(id, Step::Confirmed),
+    };
     let (stop, wake) = (CancellationToken::new(), Wake::default());
     let (_owner, share) = watch::channel(Share::of(0..=255));
     let parts = RelayParts {
@@ -223,7 +203,7 @@ async fn in_process(follow: bool) {
         collections: collections.clone(),
         instance: InstanceId::fresh(),
         router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
-        sinks: BTreeMap::from([("rabbit".to_owned(), Timed { inner, notes: notes.clone() })]),
+        sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
         share,
         wake: wake.clone(),
         delete_done: false,

@@ -130,15 +130,22 @@ fn payload(n: usize) -> String {
     format!("{n:0>400}")
 }
 
-/// A sink that tells of each message, by its id, that it was confirmed.
-pub struct Noting<S, F> {
+/// A sink that tells of each message, by its id, that it was given, and that it was confirmed.
+pub struct Noting<S, G, F> {
     pub inner: S,
+    pub given: G,
     pub note: F,
 }
 
-impl<S: Sink, F: Fn(String) + Send + Sync + 'static> Sink for Noting<S, F> {
+impl<S, G, F> Sink for Noting<S, G, F>
+where
+    S: Sink,
+    G: Fn(&str) + Send + Sync + 'static,
+    F: Fn(String) + Send + Sync + 'static,
+{
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let id = message.id.clone();
+        (self.given)(&id);
         self.inner.publish(message).await?;
         (self.note)(id);
         Ok(())

@@ -1,7 +1,6 @@
 //! `postrider instances`, `partitions` and `relay pause|resume`.
 
 use anyhow::Context;
-use bson::{Bson, Document};
 use clap::{Args, Subcommand};
 
 use crate::cli::output::{self, Format};
@@ -38,11 +37,11 @@ pub(super) fn run(given: &Given, asked: Asked) -> Result<(), Failure> {
         match asked {
             Asked::Instances(shown) => {
                 let found = fleet.instances().await.context("the instances cannot be read")?;
-                list(&found, &INSTANCE, shown.output)
+                output::documents(&found, &INSTANCE, shown.output)
             }
             Asked::Partitions(shown) => {
                 let found = fleet.partitions().await.context("the partitions cannot be read")?;
-                list(&found, &PARTITION, shown.output)
+                output::documents(&found, &PARTITION, shown.output)
             }
             Asked::Relay(switch) => {
                 let paused = matches!(switch, Switch::Pause);
@@ -68,19 +67,3 @@ const INSTANCE: [&str; 8] = [
 ];
 
 const PARTITION: [&str; 5] = ["_id", "instanceId", "hostname", "epoch", "updatedAt"];
-
-fn list(found: &[Document], fields: &[&str], format: Format) -> Result<(), Failure> {
-    match format {
-        Format::Json => output::json(&found.iter().map(output::record).collect()),
-        Format::Table => {
-            let row = |document: &Document| {
-                let value = |field: &&str| document.get(*field).filter(|it| **it != Bson::Null);
-                fields.iter().map(|field| output::cell(value(field))).collect()
-            };
-            let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-            let heading: Vec<&str> =
-                fields.iter().map(|field| if *field == "_id" { "id" } else { *field }).collect();
-            output::table(&heading, &rows)
-        }
-    }
-}

@@ -68,6 +68,26 @@ pub(super) fn figures(figures: &Value, format: Format) -> Result<(), Failure> {
     }
 }
 
+/// Prints documents: of a table these fields, in JSON all.
+pub(super) fn documents(
+    found: &[Document],
+    fields: &[&str],
+    format: Format,
+) -> Result<(), Failure> {
+    match format {
+        Format::Json => json(&found.iter().map(record).collect()),
+        Format::Table => {
+            let row = |document: &Document| {
+                fields.iter().map(|field| cell(document.get(*field))).collect()
+            };
+            let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+            let heading: Vec<&str> =
+                fields.iter().map(|field| if *field == "_id" { "id" } else { *field }).collect();
+            table(&heading, &rows)
+        }
+    }
+}
+
 /// A record as JSON: the field names of the contract, `_id` as `id`.
 pub(super) fn record(document: &Document) -> Value {
     let fields = document.iter().map(|(name, value)| {

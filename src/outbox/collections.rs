@@ -1,5 +1,6 @@
 //! Where the outbox lives: one database, fixed names behind a prefix.
 
+use bson::Document;
 use bson::raw::RawDocumentBuf;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::{Client, Collection, Database};
@@ -63,11 +64,16 @@ impl Collections {
 
     /// `outbox_records`, undecoded: one broken record must not fail its neighbours.
     pub fn records(&self) -> Collection<RawDocumentBuf> {
+        self.collection(names::RECORDS).clone_with_type()
+    }
+
+    /// Any of them: what a majority has is read, and a majority acknowledges what is written.
+    pub fn collection(&self, base: &str) -> Collection<Document> {
         let options = CollectionOptions::builder()
             .selection_criteria(primary())
             .read_concern(ReadConcern::majority())
             .write_concern(majority())
             .build();
-        self.database.collection_with_options(&self.name(names::RECORDS), options)
+        self.database.collection_with_options(&self.name(base), options)
     }
 }

@@ -15,6 +15,7 @@ use crate::outbox::fields::{
 };
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+use crate::partition::fleet::is_fresh;
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Earlier records of a key that are counted.
@@ -195,11 +196,8 @@ impl Explainer {
 
     /// Says so where no instance is alive.
     async fn nobody(&self) -> Result<Option<String>, StoreError> {
-        let stale = i64::try_from(self.stale_after.as_millis()).unwrap_or(i64::MAX);
-        let alive = doc! { "$expr": {
-            "$gt": ["$lastHeartbeat", { "$subtract": ["$$NOW", stale] }],
-        } };
-        let instances = self.instances();
+        let alive = doc! { "$expr": is_fresh(self.stale_after) };
+        let instances = self.collections.collection(names::INSTANCES);
         let finding = instances.find_one(alive);
         let found = within("read instances", limits::BATCH, finding.into_future()).await?;
         let words = "waits for a relay: no instance is alive, start `postrider run`";
@@ -209,7 +207,7 @@ impl Explainer {
     /// An instance in words.
     async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
         let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
-        let instances = self.instances();
+        let instances = self.collections.collection(names::INSTANCES);
         let finding = instances.find_one(doc! { "_id": id });
         let found = within("read instances", limits::BATCH, finding.into_future()).await?;
         let name = text(id.clone());
@@ -229,11 +227,6 @@ impl Explainer {
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
         let found = within("read a record", limits::BATCH, finding.into_future()).await?;
         Ok(found.map(|found| found.0))
-    }
-
-    fn instances(&self) -> mongodb::Collection<Document> {
-        let name = self.collections.name(names::INSTANCES);
-        self.collections.database().collection(&name)
     }
 }
 

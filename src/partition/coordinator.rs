@@ -125,8 +125,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.standing.subscribe()
     }
 
-    /// Looks for ever. From `stop` on it lets go of whatever the relay has done with, and ends
-    /// when all is let go or `drained` says that nothing more will come.
+    /// Looks until `stop`. From then on it lets go of whatever the relay has done with, and of the
+    /// rest when `drained` says that the relay has ended.
     pub async fn run(mut self, stop: CancellationToken, drained: CancellationToken) {
         let mut pulse = self.heartbeat.pulse();
         while !stop.is_cancelled() {
@@ -220,11 +220,11 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.heartbeat.ask(lacking);
 
         let overdue = self.waits.overdue(&view, &moves, me, now, self.settings.stale_after);
-        let is_member = view.sharing().contains(&me);
+        let rescues = overdue.unowned && view.sharing().contains(&me);
         let claims: Vec<u8> = moves
             .iter()
             .filter(|moved| match moved.from {
-                None => moved.to == me || (is_member && overdue.unowned),
+                None => moved.to == me || rescues,
                 Some(owner) => moved.to == me && overdue.owners.contains(&owner),
             })
             .map(|moved| moved.partition)

@@ -20,6 +20,13 @@ impl Fingerprint {
     const ON_DEAD: &str = "onDead";
     const PREFIX: &str = "prefix";
 
+    /// Ordering and what the dead do, by their words in the configuration.
+    fn words(&self) -> (&'static str, &'static str) {
+        let ordering = if self.ordered { "key" } else { "none" };
+        let on_dead = if self.block_on_dead { "block" } else { "skip" };
+        (ordering, on_dead)
+    }
+
     /// What an instance's document says; `None` where it says nothing that can be read.
     pub fn read(document: &Document) -> Option<Self> {
         Some(Self {
@@ -32,8 +39,7 @@ impl Fingerprint {
 
 impl From<&Fingerprint> for Bson {
     fn from(fingerprint: &Fingerprint) -> Self {
-        let ordering = if fingerprint.ordered { "key" } else { "none" };
-        let on_dead = if fingerprint.block_on_dead { "block" } else { "skip" };
+        let (ordering, on_dead) = fingerprint.words();
         doc! {
             Fingerprint::ORDERING: ordering,
             Fingerprint::ON_DEAD: on_dead,
@@ -45,9 +51,7 @@ impl From<&Fingerprint> for Bson {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ordered, block_on_dead, prefix } = self;
-        let ordering = if *ordered { "key" } else { "none" };
-        let on_dead = if *block_on_dead { "block" } else { "skip" };
+        let (prefix, (ordering, on_dead)) = (&self.prefix, self.words());
         write!(
             f,
             "relay.ordering = {ordering:?}, relay.on_dead = {on_dead:?}, \

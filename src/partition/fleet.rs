@@ -11,14 +11,11 @@ use std::time::Duration;
 
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
-use mongodb::Collection;
-use mongodb::options::{CollectionOptions, ReadConcern};
 
 use crate::ids::InstanceId;
 use crate::outbox::collections::{Collections, names};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::plan::{Move, plan};
-use crate::store::connect::{majority, primary};
 use crate::store::write::{Certainty, update};
 use crate::store::{StoreError, limits, within};
 
@@ -242,7 +239,7 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn forget_stale(&self) -> Result<(), StoreError> {
-        let instances = self.collection(names::INSTANCES);
+        let instances = self.collections.collection(names::INSTANCES);
         let stale = doc! { "$expr": { "$not": self.is_fresh() } };
         let forgetting = instances.delete_many(stale).into_future();
         within("remove stale instances", self.limit, forgetting).await.map(|_| ())
@@ -292,7 +289,7 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
-        let switches = self.collection(names::CONTROL);
+        let switches = self.collections.collection(names::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
         within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
@@ -303,7 +300,7 @@ impl Fleet {
         base: &str,
         pipeline: [Document; N],
     ) -> Result<Vec<Document>, StoreError> {
-        let collection = self.collection(base);
+        let collection = self.collections.collection(base);
         let reading = async {
             let reading = collection.aggregate(pipeline).batch_size(WHOLE);
             reading.await?.try_collect::<Vec<Document>>().await
@@ -312,26 +309,22 @@ impl Fleet {
     }
 
     fn is_fresh(&self) -> Document {
-        let millis = i64::try_from(self.stale_after.as_millis()).unwrap_or(i64::MAX);
-        let oldest = doc! { "$subtract": ["$$NOW", millis] };
-        doc! { "$and": [
-            { "$eq": [{ "$type": "$lastHeartbeat" }, "date"] },
-            { "$gt": ["$lastHeartbeat", oldest] },
-        ] }
+        is_fresh(self.stale_after)
     }
 
     fn also(&self, base: &str, stage: Document) -> Document {
         doc! { "$unionWith": { "coll": self.collections.name(base), "pipeline": [stage] } }
     }
+}
 
-    fn collection(&self, base: &str) -> Collection<Document> {
-        let options = CollectionOptions::builder()
-            .selection_criteria(primary())
-            .read_concern(ReadConcern::majority())
-            .write_concern(majority())
-            .build();
-        self.collections.database().collection_with_options(&self.collections.name(base), options)
-    }
+/// Whether an instance's heartbeat is younger than that by the server's clock: an expression.
+pub fn is_fresh(stale_after: Duration) -> Document {
+    let millis = i64::try_from(stale_after.as_millis()).unwrap_or(i64::MAX);
+    let oldest = doc! { "$subtract": ["$$NOW", millis] };
+    doc! { "$and": [
+        { "$eq": [{ "$type": "$lastHeartbeat" }, "date"] },
+        { "$gt": ["$lastHeartbeat", oldest] },
+    ] }
 }
 
 /// Another one has made the document first.

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::doc;
 use postrider::outbox::collections::Collections;
 use postrider::relay::wake::{Hint, Wake};
-use postrider::schema::roles::RELAY;
 
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
 use crate::support::queue::host_of;
-use crate::support::roles::{self, user_with};
 use crate::support::spy::Spy;
 use crate::support::tcp::Door;
-use crate::{Followed, opened};
+use crate::{Followed, opened, who_may_not_follow};
 
 /// Waits until an insert is news again.
 async fn until_news(outbox: &TestOutbox, wake: &Wake) {
@@ -175,13 +173,7 @@ async fn a_record_of_almost_16_mib_is_news_like_any_other() {
 async fn who_may_not_follow_polls_until_he_may() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
-    let may_follow = |privilege: &Document| {
-        privilege.get_array("actions").unwrap().contains(&"changeStream".into())
-    };
-    let all = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
-    let (follows, polls): (Vec<_>, Vec<_>) = all.into_iter().partition(may_follow);
-    user_with(&database, "polls", polls).await;
-    let uri = roles::uri("polls", roles::PASSWORD, &outbox.database);
+    let (uri, follows) = who_may_not_follow(&outbox).await;
     let client = postrider::store::connect::client(&uri).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
     let wake = Wake::default();

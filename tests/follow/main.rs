@@ -15,11 +15,15 @@ mod wakes;
 
 use std::time::Duration;
 
+use bson::Document;
 use postrider::follow::{Follower, Following};
 use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
 use postrider::relay::wake::Wake;
+use postrider::schema::roles::RELAY;
+use support::outbox::TestOutbox;
 use support::relay::settings;
+use support::roles::{self, user_with};
 use support::spy::{Command, Spy};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -75,4 +79,15 @@ fn sleepy() -> Settings {
 fn opened(spy: &Spy) -> Vec<Command> {
     let is_stream = |command: &Command| command.sent.to_string().contains("$changeStream");
     spy.commands("aggregate").into_iter().filter(is_stream).collect()
+}
+
+/// A user with all that a relay needs but to follow; his URI, and what he lacks.
+async fn who_may_not_follow(outbox: &TestOutbox) -> (String, Vec<Document>) {
+    let may_follow = |privilege: &Document| {
+        privilege.get_array("actions").unwrap().contains(&"changeStream".into())
+    };
+    let all = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
+    let (follows, polls): (Vec<_>, Vec<_>) = all.into_iter().partition(may_follow);
+    user_with(&outbox.client.database(&outbox.database), "polls", polls).await;
+    (roles::uri("polls", roles::PASSWORD, &outbox.database), follows)
 }

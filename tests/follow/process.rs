@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
-use postrider::schema::roles::RELAY;
+use bson::doc;
 use serde_json::Value;
 
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
-use crate::support::roles::{self, user_with};
+use crate::who_may_not_follow;
 
 const UP: &str = "postrider_follow_up";
 
@@ -56,13 +55,7 @@ async fn an_insert_is_delivered_at_once_and_the_stop_waits_for_no_news() {
 async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
-    let may_follow = |privilege: &Document| {
-        privilege.get_array("actions").unwrap().contains(&"changeStream".into())
-    };
-    let all = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
-    let (follows, polls): (Vec<_>, Vec<_>) = all.into_iter().partition(may_follow);
-    user_with(&database, "polls", polls).await;
-    let uri = roles::uri("polls", roles::PASSWORD, &outbox.database);
+    let (uri, follows) = who_may_not_follow(&outbox).await;
     let more = ["outbox.auto_init_schema=false", "relay.poll_interval=200ms"];
 
     let mut postrider = Postrider::start(&settings(&uri, &outbox, &more));

@@ -63,20 +63,9 @@ pub(super) async fn list(
     };
     let records =
         inspector.list(&filter, chosen.limit).await.context("records cannot be listed")?;
-    match format {
-        Format::Json => output::json(&records.iter().map(output::record).collect()),
-        Format::Table => {
-            let fields =
-                ["_id", "status", "key", "type", "attempt", "visibleAt", "lastError", "deadReason"];
-            let rows: Vec<Vec<String>> = records
-                .iter()
-                .map(|record| fields.iter().map(|field| output::cell(record.get(field))).collect())
-                .collect();
-            let mut heading = fields;
-            heading[0] = "id";
-            output::table(&heading, &rows)
-        }
-    }
+    let fields =
+        ["_id", "status", "key", "type", "attempt", "visibleAt", "lastError", "deadReason"];
+    output::documents(&records, &fields, format)
 }
 
 async fn existing_or_likeliest(inspector: &Inspector, text: &str) -> Result<RecordId, Failure> {
