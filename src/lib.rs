@@ -25,10 +25,12 @@
 //! |---|---|---|
 //! | given | [`config`] | settings: where they come from, what is wrong with them |
 //! | | [`ids`], `dates`, [`moment`] | identities that must not be mixed up; dates as text; this host's time |
+//! | | [`names`] | what collections are called after, by users |
 //! | | [`telemetry`] | logs and metrics |
 //! | | [`failpoint`] | places where tests make the process die |
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
 //! | | [`schema`] | what must be there, created and verified |
+//! | | [`context`] | where events, snapshots and prepare keys live |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`follow`] | the change stream: it only wakes |
@@ -46,9 +48,11 @@ mod dates;
 pub mod failpoint;
 pub mod ids;
 pub mod moment;
+pub mod names;
 pub mod telemetry;
 
 // At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
+pub mod context;
 pub mod outbox;
 pub mod schema;
 pub mod store;

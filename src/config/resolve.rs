@@ -13,6 +13,7 @@ use crate::config::secret::SecretUri;
 use crate::config::tree::{
     BackoffKind, Config, LogFormat, OnDead, Ordering, Partitions, Validator,
 };
+use crate::context::ContextSettings;
 use crate::ids::SinkName;
 use crate::outbox::fields::ATTEMPT_LIMIT;
 use crate::partition::coordinator::{self, Source};
@@ -77,6 +78,10 @@ pub struct Resolved {
     pub profile: Profile,
     /// How often it tells that it lives.
     pub heartbeat: Duration,
+    /// Whether this process hosts the append path.
+    pub events_enabled: bool,
+    /// Where events, snapshots and prepare keys live.
+    pub context: ContextSettings,
     /// Where liveness, readiness and metrics are served.
     pub ops_listen: String,
     /// What an operator should know, though it stops nothing.
@@ -121,6 +126,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     let mut rules = Rules::default();
     let mongo = rules.mongo(config);
     let database = rules.database(config, mongo.as_ref());
+    let context = database.as_deref().map(|outbox| rules.context(config, mongo.as_ref(), outbox));
     rules.outbox(config);
     rules.relay(config);
     let sinks = rules.sinks(config);
@@ -129,7 +135,9 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     rules.log(config);
     let dead_letter = rules.dead_letter(config);
     let warnings = warnings(loaded);
-    let (Some(mongo), Some(database)) = (mongo, database) else { return Err(rules.problems) };
+    let (Some(mongo), Some(database), Some(context)) = (mongo, database, context) else {
+        return Err(rules.problems);
+    };
     if !rules.problems.is_empty() {
         return Err(rules.problems);
     }
@@ -154,6 +162,8 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         },
         profile: profile(config),
         heartbeat: config.partitions.heartbeat,
+        events_enabled: config.events.enabled,
+        context,
         ops_listen: config.ops.listen.clone(),
         warnings,
     })
@@ -193,12 +203,7 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// Keys that are known and have no effect in this build.
-const INERT: [(&[&str], &str); 4] = [
-    (&["events"], "the append path is not built yet"),
-    (&["snapshots"], "snapshots are not built yet"),
-    (&["prepare"], "prepare keys are not built yet"),
-    (&["api"], "the HTTP API is not built yet"),
-];
+const INERT: [(&[&str], &str); 1] = [(&["api"], "the HTTP API is not built yet")];
 
 fn profile(config: &Config) -> Profile {
     let partitions = match (&config.partitions.fixed, config.relay.enabled) {
@@ -280,6 +285,11 @@ impl Rules {
             }
             return None;
         };
+        self.database_name(key, &name);
+        Some(name)
+    }
+
+    fn database_name(&mut self, key: &'static str, name: &str) {
         let legal = !name.is_empty()
             && name.len() < 64
             && !name.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
@@ -289,7 +299,34 @@ impl Rules {
             _ => format!("{name:?} is no name for a MongoDB database"),
         };
         self.unless(legal, key, detail);
-        Some(name)
+    }
+
+    /// Each part's own database, else that of all, else the outbox's.
+    fn context(
+        &mut self,
+        config: &Config,
+        uri: Option<&SecretUri>,
+        outbox: &str,
+    ) -> ContextSettings {
+        let of_uri = || uri.and_then(|uri| database_in(uri.expose()));
+        let all = config.mongo.database.clone().or_else(of_uri).unwrap_or_else(|| outbox.into());
+        let mut own = |key, name: &Option<String>| match name {
+            Some(name) => {
+                self.database_name(key, name);
+                name.clone()
+            }
+            None => all.clone(),
+        };
+        let (events, snapshots, prepare) = (
+            own("events.database", &config.events.database),
+            own("snapshots.database", &config.snapshots.database),
+            own("prepare.database", &config.prepare.database),
+        );
+        let name = config.events.context.clone();
+        self.unless(!name.is_empty(), "events.context", "is empty; name the bounded context");
+        let request_ids = config.events.request_id_unique;
+        let auto_init_schema = config.outbox.auto_init_schema;
+        ContextSettings { name, events, snapshots, prepare, request_ids, auto_init_schema }
     }
 
     fn outbox(&mut self, config: &Config) {
@@ -616,8 +653,7 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_said() {
-        let warnings =
-            with(&["events.enabled=false", "relay.ordering=none", "relay.on_dead=block"]);
+        let warnings = with(&["api.enabled=false", "relay.ordering=none", "relay.on_dead=block"]);
         let warnings = warnings.unwrap().warnings;
 
         assert_eq!(warnings.len(), 2, "{warnings:?}");

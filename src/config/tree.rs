@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::properties::Properties;
 use crate::config::secret::SecretUri;
 use crate::config::units::{duration, size};
+use crate::context::RequestIds;
 
 /// Everything that can be configured. `config/postrider.toml` shows it at its defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,13 +32,13 @@ pub struct Config {
     pub ops: Ops,
     /// Logs on stderr.
     pub log: Log,
-    /// The append path: not built yet, without effect.
+    /// The append path.
     pub events: Events,
-    /// Snapshots: not built yet, without effect.
+    /// Snapshots of aggregates.
     pub snapshots: Database,
-    /// Prepare keys: not built yet, without effect.
+    /// Prepare keys.
     pub prepare: Database,
-    /// The HTTP API: not built yet, without effect.
+    /// The HTTP API.
     pub api: Api,
 }
 
@@ -526,18 +527,18 @@ pub enum LogFormat {
     Text,
 }
 
-/// The append path: not built yet.
+/// The append path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
     /// Whether this process hosts it.
     pub enabled: bool,
-    /// The bounded context.
+    /// The bounded context: one per database.
     pub context: String,
-    /// Its database.
+    /// Its database; without it `mongo.database`.
     pub database: Option<String>,
-    /// Within what a request id is unique.
-    pub request_id_unique: String,
+    /// Within what a request id is unique; `"global"` is for collections that are not sharded.
+    pub request_id_unique: RequestIds,
 }
 
 impl Default for Events {
@@ -546,7 +547,7 @@ impl Default for Events {
             enabled: true,
             context: "default".into(),
             database: None,
-            request_id_unique: "aggregate".into(),
+            request_id_unique: RequestIds::Aggregate,
         }
     }
 }
@@ -559,7 +560,7 @@ pub struct Database {
     pub database: Option<String>,
 }
 
-/// The HTTP API: not built yet.
+/// The HTTP API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Api {
