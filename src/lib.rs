@@ -31,6 +31,8 @@
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`context`] | where events, snapshots and prepare keys live |
+//! | | [`snapshot`] | the state of an aggregate as of a version |
+//! | | [`prepare`] | values reserved under a key, for ever or for a time |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`follow`] | the change stream: it only wakes |
@@ -54,7 +56,9 @@ pub mod telemetry;
 // At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
 pub mod context;
 pub mod outbox;
+pub mod prepare;
 pub mod schema;
+pub mod snapshot;
 pub mod store;
 
 // Moving.

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
+/// DuplicateKey: a unique index has it already.
+pub(crate) const DUPLICATE_KEY: i32 = 11000;
+
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.
@@ -80,6 +83,20 @@ impl StoreError {
             Self::Driver { source, .. } => driver_code(source),
             _ => None,
         }
+    }
+
+    /// Whether a document outgrew 16 MiB, by itself or in its command.
+    pub(crate) fn is_too_large(&self) -> bool {
+        /// The result of an update, of an upsert, of an insert; the command; its message.
+        const CODES: [i32; 4] = [17419, 17420, 10334, 17280];
+        self.code().is_some_and(|code| CODES.contains(&code))
+    }
+
+    /// Whether a document was nested too deep.
+    pub(crate) fn is_too_deep(&self) -> bool {
+        /// Overflow.
+        const CODE: i32 = 15;
+        self.code() == Some(CODE)
     }
 
     /// Whether it is our credentials or privileges that don't suffice.

@@ -1,0 +1,7 @@
+//! Snapshots.
+
+mod answers;
+mod document;
+mod guard;
+mod refusals;
+mod time;
