@@ -15,7 +15,8 @@ use super::ttl::Ttl;
 use crate::context::{Context, Kind};
 use crate::names::check_id;
 use crate::store::error::DUPLICATE_KEY;
-use crate::store::{StoreError, limits, within};
+use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::{StoreError, within};
 
 /// How often a write is tried that finds something else than it was to find. Each time somebody
 /// else has succeeded.
@@ -234,7 +235,10 @@ pub(super) fn checked(key: &str) -> Result<(), PrepareError> {
 }
 
 pub(super) fn encoded(value: &impl Serialize) -> Result<Bson, PrepareError> {
-    bson::serialize_to_bson(value).map_err(PrepareError::Encode)
+    let value = bson::serialize_to_bson(value).map_err(PrepareError::Encode)?;
+    // The server tells of larger ones in many ways, or ends the connection.
+    let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
+    if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
 }
 
 fn decoded<V: DeserializeOwned>(value: Bson) -> Result<V, PrepareError> {

@@ -8,13 +8,11 @@ use super::state::Snapshot;
 use crate::context::{Context, Kind};
 use crate::names::{AggregateId, AggregateName};
 use crate::store::error::DUPLICATE_KEY;
-use crate::store::{limits, within};
+use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::within;
 
 /// How often a snapshot is saved that others insert or remove at the same time.
 const TRIES: usize = 20;
-
-/// What a document of MongoDB may have, in bytes.
-const LARGEST: usize = 16 << 20;
 
 /// The snapshots of a context.
 ///
@@ -71,7 +69,7 @@ impl SnapshotStore {
             return Err(SnapshotError::Version(ours));
         }
         // A message beyond what the server reads at all would only cost the connection.
-        if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > LARGEST {
+        if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > LARGEST_DOCUMENT {
             return Err(SnapshotError::TooLarge);
         }
         let context = &self.context.settings().name;

@@ -87,8 +87,8 @@ impl StoreError {
 
     /// Whether a document outgrew 16 MiB, by itself or in its command.
     pub(crate) fn is_too_large(&self) -> bool {
-        /// The result of an update, of an upsert, of an insert; the command; its message.
-        const CODES: [i32; 4] = [17419, 17420, 10334, 17280];
+        /// The result of an update, of an upsert, or of an insert.
+        const CODES: [i32; 3] = [17419, 17420, 10334];
         self.code().is_some_and(|code| CODES.contains(&code))
     }
 

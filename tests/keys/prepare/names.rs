@@ -62,6 +62,20 @@ async fn a_value_of_half_a_document_is_compared_and_changed() {
 }
 
 #[tokio::test]
+async fn a_value_too_large_to_be_compared_and_changed_is_named() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    let [old, new] = ["a", "b"].map(|letter| Bson::from(letter.repeat(12 << 20)));
+    assert!(keys.prepare("ada", &old, Ttl::Forever).await.unwrap());
+
+    let changed = keys.reprepare("ada", Some(&old), &new, Ttl::Forever).await;
+    assert!(matches!(changed, Err(PrepareError::TooLarge)), "{changed:?}");
+    assert!(keys.reprepare("ada", None, &new, Ttl::Forever).await.unwrap());
+    assert!(keys.rollback_value("ada", &new).await.unwrap());
+    home.drop().await;
+}
+
+#[tokio::test]
 async fn a_value_too_deep_is_named() {
     let home = Home::new().await;
     let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
