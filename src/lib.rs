@@ -31,6 +31,7 @@
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`context`] | where events, snapshots and prepare keys live |
+//! | | [`events`] | the append path: event streams and records in one transaction |
 //! | | [`snapshot`] | the state of an aggregate as of a version |
 //! | | [`prepare`] | values reserved under a key, for ever or for a time |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
@@ -55,6 +56,7 @@ pub mod telemetry;
 
 // At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
 pub mod context;
+pub mod events;
 pub mod outbox;
 pub mod prepare;
 pub mod schema;

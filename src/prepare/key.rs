@@ -14,7 +14,7 @@ use super::name::PrepareName;
 use super::ttl::Ttl;
 use crate::context::{Context, Kind};
 use crate::names::check_id;
-use crate::store::error::DUPLICATE_KEY;
+use crate::store::insert::DUPLICATE_KEY;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::{StoreError, within};
 

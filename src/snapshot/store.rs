@@ -7,7 +7,7 @@ use super::document::{TENANT_ID, VERSION, saved_unless_newer, snapshot, version}
 use super::state::Snapshot;
 use crate::context::{Context, Kind};
 use crate::names::{AggregateId, AggregateName};
-use crate::store::error::DUPLICATE_KEY;
+use crate::store::insert::DUPLICATE_KEY;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::within;
 

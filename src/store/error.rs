@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
-/// DuplicateKey: a unique index has it already.
-pub(crate) const DUPLICATE_KEY: i32 = 11000;
-
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.
