@@ -23,7 +23,7 @@ pub(super) fn equal(a: &Bson, b: &Bson) -> bool {
 /// A number of any kind, exactly: none is rounded for the sake of another.
 #[derive(Debug, PartialEq)]
 enum Number {
-    NotANumber,
+    Nan,
     Infinite {
         negative: bool,
     },
@@ -55,7 +55,7 @@ impl Number {
             None => (false, text),
         };
         match text {
-            "NaN" => return Some(Self::NotANumber),
+            "NaN" => return Some(Self::Nan),
             "inf" | "Infinity" => return Some(Self::Infinite { negative }),
             _ => {}
         }

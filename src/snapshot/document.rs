@@ -1,6 +1,6 @@
 //! A snapshot as MongoDB has it.
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, Document, doc};
 
 use super::state::Snapshot;
 use crate::names::{AggregateId, AggregateName};
@@ -38,15 +38,14 @@ pub(super) fn saved_unless_newer(
         }
     };
     let text = |text: &Option<String>| text.clone().map(Bson::from);
-    let time = |time: Option<DateTime>| time.map(|time| time.timestamp_millis().into());
     give(TENANT_ID, text(&snapshot.tenant_id));
     give(OWNER_ID, text(&snapshot.owner_id));
     give(VERSION, Some(integer(snapshot.version)));
     give(EVENT_ID, text(&snapshot.event_id));
     give(FIRST_OPERATOR, text(&snapshot.first_operator));
     give(OPERATOR, text(&snapshot.operator));
-    give(FIRST_EVENT_TIME, time(snapshot.first_event_time));
-    give(EVENT_TIME, time(snapshot.event_time));
+    give(FIRST_EVENT_TIME, snapshot.first_event_time.map(Bson::from));
+    give(EVENT_TIME, snapshot.event_time.map(Bson::from));
     new.insert(SNAPSHOT_TIME, doc! { "$toLong": "$$NOW" });
     new.insert(DELETED, snapshot.deleted);
     // Those of the first snapshot stay; absent ones stay absent.
@@ -81,7 +80,7 @@ pub(super) fn version(stored: &Document) -> Option<i64> {
 /// A stored snapshot; `None` without a version or a state.
 pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapshot> {
     let text = |field| stored.get_str(field).ok().map(ToOwned::to_owned);
-    let time = |field| integral(stored.get(field)?).map(DateTime::from_millis);
+    let time = |field| integral(stored.get(field)?);
     Some(Snapshot {
         aggregate_id: id.clone(),
         tenant_id: text(TENANT_ID),

@@ -6,11 +6,13 @@
 
 mod document;
 mod error;
+mod repository;
 mod state;
 mod store;
 mod strategy;
 
 pub use error::SnapshotError;
+pub use repository::{Aggregate, Loaded, Repository, RepositoryError, Stored};
 pub use state::Snapshot;
 pub use store::{Saved, SnapshotStore};
 pub use strategy::Strategy;

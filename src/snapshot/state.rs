@@ -1,10 +1,11 @@
 //! What a snapshot holds.
 
-use bson::{DateTime, Document};
+use bson::Document;
 
 use crate::names::AggregateId;
 
-/// The state of an aggregate as of a version. What is `None` is not written.
+/// The state of an aggregate as of a version. What is `None` is not written; times are epoch
+/// milliseconds.
 ///
 /// ```
 /// use bson::doc;
@@ -38,11 +39,11 @@ pub struct Snapshot {
     /// Who did the last event.
     pub operator: Option<String>,
     /// When the first event was; once saved, that of the first snapshot stays unless given.
-    pub first_event_time: Option<DateTime>,
+    pub first_event_time: Option<i64>,
     /// When the last event was.
-    pub event_time: Option<DateTime>,
+    pub event_time: Option<i64>,
     /// When it was saved, on the server's clock; set by loading, ignored by saving.
-    pub snapshot_time: Option<DateTime>,
+    pub snapshot_time: Option<i64>,
     /// Whether the aggregate is deleted.
     pub deleted: bool,
     /// The state, kept as written.

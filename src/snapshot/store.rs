@@ -109,7 +109,9 @@ impl SnapshotStore {
         tenant: Option<&str>,
     ) -> Result<Option<Snapshot>, SnapshotError> {
         let mut filter = with_id(id);
-        filter.extend(tenant.map(|tenant| (TENANT_ID.to_owned(), tenant.into())));
+        if let Some(tenant) = tenant {
+            filter.insert(TENANT_ID, tenant);
+        }
         let snapshots = self.context.collection(Kind::Snapshots, name.as_str());
         let loading = snapshots.find_one(filter).into_future();
         let found = within("load a snapshot", limits::BATCH, loading).await?;

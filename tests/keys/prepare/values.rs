@@ -1,6 +1,6 @@
 //! Which values are the same, and that nothing in them is ever an expression.
 
-use bson::{Bson, Decimal128, bson, doc};
+use bson::{Bson, DateTime, Decimal128, bson, doc};
 use mongodb::Client;
 use postrider::prepare::{PrepareKey, Ttl};
 
@@ -140,15 +140,41 @@ async fn a_document_without_a_value_holds_nothing() {
     home.drop().await;
 }
 
-/// The keys by a client that does this between its first look at a value and what follows.
-async fn interrupted(outbox: &TestOutbox, value: Bson) -> (PrepareKey, impl Fn() -> bool + use<>) {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_expires_after_the_look_is_left_alone() {
+    let outbox = TestOutbox::new().await;
+    let keys = Home::within(&outbox, &outbox.client).keys();
+    let past = Ttl::At(DateTime::from_millis(1_000));
+    for rollback in [false, true] {
+        keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
+        let (slow, has_paused) = interrupted(&outbox, bson!("old"), past).await;
+
+        let outcome = match rollback {
+            false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
+            true => slow.rollback_value("ada", &bson!("old")).await,
+        };
+
+        assert!(has_paused());
+        assert!(!outcome.unwrap(), "{rollback}");
+        assert_eq!(keys.get("ada").await.unwrap(), None);
+    }
+    outbox.drop().await;
+}
+
+/// The keys by a client that prepares the key otherwise between its first look at the value and
+/// what follows.
+async fn interrupted(
+    outbox: &TestOutbox,
+    value: Bson,
+    ttl: Ttl,
+) -> (PrepareKey, impl Fn() -> bool + use<>) {
     let spy = Spy::on(outbox).await;
     let direct: Client = outbox.client.clone();
     let home = Home::within(outbox, &direct);
     spy.after(
         |command| command.name == "find",
         move || async move {
-            home.keys().reprepare("ada", None, &value, Ttl::Forever).await.unwrap();
+            home.keys().reprepare("ada", None, &value, ttl).await.unwrap();
         },
     );
     let keys = Home::within(outbox, spy.collections.client()).keys();
@@ -161,7 +187,7 @@ async fn a_value_that_changes_after_the_look_is_left_alone() {
     let keys = Home::within(&outbox, &outbox.client).keys();
     for rollback in [false, true] {
         keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
-        let (slow, has_paused) = interrupted(&outbox, bson!("another's")).await;
+        let (slow, has_paused) = interrupted(&outbox, bson!("another's"), Ttl::Forever).await;
 
         let outcome = match rollback {
             false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
@@ -181,7 +207,7 @@ async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again(
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
     keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
-    let (slow, has_paused) = interrupted(&outbox, bson!({ "b": 2, "a": 1 })).await;
+    let (slow, has_paused) = interrupted(&outbox, bson!({ "b": 2, "a": 1 }), Ttl::Forever).await;
 
     assert!(slow.rollback_value("ada", &bson!({ "a": 1, "b": 2 })).await.unwrap());
 

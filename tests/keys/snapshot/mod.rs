@@ -4,4 +4,5 @@ mod answers;
 mod document;
 mod guard;
 mod refusals;
+mod repository;
 mod time;
