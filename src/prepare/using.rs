@@ -10,7 +10,7 @@ use super::{PrepareError, PrepareKey, Ttl};
 /// Why work under a key has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum UsingError<E> {
-    /// The key could not be prepared; the work was not begun.
+    /// The key could not be prepared, or no answer tells whether it was; the work was not begun.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     /// The work has failed.
@@ -27,7 +27,8 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
     /// Prepares a key, does the work, and gives the key back where the work fails. Answers `None`
     /// where somebody else holds the key; the work is not begun then.
     ///
-    /// A work that panics or is dropped gives nothing back: a `ttl` does that.
+    /// Work that panics or is dropped gives nothing back, nor does a process that dies: a `ttl`
+    /// does that.
     ///
     /// # Errors
     ///

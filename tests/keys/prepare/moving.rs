@@ -1,9 +1,13 @@
 //! A value moves from one key to another, or stays.
 
+use std::time::Duration;
+
 use bson::{bson, doc};
 use postrider::prepare::{PrepareError, Ttl};
 
 use crate::home::Home;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::spy::Spy;
 
 #[tokio::test]
 async fn a_key_moves_with_its_value() {
@@ -47,6 +51,32 @@ async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
     assert_eq!(home.stored_key("bob").await, None);
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
     home.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_expires_after_the_look_is_not_moved() {
+    let outbox = TestOutbox::new().await;
+    let keys = Home::within(&outbox, &outbox.client).keys();
+    let spy = Spy::on(&outbox).await;
+    let slow = Home::within(&outbox, spy.collections.client()).keys();
+    // It has looked at the schema.
+    assert!(!slow.rollback("nobody").await.unwrap());
+    let watched = keys.clone();
+    spy.after(
+        |command| command.name == "find",
+        move || async move {
+            let ended = || async { watched.get("ada").await.unwrap().is_none() };
+            eventually("the key's end", ended).await;
+        },
+    );
+    keys.prepare("ada", &bson!(1), Ttl::For(Duration::from_secs(1))).await.unwrap();
+
+    let moved = slow.move_key("ada", &bson!(1), "bob", &bson!(2), Ttl::Forever).await;
+
+    assert!(spy.has_paused());
+    assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
+    assert_eq!(keys.get("bob").await.unwrap(), None);
+    outbox.drop().await;
 }
 
 #[tokio::test]

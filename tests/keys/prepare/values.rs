@@ -171,13 +171,15 @@ async fn interrupted(
     let spy = Spy::on(outbox).await;
     let direct: Client = outbox.client.clone();
     let home = Home::within(outbox, &direct);
+    let keys = Home::within(outbox, spy.collections.client()).keys();
+    // It has looked at the schema.
+    assert!(!keys.rollback("nobody").await.unwrap());
     spy.after(
         |command| command.name == "find",
         move || async move {
             home.keys().reprepare("ada", None, &value, ttl).await.unwrap();
         },
     );
-    let keys = Home::within(outbox, spy.collections.client()).keys();
     (keys, move || spy.has_paused())
 }
 
