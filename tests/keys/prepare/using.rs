@@ -28,8 +28,11 @@ async fn the_key_is_rolled_back_when_the_work_fails() {
     let home = Home::new().await;
     let keys = home.keys();
 
-    let work = async { Err::<(), _>("no such user") };
-    let failed = keys.using_prepared("ada", &bson!(1), Ttl::Forever, work).await;
+    let using = tokio::spawn(async move {
+        let work = async { Err::<(), _>("no such user") };
+        keys.using_prepared("ada", &bson!(1), Ttl::Forever, work).await
+    });
+    let failed = using.await.unwrap();
 
     let Err(UsingError::Body { error, rolled_back }) = failed else { panic!("{failed:?}") };
     assert_eq!(error, "no such user");
