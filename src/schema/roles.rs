@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::Bson;
 
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
-use crate::schema::script::{fill, literal};
+use crate::schema::literal::{fill, literal};
 
 /// What the script does, with `{{…}}` where the roles go.
 const TEMPLATE: &str = include_str!("roles.template.js");
