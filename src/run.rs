@@ -1,7 +1,7 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → schema → sinks → heartbeat → partitions → relay ← follower   start
+//! ops server → MongoDB (waits) → contexts → schema → sinks → heartbeat → partitions → relay ← follower   start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
 //!        → sign off                                                                           stop
 //! ```
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::resolve::{Resolved, SinkPlan};
+use crate::context::Context;
 use crate::follow::{Follower, Following};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
@@ -30,7 +31,7 @@ use crate::partition::share::{self, Allotted, Share};
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
-use crate::schema::access::{Access, Lacking, Wanted, access};
+use crate::schema::access::{Access, Lacking, Part as Allowed, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperty};
@@ -66,7 +67,7 @@ pub enum RunError {
     )]
     Lacking {
         /// What he may not do.
-        lacking: Lacking,
+        lacking: Box<Lacking>,
     },
     /// MongoDB can't be spoken to in the way that the URI wants.
     #[error("mongo.uri can't be used")]
@@ -74,6 +75,15 @@ pub enum RunError {
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
+    /// The append path has no transactions there.
+    #[error(
+        "events.enabled needs transactions, and MongoDB is a standalone server: make it a replica set \
+         of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
+    )]
+    Standalone,
+    /// A database of the append path is another context's.
+    #[error("the append path can't use its databases")]
+    Context(#[source] SchemaError),
     /// A sink that can't be made.
     #[error("sinks.{name}: {detail}")]
     Sink {
@@ -146,6 +156,9 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
+        if plan.events_enabled {
+            until_guarded(plan, collections.client(), health).await?;
+        }
         until_schema(plan, &collections, health).await?;
         Ok::<_, RunError>(collections)
     };
@@ -248,6 +261,9 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
             Ok((.., Access::Lacking(lacking))) => return Err(RunError::Lacking { lacking }),
             Ok((client, topology, _)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
+                if topology == Topology::Standalone && plan.events_enabled {
+                    return Err(RunError::Standalone);
+                }
                 if topology == Topology::Standalone {
                     warn!(
                         "MongoDB is a standalone server: what an application writes there beside a \
@@ -278,9 +294,41 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
     let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
     // Whoever may not make the schema learns it where there is something to make; and whoever may
     // not follow polls, as after any other loss of the change stream.
-    let wanted = Wanted { follow: false, ..plan.wanted(&[]) };
-    let access = access(&client.database("admin"), &wanted).await?;
+    let part = Allowed::Relay { records: plan.relay_enabled, follow: false, making: &[] };
+    let access = access(&client.database("admin"), &plan.wanted(part)).await?;
     Ok((client, topology, access))
+}
+
+/// Looks whether the databases of the append path are this context's or nobody's, until that is
+/// known. Who may do nothing there relays all the same: the append path refuses what it is asked.
+async fn until_guarded(plan: &Resolved, client: &Client, health: &Health) -> Result<(), RunError> {
+    let context = Context::new(client.clone(), plan.context.clone());
+    let looking =
+        async || match access(&client.database("admin"), &plan.wanted(Allowed::Append)).await? {
+            Access::Lacking(lacking) => {
+                let remedy = lacking.remedy();
+                warn!(%lacking, remedy, "nothing can be appended: the user of mongo.uri may not");
+                Ok(())
+            }
+            Access::Open | Access::Enough(_) => context.guard().await,
+        };
+    let mut pause = AGAIN.0;
+    loop {
+        let detail = match looking().await {
+            Ok(()) => return Ok(()),
+            Err(SchemaError::Store(error)) if error.is_refusal() => {
+                return Err(RunError::Refused(error));
+            }
+            Err(error) if error.meaning() == Meaning::Permanent => {
+                return Err(RunError::Context(error));
+            }
+            Err(error) => chain(&error),
+        };
+        warn!(detail, retry_in = ?pause, "whose databases they are is not known");
+        health.set("store", Part::down(detail));
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
 }
 
 /// Creates or verifies the schema, until it is there.

@@ -80,9 +80,7 @@ fn print(given: &Given, named: &Named, roles: bool) -> Result<(), Failure> {
     let config = given.load()?.config;
     let outbox = &config.outbox;
     output::text(&match roles {
-        true => {
-            schema::roles_script(&outbox.collection_prefix, outbox.retention, config.relay.follow)
-        }
+        true => schema::roles_script(&config),
         false if named.is_empty() => {
             schema::script(&outbox.collection_prefix, &SchemaOptions::from(outbox))
         }

@@ -5,7 +5,7 @@
 //! a collection that may lack them. A database has one context at most: a document there says
 //! which ([`Context::guard`]), written before anything else.
 
-mod guard;
+pub(crate) mod guard;
 mod once;
 
 use std::sync::Arc;

@@ -116,6 +116,8 @@ async fn everything_is_well_on_good_servers() {
         "clocks",
         "schema",
         "privileges",
+        "append privileges",
+        "context",
         "sink rabbit",
         "sink rabbit destinations",
         "ops.listen",
