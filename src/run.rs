@@ -156,13 +156,14 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
+        let context = Context::new(collections.client().clone(), plan.context.clone());
         if plan.events_enabled {
-            until_guarded(plan, collections.client(), health).await?;
+            until_guarded(plan, &context, health).await?;
         }
         until_schema(plan, &collections, health).await?;
-        Ok::<_, RunError>(collections)
+        Ok::<_, RunError>((collections, context))
     };
-    let collections = tokio::select! {
+    let (collections, context) = tokio::select! {
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
@@ -300,18 +301,28 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
 }
 
 /// Looks whether the databases of the append path are this context's or nobody's, until that is
-/// known. Who may do nothing there relays all the same: the append path refuses what it is asked.
-async fn until_guarded(plan: &Resolved, client: &Client, health: &Health) -> Result<(), RunError> {
-    let context = Context::new(client.clone(), plan.context.clone());
-    let looking =
-        async || match access(&client.database("admin"), &plan.wanted(Allowed::Append)).await? {
-            Access::Lacking(lacking) => {
+/// known. Who lacks what it needs is told so, and relays all the same.
+async fn until_guarded(
+    plan: &Resolved,
+    context: &Context,
+    health: &Health,
+) -> Result<(), RunError> {
+    let mut lacks = false;
+    let mut looking = async || {
+        if !lacks {
+            let wanted = plan.wanted(Allowed::Append);
+            let access = access(&context.client().database("admin"), &wanted).await?;
+            if let Access::Lacking(lacking) = access {
                 let remedy = lacking.remedy();
-                warn!(%lacking, remedy, "nothing can be appended: the user of mongo.uri may not");
-                Ok(())
+                warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
+                lacks = true;
             }
-            Access::Open | Access::Enough(_) => context.guard().await,
-        };
+        }
+        match context.guard().await {
+            Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(()),
+            guarded => guarded,
+        }
+    };
     let mut pause = AGAIN.0;
     loop {
         let detail = match looking().await {

@@ -124,7 +124,7 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
     outbox.until_count(doc! { "status": "done" }, 1).await;
     let ended = postrider.stop().await;
 
-    assert_eq!(ended.stderr.matches("nothing can be appended").count(), 1, "{ended}");
+    assert_eq!(ended.stderr.matches("appends will be refused").count(), 1, "{ended}");
     let database = &outbox.database;
     let lacks = format!("insert, update, remove on database {database}");
     let grant = format!("{{ role: \\\"postrider_append\\\", db: \\\"{database}\\\" }}");
