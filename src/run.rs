@@ -19,6 +19,8 @@ use tracing::{error, info, warn};
 
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::context::Context;
+use crate::events::EventStore;
+use crate::events::metrics::AppendMetrics;
 use crate::follow::{Follower, Following};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
@@ -153,6 +155,9 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         // Counters are there from the start, however long MongoDB is waited for.
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
+    if plan.events_enabled {
+        AppendMetrics::new();
+    }
     store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
@@ -172,6 +177,9 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         true => sinks(plan)?,
         false => BTreeMap::new(),
     };
+    let wake = Wake::default();
+    let _events =
+        plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let heartbeat =
         Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
@@ -186,7 +194,6 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
-    let wake = Wake::default();
     let follower = plan.follow.then(|| Follower::new(collections.clone(), wake.clone()));
     let relay = relay(plan, sinks, collections.clone(), instance, shared_out, wake, stop);
     let (allotted, partitions) = watch::channel(Allotted::default());
