@@ -1,7 +1,8 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → contexts → schema → sinks → heartbeat → partitions → relay ← follower   start
+//! ops server → MongoDB (waits) → context → schema → sinks → heartbeat → partitions → relay ← follower
+//!                                                                                          start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
 //!        → sign off                                                                           stop
 //! ```
