@@ -11,7 +11,7 @@ use crate::schema::{SchemaOptions, validator};
 /// What the script does, with `{{…}}` where the schema goes.
 const TEMPLATE: &str = include_str!("setup.template.js");
 
-/// A script for `mongosh` that makes of a database what [`apply`](super::apply) makes of it.
+/// A script for `mongosh` that makes of a database what [`apply`](super::apply()) makes of it.
 ///
 /// `prefix` and `options` are what it does where its environment (`OUTBOX_PREFIX`,
 /// `OUTBOX_RETENTION`, `OUTBOX_VALIDATOR`) says nothing. At the defaults it is the file
