@@ -32,6 +32,7 @@
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`context`] | where events, snapshots and prepare keys live |
+//! | | [`events`] | the append path: event streams and records in one transaction |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`follow`] | the change stream: it only wakes |
@@ -56,6 +57,7 @@ pub mod telemetry;
 
 // At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
 pub mod context;
+pub mod events;
 pub mod outbox;
 pub mod schema;
 pub mod store;

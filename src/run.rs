@@ -19,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::resolve::{Resolved, SinkPlan};
+use crate::context::Context;
+use crate::events::EventStore;
+use crate::events::metrics::AppendMetrics;
 use crate::follow::{Follower, Following};
 use crate::http::{Api, ApiServer, Drained, Services, StartError};
 use crate::ids::{InstanceId, SinkName};
@@ -176,6 +179,9 @@ async fn work(
         // Counters are there from the start, however long MongoDB is waited for.
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
+    if plan.events_enabled {
+        AppendMetrics::new();
+    }
     store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
@@ -191,6 +197,10 @@ async fn work(
         true => sinks(plan)?,
         false => BTreeMap::new(),
     };
+    let wake = Wake::default();
+    let context = Context::new(collections.client().clone(), plan.context.clone());
+    let _events =
+        plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let heartbeat =
         Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));

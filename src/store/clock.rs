@@ -1,13 +1,17 @@
 //! The server's clock, estimated from here.
 
 use std::sync::RwLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{DateTime, doc};
 use mongodb::Database;
 
+use crate::moment::Moment;
 use crate::store::connect::ask;
 use crate::store::error::StoreError;
+
+/// Clocks drift apart by milliseconds at most meanwhile.
+const GOOD_FOR: Duration = Duration::from_secs(10);
 
 /// An estimate of the primary's time, good to about a round trip.
 ///
@@ -15,7 +19,7 @@ use crate::store::error::StoreError;
 /// record due, the server decides itself (`$$NOW`) in the filter of each write.
 #[derive(Debug, Default)]
 pub struct ServerClock {
-    sample: RwLock<Option<(Instant, DateTime)>>,
+    sample: RwLock<Option<(Moment, DateTime)>>,
 }
 
 impl ServerClock {
@@ -36,16 +40,29 @@ impl ServerClock {
     ///
     /// No answer; the estimate stays as it was.
     pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
-        let sent = Instant::now();
+        let sent = Moment::now();
         let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
         let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
             action: "ask MongoDB for its time",
             detail: error.to_string(),
         })?;
-        let middle = sent + sent.elapsed() / 2;
+        let middle = sent + Moment::now().since(sent) / 2;
         *self.sample.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
             Some((middle, *time));
         Ok(())
+    }
+
+    /// Asks, unless it was asked a moment ago.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
+        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match sample {
+            Some((at, _)) if Moment::now().since(at) < GOOD_FOR => Ok(()),
+            _ => self.sample(database).await,
+        }
     }
 
     /// The server's time now; the epoch before the first sample, so that every lease
@@ -55,7 +72,7 @@ impl ServerClock {
         match sample {
             None => DateTime::from_millis(0),
             Some((at, time)) => {
-                let passed = i64::try_from(at.elapsed().as_millis()).unwrap_or(i64::MAX);
+                let passed = i64::try_from(Moment::now().since(at).as_millis()).unwrap_or(i64::MAX);
                 DateTime::from_millis(time.timestamp_millis().saturating_add(passed))
             }
         }

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod connect;
 pub mod error;
+pub(crate) mod insert;
 pub mod limits;
 pub mod trouble;
 pub(crate) mod write;

@@ -51,6 +51,10 @@ pub const KAFKA_SENT_BYTES: &str = "postrider_kafka_sent_bytes_total";
 pub const KAFKA_RETRIES: &str = "postrider_kafka_request_retries_total";
 /// Requests to Kafka that had no answer in time.
 pub const KAFKA_TIMEOUTS: &str = "postrider_kafka_request_timeouts_total";
+/// Appends to the event store, by outcome.
+pub const APPENDS: &str = "postrider_appends_total";
+/// From the request to the answer of an append.
+pub const APPEND_SECONDS: &str = "postrider_append_seconds";
 /// Version of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
 
@@ -61,6 +65,10 @@ const PUBLISH_BUCKETS: [f64; 13] =
 /// From a woken relay (milliseconds) to a backlog worked off after a night.
 const DELIVERY_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0, 36_000.0];
+
+/// From one transaction on a store nearby (milliseconds) to the patience of an append.
+const APPEND_BUCKETS: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// The value of a gauge that was known and is so no more: [`page`] leaves it out, since the
 /// exporter forgets no series.
@@ -86,6 +94,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &PUBLISH_BUCKETS)?
         .set_buckets_for_metric(Matcher::Full(DELIVERY_SECONDS.into()), &DELIVERY_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(APPEND_SECONDS.into()), &APPEND_BUCKETS)?
         .install_recorder()?;
     describe();
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -145,6 +154,12 @@ fn describe() {
     describe_counter!(KAFKA_SENT_BYTES, Unit::Bytes, "Bytes sent to Kafka, compressed.");
     describe_counter!(KAFKA_RETRIES, "Requests to Kafka that were repeated.");
     describe_counter!(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time.");
+    describe_counter!(APPENDS, "Appends to the event store that were answered, by outcome.");
+    describe_histogram!(
+        APPEND_SECONDS,
+        Unit::Seconds,
+        "Time from an append's arrival to its answer."
+    );
     describe_gauge!(BUILD_INFO, "Always 1; the label names the version.");
 }
 

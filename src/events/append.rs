@@ -1,0 +1,156 @@
+//! What is to be appended, and what comes of it.
+
+use std::fmt;
+
+use bson::Document;
+use uuid::Uuid;
+
+use crate::names::{AggregateId, AggregateName};
+
+/// One append: what one command has brought about in one aggregate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Append {
+    /// The kind of aggregate.
+    pub name: AggregateName,
+    /// The aggregate; also the key by which its messages keep their order.
+    pub id: AggregateId,
+    /// Identifies the request: the same again is answered with what came of the first.
+    pub request_id: String,
+    /// Identifies the command.
+    pub command_id: Option<String>,
+    /// The version before this append.
+    pub expected: Expected,
+    /// The tenant; passed through to messages as a header.
+    pub tenant_id: Option<String>,
+    /// The owner.
+    pub owner_id: Option<String>,
+    /// What the application keeps beside the events, such as `upstream_id`.
+    pub header: Document,
+    /// `traceparent` and `tracestate`, for the messages.
+    pub trace: Trace,
+    /// At least one.
+    pub events: Vec<NewEvent>,
+}
+
+/// The headers of a trace (W3C Trace Context), as they came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// `traceparent`.
+    pub parent: Option<String>,
+    /// `tracestate`.
+    pub state: Option<String>,
+}
+
+/// One event of an append.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    /// Its name, such as `OrderCreated`: the type of its message.
+    pub name: String,
+    /// The revision of its body's form.
+    pub revision: Option<String>,
+    /// What a reader makes of its body, such as the name of a class.
+    pub body_type: Option<String>,
+    /// What has happened: the payload of its message.
+    pub body: Document,
+}
+
+/// The version that the aggregate must have before an append.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// Whichever it has.
+    #[default]
+    Any,
+    /// None: it is the aggregate's first append.
+    None,
+    /// At least one append was there before.
+    Exists,
+    /// This one; 0 is the same as [`Expected::None`].
+    Exact(i64),
+}
+
+/// What came of an append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The event stream document's id.
+    pub id: String,
+    /// The aggregate.
+    pub aggregate_id: String,
+    /// Its version now.
+    pub version: i64,
+    /// How many events there were.
+    pub size: i64,
+    /// When, by the server's clock: epoch milliseconds.
+    pub create_time: i64,
+    /// The outbox records, one for each event: their message ids.
+    pub records: Vec<Uuid>,
+    /// Whether it was appended by an earlier request of the same id.
+    pub replayed: bool,
+}
+
+impl Append {
+    /// An append to this aggregate at whichever version, without anything optional.
+    pub fn new(
+        name: AggregateName,
+        id: AggregateId,
+        request_id: impl Into<String>,
+        events: Vec<NewEvent>,
+    ) -> Self {
+        Self {
+            name,
+            id,
+            request_id: request_id.into(),
+            command_id: None,
+            expected: Expected::Any,
+            tenant_id: None,
+            owner_id: None,
+            header: Document::new(),
+            trace: Trace::default(),
+            events,
+        }
+    }
+
+    /// The same, if the aggregate has this version.
+    pub fn expecting(self, expected: Expected) -> Self {
+        Self { expected, ..self }
+    }
+
+    /// The same for a tenant.
+    pub fn tenant(self, tenant: impl Into<String>) -> Self {
+        Self { tenant_id: Some(tenant.into()), ..self }
+    }
+}
+
+impl NewEvent {
+    /// An event of this name and body.
+    pub fn new(name: impl Into<String>, body: Document) -> Self {
+        Self { name: name.into(), revision: None, body_type: None, body }
+    }
+}
+
+impl Expected {
+    /// Whether an aggregate at `version` (0: there is none) may be appended to.
+    pub fn fits(self, version: i64) -> bool {
+        match self {
+            Self::Any => true,
+            Self::None => version == 0,
+            Self::Exists => version > 0,
+            Self::Exact(expected) => version == expected,
+        }
+    }
+
+    /// Whether it must be the aggregate's first append.
+    pub fn is_none(self) -> bool {
+        matches!(self, Self::None | Self::Exact(0))
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any version"),
+            Self::None | Self::Exact(0) => f.write_str("no aggregate"),
+            Self::Exists => f.write_str("an aggregate that exists"),
+            Self::Exact(version) => write!(f, "version {version}"),
+        }
+    }
+}

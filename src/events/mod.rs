@@ -1,0 +1,42 @@
+//! The append path: event streams and outbox records in one transaction.
+//!
+//! ```text
+//!  append ── looked at, encoded ──▶ lane of its aggregate ── group ──▶ one transaction ──▶ answers
+//!            prepared               store, lane               decide    transaction
+//!                                                             heads     stream, rows
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`append`], [`error`] | what is asked and answered |
+//! | [`store`] | the way in; bounded, so that a flood is turned away |
+//! | `prepared` | whatever can be wrong with an append by itself |
+//! | `lane` | group commit |
+//! | `heads`, `decide` | which version each gets; who is in conflict |
+//! | `lookup` | versions and requests, asked of the event stream |
+//! | `transaction` | writes streams and records, all or nothing; which guard has refused |
+//! | [`stream`], `rows` | the two kinds of documents |
+//! | [`load`] | reads |
+//!
+//! What guards an aggregate are two unique indexes: of its versions, and of its requests. What is
+//! known here of versions only spares questions.
+
+pub mod append;
+mod decide;
+pub mod error;
+mod heads;
+mod lane;
+pub mod load;
+mod lookup;
+pub(crate) mod metrics;
+mod prepared;
+mod rows;
+pub mod store;
+pub mod stream;
+mod transaction;
+
+pub use append::{Append, Appended, Expected, NewEvent, Trace};
+pub use error::{AppendError, Flaw, LoadError};
+pub use load::Range;
+pub use store::EventStore;
+pub use stream::{Event, EventStream};

@@ -1,0 +1,143 @@
+//! The event store: what applications, and the HTTP API, append to and read from.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::context::{Context, Kind};
+use crate::events::append::{Append, Appended};
+use crate::events::error::AppendError;
+use crate::events::lane::{Lane, Shared, Waiting};
+use crate::events::metrics::AppendMetrics;
+use crate::events::prepared::Prepared;
+use crate::outbox::collections::Collections;
+use crate::relay::wake::Wake;
+use crate::store::ServerClock;
+
+/// Transactions under way at once. While one waits for its commit, the other is filled.
+const LANES: usize = 2;
+
+/// Appends that wait in a lane; what comes beyond is turned away at once.
+const QUEUE: usize = 2048;
+
+/// What all that wait may take, in units of [`UNIT`] bytes: 128 MiB.
+const ROOM: usize = 128 << 10;
+
+/// See [`ROOM`].
+const UNIT: usize = 1 << 10;
+
+/// Appends events, and their outbox records in the same transaction; reads events.
+///
+/// Clones are the same store. Under load, appends that come at the same time share a transaction;
+/// each is answered by itself, and once it is answered a majority has it.
+#[derive(Clone)]
+pub struct EventStore {
+    pub(super) context: Context,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lanes: Vec<mpsc::Sender<Waiting>>,
+    hasher: RandomState,
+    room: Arc<Semaphore>,
+    metrics: AppendMetrics,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl EventStore {
+    /// A store of this context, whose records go into this outbox, on the same client. Its schema
+    /// is to be there ([`schema::apply`](crate::schema::apply())); that of an aggregate is made
+    /// before its first append. Must be called within a Tokio runtime.
+    pub fn new(context: Context, outbox: Collections) -> Self {
+        Self::open(context, outbox, None)
+    }
+
+    /// The same, and what is appended wakes a relay in this process.
+    pub fn waking(context: Context, outbox: Collections, wake: Wake) -> Self {
+        Self::open(context, outbox, Some(wake))
+    }
+
+    fn open(context: Context, outbox: Collections, wake: Option<Wake>) -> Self {
+        let metrics = AppendMetrics::new();
+        let shared = Shared {
+            context: context.clone(),
+            outbox,
+            clock: Arc::new(ServerClock::default()),
+            wake,
+            metrics: metrics.clone(),
+        };
+        let (closing, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let lane = |_| {
+            let (sender, queue) = mpsc::channel(QUEUE);
+            tasks.spawn(Lane::new(shared.clone()).run(queue, closing.clone()));
+            sender
+        };
+        let lanes = (0..LANES).map(lane).collect();
+        tasks.close();
+        let room = Arc::new(Semaphore::new(ROOM));
+        let hasher = RandomState::new();
+        let inner = Arc::new(Inner { lanes, hasher, room, metrics, closing, tasks });
+        Self { context, inner }
+    }
+
+    /// Appends, in one transaction with one outbox record for each event.
+    ///
+    /// A request that was appended before is answered with what came of it then. Whoever drops the
+    /// call does not take the append back.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError`]: nothing was written, but where it is [`AppendError::Unknown`].
+    pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let since = Instant::now();
+        match self.enqueue(append, since).await {
+            // The lane counts what it answers.
+            Ok(answer) => answer.await.unwrap_or(Err(AppendError::Closed)),
+            Err(error) => {
+                let answer = Err(error);
+                self.inner.metrics.answered(since, &answer);
+                answer
+            }
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        append: Append,
+        since: Instant,
+    ) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
+        let append = Prepared::new(append).map_err(AppendError::Invalid)?;
+        let units = u32::try_from(append.bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let room = self.inner.room.clone().try_acquire_many_owned(units);
+        let room = room.map_err(|_| AppendError::Overloaded)?;
+        let making = self.context.ready(Kind::Events, append.append.name.as_str());
+        making.await.map_err(|error| AppendError::Schema(Arc::new(error)))?;
+
+        let hash = self.inner.hasher.hash_one(append.aggregate());
+        let lane = &self.inner.lanes[usize::try_from(hash).unwrap_or(0) % LANES];
+        let (answer, answered) = oneshot::channel();
+        lane.try_send(Waiting { append, since, answer, _room: room }).map_err(
+            |error| match error {
+                mpsc::error::TrySendError::Full(_) => AppendError::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
+            },
+        )?;
+        Ok(answered)
+    }
+
+    /// Takes no more appends, and resolves when all that wait are answered.
+    pub async fn close(&self) {
+        self.inner.closing.cancel();
+        self.inner.tasks.wait().await;
+    }
+
+    /// The context that it is of.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+}

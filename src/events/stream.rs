@@ -1,0 +1,144 @@
+//! The event stream document: one for each append (contract, section 2).
+
+use bson::Document;
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::events::append::Appended;
+use crate::events::prepared::{Place, Prepared};
+
+/// The fields that reads and guards go by.
+pub(crate) mod fields {
+    pub(crate) const ID: &str = "_id";
+    pub(crate) const AGGREGATE_ID: &str = "aggregateId";
+    pub(crate) const TENANT_ID: &str = "tenantId";
+    pub(crate) const REQUEST_ID: &str = "requestId";
+    pub(crate) const VERSION: &str = "version";
+    pub(crate) const CREATE_TIME: &str = "createTime";
+    pub(crate) const SIZE: &str = "size";
+}
+
+/// What one command has brought about in one aggregate, as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventStream {
+    /// Its own id.
+    #[serde(rename(deserialize = "_id"))]
+    pub id: String,
+    /// The bounded context.
+    #[serde(default)]
+    pub context_name: String,
+    /// The kind of aggregate.
+    #[serde(default)]
+    pub aggregate_name: String,
+    /// The aggregate.
+    pub aggregate_id: String,
+    /// The tenant, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    /// The owner, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// The request that it came with.
+    pub request_id: String,
+    /// The command, where it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    /// The aggregate's version after it.
+    pub version: i64,
+    /// When, by the server's clock: epoch milliseconds.
+    pub create_time: i64,
+    /// What the application keeps beside the events.
+    #[serde(default)]
+    pub header: Document,
+    /// How many events there are.
+    pub size: i64,
+    /// The events.
+    pub body: Vec<Event>,
+}
+
+/// One event, as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Its id: also that of its outbox record, and so of its message.
+    #[serde(default)]
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The revision of its body's form, where it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What a reader makes of its body, where it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_type: Option<String>,
+    /// What has happened.
+    #[serde(default)]
+    pub body: Document,
+}
+
+/// The id of the outbox record of the event at `index` (from 0) of a stream: a UUIDv5, so that a
+/// replayed answer can name it after it is gone.
+pub fn record_id(stream: &Uuid, index: usize) -> Uuid {
+    Uuid::new_v5(stream, index.to_string().as_bytes())
+}
+
+/// All of them.
+pub(crate) fn record_ids(stream: &Uuid, size: usize) -> Vec<Uuid> {
+    (0..size).map(|index| record_id(stream, index)).collect()
+}
+
+/// The document of an append that takes this place.
+pub(crate) fn document(append: &Prepared, context: &str, place: Place) -> RawDocumentBuf {
+    let given = &append.append;
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), append.id.to_string());
+    document.append(cstr!("contextName"), context);
+    document.append(cstr!("aggregateName"), given.name.as_str());
+    document.append(cstr!("aggregateId"), given.id.as_str());
+    if let Some(tenant) = &given.tenant_id {
+        document.append(cstr!("tenantId"), tenant.as_str());
+    }
+    if let Some(owner) = &given.owner_id {
+        document.append(cstr!("ownerId"), owner.as_str());
+    }
+    document.append(cstr!("requestId"), given.request_id.as_str());
+    if let Some(command) = &given.command_id {
+        document.append(cstr!("commandId"), command.as_str());
+    }
+    document.append(cstr!("version"), place.version_as_stored());
+    document.append(cstr!("createTime"), place.create_time);
+    document.append(cstr!("header"), append.header.as_ref());
+    document.append(cstr!("size"), i32::try_from(given.events.len()).unwrap_or(i32::MAX));
+    let mut body = RawArrayBuf::new();
+    for (index, (event, encoded)) in given.events.iter().zip(&append.bodies).enumerate() {
+        let mut item = RawDocumentBuf::new();
+        item.append(cstr!("id"), record_id(&append.id, index).to_string());
+        item.append(cstr!("name"), event.name.as_str());
+        if let Some(revision) = &event.revision {
+            item.append(cstr!("revision"), revision.as_str());
+        }
+        if let Some(body_type) = &event.body_type {
+            item.append(cstr!("bodyType"), body_type.as_str());
+        }
+        item.append(cstr!("body"), encoded.as_ref());
+        body.push(item);
+    }
+    document.append(cstr!("body"), body);
+    document
+}
+
+/// What came of the append that takes this place.
+pub(crate) fn appended(append: &Prepared, place: Place) -> Appended {
+    let size = append.append.events.len();
+    Appended {
+        id: append.id.to_string(),
+        aggregate_id: append.append.id.to_string(),
+        version: place.version,
+        size: i64::try_from(size).unwrap_or(i64::MAX),
+        create_time: place.create_time,
+        records: record_ids(&append.id, size),
+        replayed: false,
+    }
+}

@@ -1,0 +1,198 @@
+//! One transaction: the streams of several appends, and their outbox records.
+
+use std::time::{Duration, Instant};
+
+use bson::Document;
+use bson::doc;
+use bson::raw::RawDocumentBuf;
+use mongodb::ClientSession;
+use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::options::ReadConcern;
+
+use crate::context::{Context, Kind};
+use crate::events::prepared::{Place, Prepared};
+use crate::events::{rows, stream};
+use crate::names::AggregateName;
+use crate::outbox::collections::{Collections, names};
+use crate::store::connect::{majority, primary};
+use crate::store::insert::{DUPLICATE_KEY, Refusal, insert};
+use crate::store::{Meaning, StoreError, limits};
+
+/// Between two tries to learn whether a transaction was committed.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How a transaction ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// A majority has it.
+    Committed,
+    /// Nothing was written, because of this append.
+    Refused { at: usize, by: Guard },
+    /// Nothing was written, and the same again may succeed.
+    Again(StoreError),
+    /// Nothing was written, nor will be.
+    Failed(StoreError),
+    /// MongoDB did not say.
+    Unknown(StoreError),
+}
+
+/// What has refused an append.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Guard {
+    /// The unique index of versions.
+    Version,
+    /// The unique index of requests.
+    Request,
+    /// Anything else.
+    Other(Refusal),
+}
+
+/// What tells the unique indexes apart (hazard 13).
+fn guard(refusal: Refusal) -> Guard {
+    let is = |keys: &Document| refusal.key_pattern.as_ref() == Some(keys);
+    match refusal.code {
+        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => Guard::Version,
+        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "requestId": 1 }) => Guard::Request,
+        DUPLICATE_KEY if is(&doc! { "requestId": 1 }) => Guard::Request,
+        _ => Guard::Other(refusal),
+    }
+}
+
+/// Writes appends at their places: all of them, or nothing.
+pub(super) async fn write(
+    context: &Context,
+    outbox: &Collections,
+    appends: &[(&Prepared, Place)],
+) -> Ended {
+    let mut session = match begin(context).await {
+        Ok(session) => session,
+        Err(error) => return again_or_failed(error),
+    };
+    match fill(&mut session, context, outbox, appends).await {
+        // A session that is dropped within its transaction aborts it.
+        Err(error) => again_or_failed(error),
+        Ok(Some((at, refusal))) => Ended::Refused { at, by: guard(refusal) },
+        Ok(None) => commit(&mut session).await,
+    }
+}
+
+/// A session within a transaction that reads and writes as we want it, whatever the URI says.
+pub(crate) async fn begin(context: &Context) -> Result<ClientSession, StoreError> {
+    let driver = |source| StoreError::Driver { action: ACTION, source: Box::new(source) };
+    let starting = context.client().start_session().causal_consistency(false);
+    let mut session = starting.await.map_err(driver)?;
+    session
+        .start_transaction()
+        .read_concern(ReadConcern::snapshot())
+        .write_concern(majority())
+        .selection_criteria(primary())
+        .max_commit_time(limits::BATCH)
+        .await
+        .map_err(driver)?;
+    Ok(session)
+}
+
+const ACTION: &str = "append events";
+
+/// Inserts both; `Some` tells which append was refused.
+pub(crate) async fn fill(
+    session: &mut ClientSession,
+    context: &Context,
+    outbox: &Collections,
+    appends: &[(&Prepared, Place)],
+) -> Result<Option<(usize, Refusal)>, StoreError> {
+    let database = context.database(Kind::Events);
+    for (name, positions) in by_name(appends) {
+        let settings = context.settings();
+        let documents: Vec<RawDocumentBuf> = positions
+            .iter()
+            .map(|at| stream::document(appends[*at].0, &settings.name, appends[*at].1))
+            .collect();
+        let collection = Kind::Events.collection(name.as_str());
+        let inserting = insert(session, &database, &collection, &documents);
+        let refused = crate::store::within(ACTION, limits::BATCH, inserting).await?;
+        if let Some(refusal) = refused {
+            return Ok(Some((positions[refusal.index], refusal)));
+        }
+    }
+    let (mut documents, mut whose) = (Vec::new(), Vec::new());
+    for (at, (append, place)) in appends.iter().enumerate() {
+        documents.extend(rows::documents(append, *place));
+        whose.resize(documents.len(), at);
+    }
+    let records = outbox.name(names::RECORDS);
+    let inserting = insert(session, outbox.database(), &records, &documents);
+    let refused = crate::store::within(ACTION, limits::BATCH, inserting).await?;
+    Ok(refused.map(|refusal| (whose[refusal.index], refusal)))
+}
+
+/// The positions of the appends of each name, in their order.
+fn by_name<'a>(appends: &[(&'a Prepared, Place)]) -> Vec<(&'a AggregateName, Vec<usize>)> {
+    let mut names: Vec<(&AggregateName, Vec<usize>)> = Vec::new();
+    for (at, (append, _)) in appends.iter().enumerate() {
+        let name = &append.append.name;
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, positions)) => positions.push(at),
+            None => names.push((name, vec![at])),
+        }
+    }
+    names
+}
+
+/// Commits, and asks again while the answer is not known.
+pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
+    let began = Instant::now();
+    loop {
+        let committing = async { session.commit_transaction().await };
+        // Longer than the server is given, so that its words come first.
+        let limit = limits::BATCH * 2;
+        let error = match crate::store::within("commit an append", limit, committing).await {
+            Ok(()) => return Ended::Committed,
+            Err(error) => error,
+        };
+        if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
+            return Ended::Again(error);
+        }
+        let may_be_known = has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT);
+        if !may_be_known || began.elapsed() > limits::BATCH {
+            return Ended::Unknown(error);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
+
+pub(crate) fn again_or_failed(error: StoreError) -> Ended {
+    let passes = has_label(&error, TRANSIENT_TRANSACTION_ERROR);
+    match passes || error.meaning() == Meaning::Transient {
+        true => Ended::Again(error),
+        false => Ended::Failed(error),
+    }
+}
+
+fn has_label(error: &StoreError, label: &str) -> bool {
+    matches!(error, StoreError::Driver { source, .. } if source.contains_label(label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_are_told_apart_by_their_keys_and_not_by_words() {
+        let refusal = |key_pattern: Option<Document>| Refusal {
+            index: 0,
+            code: DUPLICATE_KEY,
+            key_pattern,
+            message: "E11000 … aggregateId_1_version_1 … requestId_1".into(),
+        };
+
+        let version = guard(refusal(Some(doc! { "aggregateId": 1, "version": 1 })));
+        let request = guard(refusal(Some(doc! { "aggregateId": 1, "requestId": 1 })));
+        let global = guard(refusal(Some(doc! { "requestId": 1 })));
+        let other = guard(refusal(Some(doc! { "dedupKey": 1 })));
+
+        assert_eq!((version, request, global), (Guard::Version, Guard::Request, Guard::Request));
+        assert!(matches!(other, Guard::Other(_)));
+        assert!(matches!(guard(refusal(None)), Guard::Other(_)));
+    }
+}

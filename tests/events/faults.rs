@@ -1,0 +1,195 @@
+//! What is left of an append when something fails in the middle of it.
+
+use std::time::Duration;
+
+use bson::doc;
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use postrider::context::Kind;
+use postrider::events::{AppendError, EventStore, Expected};
+
+use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
+use crate::support::queue::host_of;
+use crate::support::spy::Spy;
+use crate::support::tcp::{Door, Then};
+use crate::util::{TestStore, another, append, exactly, versions};
+
+/// A store whose way to MongoDB is a door, and who watches it.
+async fn behind_a_door(outbox: &TestOutbox) -> (Door, Spy, EventStore) {
+    let host = host_of(&mongodb_uri());
+    let door = Door::to(&host).await;
+    let uri = mongodb_uri().replace(&host, &door.address.to_string());
+    let sign = if uri.contains('?') { "&" } else { "/?" };
+    let uri = format!("{uri}{sign}directConnection=true&serverSelectionTimeoutMS=2000");
+    let spy = Spy::at(&uri, outbox).await;
+    let store = another(outbox, spy.collections.client().clone());
+    (door, spy, store)
+}
+
+/// Whatever answer is lost, what was asked for is there once, with its record.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
+    for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
+        let test = TestStore::new().await;
+        let (door, _, store) = behind_a_door(&test.outbox).await;
+        store.append(append("1", "first")).await.unwrap();
+        door.at_answer_to(text, Then::Shut);
+
+        let appending = tokio::spawn(async move { store.append(append("1", "r")).await });
+        eventually("the answer is caught", || async { door.has_caught() }).await;
+        door.open();
+        let appended = appending.await.unwrap().unwrap();
+
+        assert_eq!(appended.version, 2, "{text}");
+        assert_eq!(versions(&test.store, "1").await, [1, 2], "{text}");
+        assert_eq!(test.records("1").await.len(), 2, "{text}");
+        test.outbox.drop().await;
+    }
+}
+
+/// A stream without its record, or a record without its stream, would be the end of all trust.
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_off_before_the_commit_nothing_is_there() {
+    let test = TestStore::new().await;
+    let (door, spy, store) = behind_a_door(&test.outbox).await;
+    store.append(append("1", "first")).await.unwrap();
+    door.before("commitTransaction", Then::Shut);
+
+    let appending = tokio::spawn(async move { store.append(append("1", "r")).await });
+    eventually("the commit is caught", || async { door.has_caught() }).await;
+    // Longer than an append's patience: it is given up.
+    let answer = appending.await.unwrap();
+
+    assert!(
+        matches!(answer, Err(AppendError::Unknown(_) | AppendError::Unavailable(_))),
+        "{answer:?}"
+    );
+    assert_eq!(versions(&test.store, "1").await, [1]);
+    assert_eq!(test.records("1").await.len(), 1);
+    // Whoever asks again gets what he wanted, once the server has done with the transaction: it
+    // would wait a minute for it.
+    let insert = spy.commands("insert").pop().unwrap().sent;
+    let sessions = [insert.get_document("lsid").unwrap().clone()];
+    let kill = doc! { "killSessions": sessions.to_vec() };
+    test.outbox.hand.database().run_command(kill).await.unwrap();
+    let again = test.store.append(append("1", "r")).await.unwrap();
+    assert_eq!((again.version, again.replayed), (2, false));
+    test.outbox.drop().await;
+}
+
+/// The row of another transaction that is not committed yet is a write conflict (112), and no
+/// duplicate: only when that one is over is it known who is first.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_it() {
+    for commits in [true, false] {
+        let test = TestStore::new().await;
+        test.store.append(append("0", "first")).await.unwrap();
+        let streams = test.store.context().collection(Kind::Events, "order");
+        let client = test.outbox.hand.client();
+        let mut session = client.start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let theirs = doc! { "_id": "x", "aggregateId": "1", "requestId": "x", "version": 1,
+        "createTime": 5_i64, "size": 0, "body": [] };
+        streams.insert_one(theirs).session(&mut session).await.unwrap();
+        let spy = Spy::on(&test.outbox).await;
+        let store = another(&test.outbox, spy.collections.client().clone());
+
+        let appending =
+            tokio::spawn(
+                async move { store.append(append("1", "r").expecting(Expected::None)).await },
+            );
+        // A first append asks for no version before it was refused.
+        eventually("it was refused", || async { !spy.commands("find").is_empty() }).await;
+        match commits {
+            true => session.commit_transaction().await.unwrap(),
+            false => session.abort_transaction().await.unwrap(),
+        }
+        let answer = appending.await.unwrap();
+
+        match commits {
+            true => assert!(
+                matches!(answer, Err(AppendError::DuplicateAggregate { actual: 1 })),
+                "{answer:?}"
+            ),
+            false => assert_eq!(answer.unwrap().version, 1),
+        }
+        test.outbox.drop().await;
+    }
+}
+
+/// An exact replay violates both indexes at once, and is a replay in whichever order they are.
+#[tokio::test]
+async fn an_exact_replay_is_no_conflict_in_another_process() {
+    let test = TestStore::new().await;
+    test.store.append(exactly("1", "r", 0)).await.unwrap();
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let other = another(&test.outbox, client);
+
+    let again = other.append(exactly("1", "r", 0)).await.unwrap();
+
+    assert!(again.replayed);
+    test.outbox.drop().await;
+}
+
+/// The URI must not choose (hazard 5).
+#[tokio::test]
+async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_the_uri_says() {
+    let test = TestStore::new().await;
+    let uri = test.outbox.uri.clone();
+    let sign = if uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{uri}{sign}w=1&readPreference=secondary&readConcernLevel=local");
+    ClientOptions::parse(&uri).await.unwrap();
+    let spy = Spy::at(&uri, &test.outbox).await;
+    let client: Client = spy.collections.client().clone();
+    let store = another(&test.outbox, client);
+
+    store.append(append("1", "a")).await.unwrap();
+    store.append(exactly("1", "b", 9)).await.unwrap_err();
+    assert_eq!(versions(&store, "1").await, [1]);
+
+    let majority = doc! { "level": "majority" };
+    for find in spy.commands("find") {
+        assert_eq!(find.sent.get_document("readConcern").unwrap(), &majority, "{find:?}");
+        let preference = find.sent.get_document("$readPreference").cloned().unwrap_or_default();
+        assert_ne!(preference.get_str("mode").ok(), Some("secondary"), "{find:?}");
+    }
+    for insert in
+        spy.commands("insert").iter().filter(|it| it.sent.contains_key("startTransaction"))
+    {
+        let snapshot = insert.sent.get_document("readConcern").unwrap();
+        assert_eq!(snapshot.get_str("level").unwrap(), "snapshot", "{insert:?}");
+    }
+    let commits = spy.commands("commitTransaction");
+    assert!(!commits.is_empty());
+    for commit in commits {
+        let concern = commit.sent.get_document("writeConcern").unwrap();
+        assert_eq!(concern.get_str("w").unwrap(), "majority", "{commit:?}");
+    }
+    test.outbox.drop().await;
+}
+
+/// Without MongoDB an append is answered all the same, and says that it may be asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
+    let test = TestStore::new().await;
+    let (door, _, store) = behind_a_door(&test.outbox).await;
+    store.append(append("1", "first")).await.unwrap();
+    door.freeze();
+
+    let answers = futures_util::future::join_all((0..5).map(|number| {
+        let store = store.clone();
+        async move {
+            let append = append("1", &number.to_string());
+            tokio::time::timeout(Duration::from_secs(60), store.append(append)).await
+        }
+    }))
+    .await;
+
+    for answer in answers {
+        assert!(
+            matches!(answer, Ok(Err(AppendError::Unavailable(_) | AppendError::Unknown(_)))),
+            "{answer:?}"
+        );
+    }
+    test.outbox.drop().await;
+}
