@@ -199,18 +199,18 @@ async fn work(
     };
     let wake = Wake::default();
     let context = Context::new(collections.client().clone(), plan.context.clone());
-    let _events =
+    let events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let heartbeat =
         Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
     let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
-    let wake = Wake::default();
     if let Some(api) = api {
         api.open(Services {
             collections: collections.clone(),
             fleet: fleet.clone(),
+            events,
             wake: plan.relay_enabled.then(|| wake.clone()),
         });
     }

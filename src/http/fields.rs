@@ -102,6 +102,55 @@ impl Fields {
         }
     }
 
+    /// Takes an object that must be there, as BSON.
+    pub fn required_document(&mut self, name: &str) -> Option<Document> {
+        match self.left.get(name) {
+            None => self.wrong(name, "is missing"),
+            Some(Value::Null) => self.wrong(name, "is to be an object"),
+            Some(_) => {}
+        }
+        self.document(name)
+    }
+
+    /// Takes a list of objects that must be there: the fields of each, to be given back by
+    /// [`absorb`](Self::absorb).
+    pub fn objects(&mut self, name: &str) -> Vec<Self> {
+        let items = match self.any(name) {
+            Some(Value::Array(items)) => items,
+            None => {
+                self.wrong(name, "is missing");
+                return Vec::new();
+            }
+            Some(_) => {
+                self.wrong(name, "is to be a list");
+                return Vec::new();
+            }
+        };
+        let mut found = Vec::new();
+        for (at, item) in items.into_iter().enumerate() {
+            let path = format!("{}{name}[{at}]", self.path);
+            match item {
+                Value::Object(left) => {
+                    found.push(Self { left, path: format!("{path}."), errors: Vec::new() });
+                }
+                _ => self.wrong(&format!("{name}[{at}]"), "is to be an object"),
+            }
+        }
+        found
+    }
+
+    /// What was wrong with a part is wrong with the whole; what is left of it is unknown.
+    pub fn absorb(&mut self, mut part: Self) {
+        part.refuse_left();
+        self.errors.append(&mut part.errors);
+    }
+
+    fn refuse_left(&mut self) {
+        for name in std::mem::take(&mut self.left).keys() {
+            self.wrong(name, "is no field of this body");
+        }
+    }
+
     /// Takes anything, as BSON; null is a value.
     pub fn bson(&mut self, name: &str) -> Option<Bson> {
         let value = self.any(name)?;
@@ -132,9 +181,7 @@ impl Fields {
     ///
     /// All that was wrong.
     pub fn finish(mut self) -> Result<(), Problem> {
-        for name in std::mem::take(&mut self.left).keys() {
-            self.wrong(name, "is no field of this body");
-        }
+        self.refuse_left();
         match self.errors.is_empty() {
             true => Ok(()),
             false => Err(Problem::invalid(self.errors)),
@@ -143,7 +190,7 @@ impl Fields {
 }
 
 /// The integer that a number is, however it is written: `1`, `1.0`, `1e3`.
-fn integer(number: &Number) -> Option<i64> {
+pub(super) fn integer(number: &Number) -> Option<i64> {
     /// 2^63: the first that is too large.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let float = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < END);

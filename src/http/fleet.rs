@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::auth::{Admin, Caller, Read};
-use crate::http::outbox::Listed;
+use crate::http::list::Listed;
 use crate::http::problem::Problem;
 use crate::http::query::Query;
 use crate::http::state::Shared;
@@ -26,13 +26,13 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 
 /// The instances that run, and those that have stopped without a word
 #[utoipa::path(get, path = "/v1/instances", tag = "fleet", responses(
-    (status = 200, description = "all of them", body = Listed),
+    (status = 200, description = "all of them", body = Listed<Object>),
 ))]
 async fn instances(
     _: Caller<Read>,
     query: Query,
     State(shared): State<Shared>,
-) -> Result<Json<Listed>, Problem> {
+) -> Result<Json<Listed<Value>>, Problem> {
     query.finish()?;
     let found = shared.services()?.fleet.instances().await?;
     Ok(Json(Listed { items: found.iter().map(shown::record).collect(), next: None }))
@@ -40,13 +40,13 @@ async fn instances(
 
 /// Which instance has which partition
 #[utoipa::path(get, path = "/v1/partitions", tag = "fleet", responses(
-    (status = 200, description = "all that were ever assigned", body = Listed),
+    (status = 200, description = "all that were ever assigned", body = Listed<Object>),
 ))]
 async fn partitions(
     _: Caller<Read>,
     query: Query,
     State(shared): State<Shared>,
-) -> Result<Json<Listed>, Problem> {
+) -> Result<Json<Listed<Value>>, Problem> {
     query.finish()?;
     let found = shared.services()?.fleet.partitions().await?;
     let items: Vec<Value> = found.iter().map(shown::record).collect();

@@ -50,7 +50,9 @@ async fn within(shared: &Shared, mut request: Request, next: Next) -> Result<Res
     if shared.stop.is_cancelled() {
         return Err(Problem::unavailable("this instance is stopping"));
     }
-    let place = shared.places.clone().try_acquire_owned().map_err(|_| Problem::overloaded())?;
+    let place = shared.places.clone().try_acquire_owned().map_err(|_| {
+        Problem::overloaded("more requests at a time than api.max_concurrent; try again")
+    })?;
     request.extensions_mut().insert(Place(Arc::new(place)));
     let running = AssertUnwindSafe(next.run(request)).catch_unwind();
     match tokio::time::timeout(shared.timeout, running).await {

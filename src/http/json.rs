@@ -102,11 +102,8 @@ impl Bsoning<'_> {
             },
             Value::Array(items) => {
                 let items = items.into_iter().enumerate();
-                Bson::Array(
-                    items
-                        .map(|(at, item)| self.value(&join(path, &at.to_string()), item, depth + 1))
-                        .collect(),
-                )
+                let item = |(at, item)| self.value(&format!("{path}[{at}]"), item, depth + 1);
+                Bson::Array(items.map(item).collect())
             }
             Value::Object(fields) => {
                 let mut document = Document::new();
@@ -125,6 +122,7 @@ impl Bsoning<'_> {
     }
 }
 
+/// The path to a field below another.
 pub(super) fn join(path: &str, name: &str) -> String {
     match path {
         "" => name.to_owned(),

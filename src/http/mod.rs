@@ -5,18 +5,20 @@
 //!   → guard: request id, a place, a time limit, panics              guard
 //!     → route → Caller<scope>: whose token this is                  auth
 //!       → Path, Query, Body: what is wrong is told all at once      query, json, scan, fields
-//!         → the call                                                outbox, fleet
-//!     ← problem+json                                                problem
+//!         → the call                                                events, outbox, fleet
+//!     ← JSON, or problem+json                                       list, stream, problem
 //! ```
 //!
 //! A call is a function with `#[utoipa::path]`: routes and `/openapi.json` are made from the same
 //! line, so that none is served that is not described.
 
 pub mod auth;
+mod events;
 mod fields;
 mod fleet;
 mod guard;
 mod json;
+mod list;
 mod openapi;
 mod outbox;
 mod problem;
@@ -24,6 +26,7 @@ mod query;
 mod scan;
 mod server;
 mod state;
+mod stream;
 mod tls;
 mod trace;
 
@@ -49,7 +52,7 @@ pub enum Drained {
 
 /// Every call.
 fn calls() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().merge(outbox::calls()).merge(fleet::calls())
+    OpenApiRouter::new().merge(events::calls()).merge(outbox::calls()).merge(fleet::calls())
 }
 
 /// All that is served.

@@ -4,13 +4,16 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Description;
 
-use crate::http::outbox;
 use crate::http::problem::{FieldError, ProblemBody};
+use crate::http::{events, outbox};
 use crate::outbox::fields::{DEAD, DONE, PENDING, SCHEDULED};
 
 /// A text that can mean the id of a record.
 pub(super) const RECORD_ID: &str = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|\
     oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])";
+
+/// See [`AggregateName`](crate::names::AggregateName).
+const AGGREGATE_NAME: &str = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$";
 
 const STATUSES: [&str; 4] = [PENDING, SCHEDULED, DONE, DEAD];
 
@@ -35,6 +38,9 @@ pub fn described(calls: Description) -> String {
     });
     whole["components"]["schemas"]["Json"] = anything();
     whole["components"]["schemas"]["JsonObject"] = object();
+    whole["components"]["schemas"]["Append"] = events::append_body();
+    whole["components"]["schemas"]["EventStream"] = events::event_stream();
+    whole["components"]["schemas"]["EventStreams"] = list_of("EventStream");
     whole["components"]["schemas"]["NewRecord"] = outbox::new_record();
     whole["components"]["schemas"]["Requeue"] = outbox::requeue();
     whole["components"]["headers"] = json!({
@@ -65,6 +71,12 @@ fn common(path: &str, call: &mut Value) {
             Some("id" | "after") if path.starts_with("/v1/outbox") => {
                 json!({ "type": "string", "pattern": RECORD_ID })
             }
+            Some("name") => json!({ "type": "string", "pattern": AGGREGATE_NAME }),
+            Some("id") => json!({ "type": "string", "minLength": 1, "maxLength": 255 }),
+            Some("fromTime" | "toTime") => json!({ "anyOf": [
+                { "type": "integer", "minimum": 0, "maximum": i64::MAX },
+                { "type": "string", "format": "date-time" },
+            ] }),
             Some("status") => json!({ "type": "string", "enum": STATUSES }),
             _ => continue,
         };
@@ -122,6 +134,27 @@ fn anything() -> Value {
         { "type": "array", "items": { "$ref": "#/components/schemas/Json" } },
         { "$ref": "#/components/schemas/JsonObject" },
     ] })
+}
+
+/// An id in a body, which may be absent.
+pub(super) fn id_text(description: &str) -> Value {
+    json!({
+        "type": ["string", "null"], "minLength": 1, "maxLength": 255, "description": description,
+    })
+}
+
+fn list_of(schema: &str) -> Value {
+    json!({
+        "type": "object",
+        "required": ["items", "next"],
+        "properties": {
+            "items": {
+                "type": "array",
+                "items": { "$ref": format!("#/components/schemas/{schema}") },
+            },
+            "next": { "type": ["string", "null"] },
+        },
+    })
 }
 
 /// A time in a body, which may be absent.

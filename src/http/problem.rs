@@ -1,5 +1,7 @@
 //! What went wrong, as RFC 9457 has it: `application/problem+json` with a stable `code`.
 
+use std::error::Error;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +18,7 @@ const AGAIN: u32 = 1;
 /// What is wrong with one field, query parameter or part of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// Its name, or the path to it, such as `events.0.name`; empty for the whole body.
+    /// Its name, or the path to it, such as `events[0].name`; empty for the whole body.
     pub field: String,
     /// What is wrong, and what would be right.
     pub detail: String,
@@ -125,15 +127,36 @@ impl Problem {
         Self::invalid(vec![FieldError { field: field.into(), detail: detail.into() }])
     }
 
-    /// More requests than are worked on at a time.
-    pub fn overloaded() -> Self {
-        let detail = "more requests at a time than api.max_concurrent; try again";
+    /// More than is worked on at a time.
+    pub fn overloaded(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
     }
 
     /// What it takes is not there at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    /// The same problem, with the version at which the aggregate is.
+    pub fn at_version(self, actual: i64) -> Self {
+        Self { actual: Some(actual), ..self }
+    }
+
+    /// MongoDB that is away comes back; that it refuses is for a person to mend.
+    pub fn of_meaning(meaning: Meaning, error: &dyn Error, detail: impl Into<String>) -> Self {
+        match meaning {
+            Meaning::Transient => {
+                warn!(error = chain(error), "a request was not done");
+                Self::unavailable(detail)
+            }
+            Meaning::Permanent => Self::fault(error),
+        }
+    }
+
+    /// What the log tells, and the answer does not.
+    pub fn fault(error: &dyn Error) -> Self {
+        error!(error = chain(error), "a request failed");
+        Self::internal()
     }
 
     /// A fault of ours, or of whoever set MongoDB up; the log has it under the request's id.
@@ -182,21 +205,10 @@ impl IntoResponse for Problem {
     }
 }
 
-/// MongoDB that is away comes back; that it refuses is for a person to mend.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        match error.meaning() {
-            Meaning::Transient => {
-                warn!(error = chain(&error), "a request was not done");
-                Self::unavailable(
-                    "MongoDB did not do it; whether a write took effect is unknown, and to repeat \
-                     it with the same id is safe",
-                )
-            }
-            Meaning::Permanent => {
-                error!(error = chain(&error), "a request failed");
-                Self::internal()
-            }
-        }
+        let detail = "MongoDB did not do it; whether a write took effect is unknown, and to repeat \
+                      it with the same id is safe";
+        Self::of_meaning(error.meaning(), &error, detail)
     }
 }

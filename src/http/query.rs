@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
+use bson::DateTime;
 use percent_encoding::percent_decode_str;
 
 use crate::http::problem::{FieldError, Problem};
@@ -75,6 +76,17 @@ impl Query {
             self.wrong(name, format!("is to be an integer from {least} to {most}"));
         }
         number
+    }
+
+    /// Takes a time, in milliseconds since 1970: written so, or as RFC 3339.
+    pub fn time(&mut self, name: &str) -> Option<i64> {
+        let text = self.text(name)?;
+        let date = || DateTime::parse_rfc3339_str(&text).ok().map(DateTime::timestamp_millis);
+        let time = text.parse().ok().or_else(date);
+        if time.is_none() {
+            self.wrong(name, "is no time; write RFC 3339, or milliseconds since 1970");
+        }
+        time
     }
 
     /// What is left is unknown.

@@ -16,11 +16,17 @@ pub fn faults(text: &str) -> Vec<FieldError> {
     scan.faults
 }
 
+/// One step into a value.
+enum Step {
+    Name(String),
+    Index(usize),
+}
+
 /// A walk along valid JSON: nothing is checked again.
 struct Scan<'a> {
     text: &'a str,
     at: usize,
-    path: Vec<String>,
+    path: Vec<Step>,
     faults: Vec<FieldError>,
 }
 
@@ -42,7 +48,7 @@ impl Scan<'_> {
         let mut names = HashSet::new();
         while let Some(b'"') = self.next() {
             let name = self.string();
-            self.path.push(name.clone());
+            self.path.push(Step::Name(name.clone()));
             if !names.insert(name) {
                 self.fault("stands twice in its object");
             }
@@ -61,7 +67,7 @@ impl Scan<'_> {
         self.at += 1;
         let mut index = 0_usize;
         while !matches!(self.next(), Some(b']') | None) {
-            self.path.push(index.to_string());
+            self.path.push(Step::Index(index));
             self.value();
             self.path.pop();
             index += 1;
@@ -119,7 +125,10 @@ impl Scan<'_> {
 
     fn fault(&mut self, detail: &str) {
         if self.faults.len() < MOST {
-            let field = self.path.iter().fold(String::new(), |path, name| join(&path, name));
+            let field = self.path.iter().fold(String::new(), |path, step| match step {
+                Step::Name(name) => join(&path, name),
+                Step::Index(index) => format!("{path}[{index}]"),
+            });
             self.faults.push(FieldError { field, detail: detail.to_owned() });
         }
     }
@@ -139,7 +148,7 @@ mod tests {
         let text = r#" { "a" : [ 1 , {"b":9223372036854775808} ], "c": -9223372036854775809,
             "d\"": 123456789012345678901234567890 , "e": 9223372036854775807 } "#;
 
-        assert_eq!(fields(text), ["a.1.b", "c", "d\""]);
+        assert_eq!(fields(text), ["a[1].b", "c", "d\""]);
     }
 
     #[test]

@@ -47,7 +47,6 @@ pub enum StartError {
 }
 
 /// The API, bound and not yet serving.
-#[derive(Debug)]
 pub struct ApiServer {
     listener: TcpListener,
     address: SocketAddr,

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::resolve::ApiPlan;
+use crate::events::EventStore;
 use crate::http::auth::Tokens;
 use crate::http::problem::Problem;
 use crate::outbox::collections::Collections;
@@ -17,7 +18,6 @@ use crate::relay::wake::Wake;
 pub type Shared = Arc<State>;
 
 /// What there is from the start, and what comes once MongoDB is reached.
-#[derive(Debug)]
 pub struct State {
     /// Who may do what.
     pub(super) tokens: Tokens,
@@ -33,12 +33,14 @@ pub struct State {
 }
 
 /// What the calls work on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Services {
     /// The outbox.
     pub collections: Collections,
     /// Who runs, and who owns what.
     pub fleet: Fleet,
+    /// The event store, where this process hosts it.
+    pub events: Option<EventStore>,
     /// The relay in this process, which looks at once at what was enqueued here.
     pub wake: Option<Wake>,
 }

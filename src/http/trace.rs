@@ -2,22 +2,28 @@
 
 use axum::http::HeaderMap;
 
+/// Names the request's place in a trace.
+pub const PARENT: &str = "traceparent";
+
+/// What tracing systems add to it.
+const STATE: &str = "tracestate";
+
 /// The longest `tracestate` that is handed on.
 const LONGEST_STATE: usize = 512;
 
 /// Those of the two that are well-formed, by their names; no `tracestate` without its parent.
 pub fn of(headers: &HeaderMap) -> Vec<(&'static str, String)> {
-    let one = headers.get_all("traceparent").iter().collect::<Vec<_>>();
+    let one = headers.get_all(PARENT).iter().collect::<Vec<_>>();
     let [parent] = one.as_slice() else { return Vec::new() };
     let Some(parent) = parent.to_str().ok().filter(|text| is_parent(text)) else {
         return Vec::new();
     };
-    let mut found = vec![("traceparent", parent.to_owned())];
-    let states = headers.get_all("tracestate").iter().map(|value| value.to_str());
+    let mut found = vec![(PARENT, parent.to_owned())];
+    let states = headers.get_all(STATE).iter().map(|value| value.to_str());
     if let Ok(states) = states.collect::<Result<Vec<_>, _>>() {
         let state = states.join(",");
         if !state.trim().is_empty() && state.len() <= LONGEST_STATE {
-            found.push(("tracestate", state));
+            found.push((STATE, state));
         }
     }
     found

@@ -8,7 +8,8 @@ use bson::{Bson, Document, doc};
 use serde_json::Value;
 
 use crate::http::auth::{Caller, Read};
-use crate::http::outbox::{Listed, no_record, readings};
+use crate::http::list::Listed;
+use crate::http::outbox::{no_record, readings};
 use crate::http::problem::Problem;
 use crate::http::query::{Path, Query};
 use crate::http::state::Shared;
@@ -47,13 +48,13 @@ pub(super) async fn stats(
         ("after" = Option<String>, Query, description = "behind this: `next`, or an id"),
         ("limit" = Option<i32>, Query, description = "how many at most; 50", minimum = 1, maximum = 1000),
     ),
-    responses((status = 200, description = "a part of the list", body = Listed)),
+    responses((status = 200, description = "a part of the list", body = Listed<Object>)),
 )]
 pub(super) async fn list(
     _: Caller<Read>,
     mut query: Query,
     State(shared): State<Shared>,
-) -> Result<Json<Listed>, Problem> {
+) -> Result<Json<Listed<Value>>, Problem> {
     let status = query.one_of("status", &[PENDING, SCHEDULED, DONE, DEAD]);
     let (key, kind) = (query.text("key"), query.text("type"));
     let after = query.text("after");

@@ -4,9 +4,6 @@ mod enqueue;
 mod look;
 mod redrive;
 
-use serde::Serialize;
-use serde_json::Value;
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -16,17 +13,6 @@ use crate::ids::RecordId;
 
 pub(super) use enqueue::schema as new_record;
 pub(super) use redrive::schema as requeue;
-
-/// A part of a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Listed {
-    /// In the list's order.
-    #[schema(value_type = Vec<Object>)]
-    pub items: Vec<Value>,
-    /// What `after` is to be for the part behind it; null at the end.
-    #[schema(required = true)]
-    pub next: Option<String>,
-}
 
 pub(super) fn calls() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
