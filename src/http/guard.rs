@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
+use crate::failpoint;
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
 
@@ -53,9 +54,17 @@ async fn within(shared: &Shared, mut request: Request, next: Next) -> Result<Res
     let place = shared.places.clone().try_acquire_owned().map_err(|_| {
         Problem::overloaded("more requests at a time than api.max_concurrent; try again")
     })?;
-    request.extensions_mut().insert(Place(Arc::new(place)));
-    let running = AssertUnwindSafe(next.run(request)).catch_unwind();
-    match tokio::time::timeout(shared.timeout, running).await {
+    // Held here until the answer begins: a handler may be done with its request before.
+    let place = Place(Arc::new(place));
+    request.extensions_mut().insert(place.clone());
+    let running = async {
+        failpoint::hit("http::request");
+        next.run(request).await
+    };
+    let running = AssertUnwindSafe(running).catch_unwind();
+    let ended = tokio::time::timeout(shared.timeout, running).await;
+    drop(place);
+    match ended {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_)) => {
             // The panic's own words are in the log already, by its hook.
