@@ -30,7 +30,7 @@ impl Form {
     /// The one that the client asks for.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        match wanted.flat_map(|text| text.split(',')).any(|kind| is_lines(kind)) {
+        match wanted.flat_map(|text| text.split(',')).any(is_lines) {
             true => Self::Lines,
             false => Self::Json,
         }

@@ -35,7 +35,7 @@ async fn schemathesis_finds_nothing_that_is_not_as_described() {
     command.arg("--config-file").arg(settings).arg("run");
     command.arg(format!("http://{}/openapi.json", api.address));
     command.args(["-H", "Authorization: Bearer t", "--checks", "all", "--seed", "1"]);
-    command.args(["--max-examples", "30", "--no-color"]);
+    command.args(["--max-examples", "10", "--no-color"]);
 
     let checking = tokio::task::spawn_blocking(move || command.output().unwrap());
     let found = checking.await.unwrap();
