@@ -48,9 +48,6 @@ pub(super) async fn guard(State(shared): State<Shared>, request: Request, next: 
 }
 
 async fn within(shared: &Shared, mut request: Request, next: Next) -> Result<Response, Problem> {
-    if shared.stop.is_cancelled() {
-        return Err(Problem::unavailable("this instance is stopping"));
-    }
     let place = shared.places.clone().try_acquire_owned().map_err(|_| {
         Problem::overloaded("more requests at a time than api.max_concurrent; try again")
     })?;

@@ -8,7 +8,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The server or the driver answered with an error.
     #[error("failed to {action}")]
@@ -80,6 +80,20 @@ impl StoreError {
             Self::Driver { source, .. } => driver_code(source),
             _ => None,
         }
+    }
+
+    /// Whether a document outgrew 16 MiB, by itself or in its command.
+    pub(crate) fn is_too_large(&self) -> bool {
+        /// The result of an update, of an upsert, or of an insert.
+        const CODES: [i32; 3] = [17419, 17420, 10334];
+        self.code().is_some_and(|code| CODES.contains(&code))
+    }
+
+    /// Whether a document was nested too deep.
+    pub(crate) fn is_too_deep(&self) -> bool {
+        /// Overflow.
+        const CODE: i32 = 15;
+        self.code() == Some(CODE)
     }
 
     /// Whether it is our credentials or privileges that don't suffice.

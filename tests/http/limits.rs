@@ -110,10 +110,10 @@ async fn more_connections_than_there_may_be_wait_their_turn() {
 
     let mut answering = tokio::spawn(read_to_end(second));
     let early = tokio::time::timeout(Duration::from_millis(300), &mut answering).await;
+    assert!(early.is_err(), "it was answered beside the first");
     drop(first);
     let answer = answering.await;
 
-    assert!(early.is_err(), "it was answered beside the first");
     assert!(answer.unwrap().starts_with("HTTP/1.1 200 "));
     Api { postrider, address, client: reqwest::Client::new() }.stop().await;
     outbox.drop().await;

@@ -1,0 +1,43 @@
+//! The append path beside one transaction for each append, as an application would write it with the same driver.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
+mod alone;
+mod load;
+mod rate;
+mod relay;
+#[path = "../support/mod.rs"]
+mod support;
+
+use bson::{Document, doc};
+
+/// `cargo bench --bench append -- rate load` measures those parts alone.
+fn main() {
+    postrider::telemetry::init(Some(false), "warn").unwrap();
+    let asked: Vec<String> = std::env::args().collect();
+    let parts = ["rate", "load", "relay"];
+    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        for part in parts {
+            if any && !asked.iter().any(|asked| asked == part) {
+                continue;
+            }
+            match part {
+                "rate" => rate::measure().await,
+                "load" => load::measure().await,
+                _ => relay::measure().await,
+            }
+        }
+    });
+}
+
+/// What every event of the benchmarks says: about 400 bytes.
+fn body() -> Document {
+    doc! { "order": 7, "total": "120.00", "lines": "x".repeat(350) }
+}
+
+/// The part of a sorted list below which this share of it is.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = (sorted.len() as f64 * share) as usize;
+    sorted[at.min(sorted.len() - 1)]
+}
