@@ -2,6 +2,7 @@
 //!
 //! 0 is success, 1 a failure, 2 wrong usage or configuration (contract, section 6).
 
+mod append;
 mod check;
 mod completions;
 mod config;
@@ -59,6 +60,8 @@ enum Command {
     /// The outbox's records
     #[command(subcommand)]
     Outbox(outbox::Command),
+    /// Append events to an aggregate, and enqueue each as a message, in one transaction
+    Append(append::Options),
     /// The instances that run, and those that have stopped without a word
     Instances(fleet::Shown),
     /// Which instance has which partition
@@ -122,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&cli.given, options),
         Command::Schema(command) => schema::run(&cli.given, command),
         Command::Outbox(command) => outbox::run(&cli.given, command),
+        Command::Append(options) => append::run(&cli.given, options),
         Command::Instances(shown) => fleet::run(&cli.given, fleet::Asked::Instances(*shown)),
         Command::Partitions(shown) => fleet::run(&cli.given, fleet::Asked::Partitions(*shown)),
         Command::Relay(switch) => fleet::run(&cli.given, fleet::Asked::Relay(*switch)),

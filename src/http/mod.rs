@@ -13,7 +13,7 @@
 //! line, so that none is served that is not described.
 
 pub mod auth;
-mod events;
+pub(crate) mod events;
 mod fields;
 mod fleet;
 mod guard;
@@ -38,6 +38,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
 
+pub use problem::FieldError;
 pub use server::{ApiServer, StartError};
 pub use state::{Services, Shared as Api};
 

@@ -165,6 +165,11 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
+    /// What is wrong with which field, for whoever is not answered over HTTP.
+    pub fn into_errors(self) -> Vec<FieldError> {
+        self.errors
+    }
+
     /// The answer itself.
     pub fn render(self, request_id: &str) -> Response {
         let status = self.status;

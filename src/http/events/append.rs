@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tracing::debug;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -17,6 +17,7 @@ use crate::http::json::Body;
 use crate::http::openapi::id_text;
 use crate::http::problem::{FieldError, Problem};
 use crate::http::query::{Path, Query};
+use crate::http::scan;
 use crate::http::state::Shared;
 use crate::http::trace;
 use crate::names::{AggregateId, AggregateName};
@@ -130,6 +131,32 @@ pub(super) async fn append(
     );
     let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(done.into())))
+}
+
+/// Reads a body, in which these fields win: for the command line.
+///
+/// # Errors
+///
+/// All that is wrong with it.
+pub(crate) fn parse(
+    name: AggregateName,
+    id: AggregateId,
+    text: &str,
+    given: Map<String, Value>,
+) -> Result<Append, Vec<FieldError>> {
+    let one = |detail: String| vec![FieldError { field: "the body".to_owned(), detail }];
+    let value = serde_json::from_str(text).map_err(|error| one(format!("is no JSON: {error}")))?;
+    let Value::Object(mut fields) = value else {
+        return Err(one("is to be an object".to_owned()));
+    };
+    fields.extend(given);
+    let body = Fields::new(fields, scan::faults(text));
+    read(name, id, body, &HeaderMap::new()).map_err(Problem::into_errors)
+}
+
+/// The answer, as it is sent.
+pub(crate) fn answer(done: Appended) -> Value {
+    json!(AppendedBody::from(done))
 }
 
 fn read(

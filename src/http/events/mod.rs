@@ -1,6 +1,6 @@
 //! The append path over HTTP.
 
-mod append;
+pub(crate) mod append;
 mod read;
 
 use utoipa_axum::router::OpenApiRouter;

@@ -1,0 +1,96 @@
+//! `postrider append`: events from the command line, by the same path as over HTTP.
+
+use std::io::Read;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::{Map, Value};
+
+use crate::cli::{Failure, Given, block_on, output};
+use crate::context::Context;
+use crate::events::{Append, AppendError, EventStore};
+use crate::http::events::append::{answer, parse};
+use crate::names::{AggregateId, AggregateName};
+use crate::outbox::collections::Collections;
+use crate::run::RunError;
+use crate::schema;
+use crate::store::connect::{self, Topology};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The kind of aggregate, such as order
+    name: String,
+    /// The aggregate
+    id: String,
+    /// The version before this append: a number, any, none or exists
+    #[arg(long, value_name = "V")]
+    expected_version: Option<String>,
+    /// Identifies the request: the same again is answered with what came of the first
+    #[arg(long, value_name = "R")]
+    request_id: Option<String>,
+    /// A JSON body as over HTTP, {"requestId", "events": [{"name", "body"}]}; - is standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: String,
+}
+
+pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
+    let plan = given.resolve_without_relay()?;
+    let append = read(options)?;
+    block_on(async {
+        let (client, topology) =
+            connect::reach(plan.mongo.expose(), &plan.database).await.context("no MongoDB")?;
+        if topology == Topology::Standalone {
+            return Err(Failure::Failed(RunError::Standalone.into()));
+        }
+        let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
+        // As `run` does it: into a collection that is not there MongoDB would insert all the same,
+        // without an index.
+        let options = plan.schema_options();
+        let missing = match plan.auto_init_schema {
+            true => schema::apply(&outbox, &options).await.map(|_| Vec::new()),
+            false => schema::verify(&outbox, &options).await,
+        };
+        let missing = missing.context("the outbox's schema can't be used")?;
+        if let Some(difference) = missing.first() {
+            let error = anyhow::anyhow!("{difference}; run `postrider schema apply`");
+            return Err(Failure::Failed(error));
+        }
+        let store = EventStore::new(Context::new(client, plan.context.clone()), outbox);
+        match store.append(append).await {
+            Ok(done) => output::json(&answer(done)),
+            Err(AppendError::Invalid(flaws)) => {
+                Err(Failure::Usage(flaws.iter().map(ToString::to_string).collect()))
+            }
+            Err(error) => Err(Failure::Failed(error.into())),
+        }
+    })
+}
+
+fn read(options: &Options) -> Result<Append, Failure> {
+    let usage = |what: &str, wrong: String| Failure::Usage(vec![format!("{what}: {wrong}")]);
+    let name = AggregateName::new(&options.name);
+    let name = name.map_err(|wrong| usage("the name", wrong.to_string()))?;
+    let id = AggregateId::new(&options.id);
+    let id = id.map_err(|wrong| usage("the id", wrong.to_string()))?;
+    let text = match options.file.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        file => std::fs::read_to_string(file),
+    };
+    let text = text.with_context(|| format!("{} cannot be read", options.file))?;
+    let mut given = Map::new();
+    if let Some(version) = &options.expected_version {
+        let number = version.parse::<i64>().map(Value::from);
+        let version = number.unwrap_or_else(|_| Value::from(version.as_str()));
+        given.insert("expectedVersion".to_owned(), version);
+    }
+    if let Some(request) = &options.request_id {
+        given.insert("requestId".to_owned(), request.as_str().into());
+    }
+    parse(name, id, &text, given).map_err(|wrong| {
+        let line = |wrong: crate::http::FieldError| format!("{}: {}", wrong.field, wrong.detail);
+        Failure::Usage(wrong.into_iter().map(line).collect())
+    })
+}
