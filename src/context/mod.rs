@@ -141,6 +141,11 @@ impl Context {
         Ok(collection)
     }
 
+    /// Whether that is sure already.
+    pub(crate) fn is_ready(&self, kind: Kind, name: &str) -> bool {
+        self.known().contains(&(kind, name.to_owned()))
+    }
+
     async fn make(&self, kind: Kind, name: &str) -> Result<(), SchemaError> {
         let indexes = match kind {
             Kind::Events => vec![
