@@ -32,6 +32,8 @@
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`context`] | where events, snapshots and prepare keys live |
 //! | | [`events`] | the append path: event streams and records in one transaction |
+//! | | [`snapshot`] | the state of an aggregate as of a version |
+//! | | [`prepare`] | values reserved under a key, for ever or for a time |
 //! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`follow`] | the change stream: it only wakes |
@@ -56,7 +58,9 @@ pub mod telemetry;
 pub mod context;
 pub mod events;
 pub mod outbox;
+pub mod prepare;
 pub mod schema;
+pub mod snapshot;
 pub mod store;
 
 // Moving.

@@ -82,6 +82,20 @@ impl StoreError {
         }
     }
 
+    /// Whether a document outgrew 16 MiB, by itself or in its command.
+    pub(crate) fn is_too_large(&self) -> bool {
+        /// The result of an update, of an upsert, or of an insert.
+        const CODES: [i32; 3] = [17419, 17420, 10334];
+        self.code().is_some_and(|code| CODES.contains(&code))
+    }
+
+    /// Whether a document was nested too deep.
+    pub(crate) fn is_too_deep(&self) -> bool {
+        /// Overflow.
+        const CODE: i32 = 15;
+        self.code() == Some(CODE)
+    }
+
     /// Whether it is our credentials or privileges that don't suffice.
     pub fn is_refusal(&self) -> bool {
         /// Unauthorized, AuthenticationFailed.

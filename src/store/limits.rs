@@ -1,4 +1,4 @@
-//! How long one operation on MongoDB may take.
+//! How long one operation on MongoDB may take, and how much a document may hold.
 
 use std::time::Duration;
 
@@ -11,3 +11,6 @@ pub const SURVEY: Duration = Duration::from_secs(60);
 
 /// Creating collections and indexes at start: an index on a large collection takes long.
 pub const SCHEMA: Duration = Duration::from_secs(600);
+
+/// What a document of MongoDB may have, in bytes.
+pub const LARGEST_DOCUMENT: usize = 16 << 20;

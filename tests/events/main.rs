@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod failover;
 mod faults;
 mod group;
 mod reads;

@@ -1,0 +1,246 @@
+//! The operations on a key.
+
+use std::marker::PhantomData;
+
+use bson::{Bson, DateTime, Document, doc};
+use mongodb::Collection;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::PrepareError;
+use super::document::{TTL_AT, VALUE, changed, taken_unless_held, while_held, while_held_with};
+use super::equal::equal;
+use super::name::PrepareName;
+use super::ttl::Ttl;
+use crate::context::{Context, Kind};
+use crate::names::check_id;
+use crate::store::insert::DUPLICATE_KEY;
+use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::{StoreError, within};
+
+/// How often a write is tried that finds something else than it was to find. Each time somebody
+/// else has succeeded.
+const TRIES: usize = 100;
+
+/// A kind of prepare key, in a collection of its own; its values are of type `V`, as BSON.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use mongodb::{Client, bson::oid::ObjectId};
+/// use postrider::context::{Context, ContextSettings};
+/// use postrider::prepare::{PrepareKey, PrepareName, Ttl};
+///
+/// # async fn run(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::new(client, ContextSettings::new("shop"));
+/// let names = PrepareKey::<String>::new(context, PrepareName::new("username")?);
+///
+/// let user = "user-7".to_owned();
+/// if names.prepare("ada", &user, Ttl::For(Duration::from_secs(600))).await? {
+///     // Nobody else has it for ten minutes, or, once this is done:
+///     names.reprepare("ada", Some(&user), &user, Ttl::Forever).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An error of [`PrepareError::Store`] leaves it open whether the operation took effect: ask
+/// with [`get`](Self::get), or repeat it.
+#[derive(Debug)]
+pub struct PrepareKey<V = Bson> {
+    pub(super) context: Context,
+    name: PrepareName,
+    values: PhantomData<fn() -> V>,
+}
+
+/// A key that is held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prepared<V = Bson> {
+    /// What it was prepared with.
+    pub value: V,
+    /// When it expires; `None` for never.
+    pub ttl_at: Option<DateTime>,
+}
+
+/// What is done to a key that is held with the expected value.
+enum Change {
+    To(Vec<Document>),
+    Rollback,
+}
+
+impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
+    /// The keys of this name; nothing is contacted yet.
+    pub fn new(context: Context, name: PrepareName) -> Self {
+        Self { context, name, values: PhantomData }
+    }
+
+    /// The name of these keys.
+    pub fn name(&self) -> &PrepareName {
+        &self.name
+    }
+
+    /// Takes a key that nobody holds, and answers whether it did: of many who try at once, for
+    /// a new key or an expired one, one does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn prepare(&self, key: &str, value: &V, ttl: Ttl) -> Result<bool, PrepareError> {
+        checked(key)?;
+        let pipeline = taken_unless_held(&encoded(value)?, ttl);
+        let keys = self.ready().await?;
+        for _ in 0..TRIES {
+            let taking = keys.update_one(doc! { "_id": key }, pipeline.clone()).upsert(true);
+            match within("prepare a key", limits::BATCH, taking.into_future()).await {
+                Ok(done) => return Ok(done.upserted_id.is_some() || done.modified_count > 0),
+                // Somebody else's insert came between: the next one meets it.
+                Err(error) if error.code() == Some(DUPLICATE_KEY) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(PrepareError::Contended)
+    }
+
+    /// The value of a key and its end, while it is held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn get(&self, key: &str) -> Result<Option<Prepared<V>>, PrepareError> {
+        let Some(found) = self.read(key).await? else { return Ok(None) };
+        Ok(Some(Prepared { value: decoded(found.value)?, ttl_at: found.ttl_at }))
+    }
+
+    /// The value of a key, while it is held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn get_value(&self, key: &str) -> Result<Option<V>, PrepareError> {
+        Ok(self.get(key).await?.map(|prepared| prepared.value))
+    }
+
+    /// Gives a key that is held another value and end, where its value is `old` (`None`: whatever
+    /// it is), and answers whether it did. One that has expired stays so.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn reprepare(
+        &self,
+        key: &str,
+        old: Option<&V>,
+        new: &V,
+        ttl: Ttl,
+    ) -> Result<bool, PrepareError> {
+        checked(key)?;
+        let change = Change::To(changed(&encoded(new)?, ttl));
+        match old {
+            Some(old) => self.compare(key, &encoded(old)?, change).await,
+            None => Ok(self.change(&self.ready().await?, while_held(key), &change).await?),
+        }
+    }
+
+    /// Gives a key back, and answers whether it was held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn rollback(&self, key: &str) -> Result<bool, PrepareError> {
+        checked(key)?;
+        Ok(self.change(&self.ready().await?, while_held(key), &Change::Rollback).await?)
+    }
+
+    /// Gives a key back where it has this value, and answers whether it was so held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn rollback_value(&self, key: &str, value: &V) -> Result<bool, PrepareError> {
+        checked(key)?;
+        self.compare(key, &encoded(value)?, Change::Rollback).await
+    }
+
+    /// Changes a key that is held with a value equal to `expected`.
+    ///
+    /// The server knows no equality without the order of fields: what is read is compared here,
+    /// and the write is on the condition that it is still exactly that.
+    async fn compare(
+        &self,
+        key: &str,
+        expected: &Bson,
+        change: Change,
+    ) -> Result<bool, PrepareError> {
+        let keys = self.ready().await?;
+        for _ in 0..TRIES {
+            match self.read(key).await? {
+                Some(found) if equal(&found.value, expected) => {
+                    if self.change(&keys, while_held_with(key, &found.value), &change).await? {
+                        return Ok(true);
+                    }
+                }
+                _ => return Ok(false),
+            }
+        }
+        Err(PrepareError::Contended)
+    }
+
+    async fn change(
+        &self,
+        keys: &Collection<Document>,
+        filter: Document,
+        change: &Change,
+    ) -> Result<bool, StoreError> {
+        match change {
+            Change::To(pipeline) => {
+                let changing = keys.update_one(filter, pipeline.clone()).into_future();
+                let done = within("change a prepared key", limits::BATCH, changing).await?;
+                Ok(done.matched_count > 0)
+            }
+            Change::Rollback => {
+                let deleting = keys.delete_one(filter).into_future();
+                let done = within("roll a prepared key back", limits::BATCH, deleting).await?;
+                Ok(done.deleted_count > 0)
+            }
+        }
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Prepared>, PrepareError> {
+        checked(key)?;
+        let keys = self.context.collection(Kind::Prepare, self.name.as_str());
+        let reading = keys.find_one(while_held(key)).into_future();
+        let found = within("read a prepared key", limits::BATCH, reading).await?;
+        Ok(found.and_then(prepared))
+    }
+
+    pub(super) async fn ready(&self) -> Result<Collection<Document>, PrepareError> {
+        Ok(self.context.ready(Kind::Prepare, self.name.as_str()).await?)
+    }
+}
+
+// Not derived: that would ask for a value that can be cloned.
+impl<V> Clone for PrepareKey<V> {
+    fn clone(&self) -> Self {
+        Self { context: self.context.clone(), name: self.name.clone(), values: PhantomData }
+    }
+}
+
+pub(super) fn prepared(mut document: Document) -> Option<Prepared> {
+    let ttl_at = Ttl::end(document.get(TTL_AT));
+    Some(Prepared { value: document.remove(VALUE)?, ttl_at })
+}
+
+pub(super) fn checked(key: &str) -> Result<(), PrepareError> {
+    check_id(key).map_err(PrepareError::Key)
+}
+
+pub(super) fn encoded(value: &impl Serialize) -> Result<Bson, PrepareError> {
+    let value = bson::serialize_to_bson(value).map_err(PrepareError::Encode)?;
+    // The server tells of larger ones in many ways, or ends the connection.
+    let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
+    if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
+}
+
+fn decoded<V: DeserializeOwned>(value: Bson) -> Result<V, PrepareError> {
+    bson::deserialize_from_bson(value).map_err(PrepareError::Decode)
+}

@@ -1,0 +1,20 @@
+//! Prepare keys: a value reserved under a key, for ever or for a time, by one of many who try.
+//!
+//! One document per key: `{_id: key, value, ttlAt}`, without `ttlAt` for ever. Whether a key has
+//! expired the server decides, by its own clock, in the filter or pipeline of each operation:
+//! its TTL monitor, which removes what has expired, comes by once a minute only.
+
+mod document;
+mod equal;
+mod error;
+mod key;
+mod moving;
+mod name;
+mod ttl;
+mod using;
+
+pub use error::PrepareError;
+pub use key::{PrepareKey, Prepared};
+pub use name::PrepareName;
+pub use ttl::Ttl;
+pub use using::UsingError;

@@ -1,0 +1,18 @@
+//! Snapshots: the state of an aggregate as of a version, so that loading it replays a few events
+//! and not all of them.
+//!
+//! One document per aggregate, the latest: its state can be queried like any other document. A
+//! snapshot is never needed: what can't be read is taken as absent, and the events are replayed.
+
+mod document;
+mod error;
+mod repository;
+mod state;
+mod store;
+mod strategy;
+
+pub use error::SnapshotError;
+pub use repository::{Aggregate, Loaded, Repository, RepositoryError, Stored};
+pub use state::Snapshot;
+pub use store::{Saved, SnapshotStore};
+pub use strategy::Strategy;

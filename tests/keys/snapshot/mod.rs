@@ -1,0 +1,8 @@
+//! Snapshots.
+
+mod answers;
+mod document;
+mod guard;
+mod refusals;
+mod repository;
+mod time;
