@@ -1,55 +1,13 @@
-//! What is asked of an event store, and the clauses of its contract.
+//! The clauses of the contract of an event store.
 
 use std::collections::BTreeSet;
 
 use bson::doc;
 use futures_util::future::join_all;
-use postrider::events::{
-    Append, AppendError, Appended, EventStream, Expected, LoadError, NewEvent, Range,
-};
+use postrider::events::{Append, AppendError, Appended, Expected, LoadError, NewEvent, Range};
 use postrider::names::{AggregateId, AggregateName};
 
-/// An event store under test.
-pub trait Events {
-    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
-
-    async fn load(
-        &self,
-        name: &AggregateName,
-        id: &AggregateId,
-        range: &Range,
-    ) -> Result<Vec<EventStream>, LoadError>;
-
-    async fn single(
-        &self,
-        name: &AggregateName,
-        id: &AggregateId,
-        version: i64,
-        tenant: Option<&str>,
-    ) -> Result<Option<EventStream>, LoadError>;
-
-    async fn last(
-        &self,
-        name: &AggregateName,
-        id: &AggregateId,
-        tenant: Option<&str>,
-    ) -> Result<Option<EventStream>, LoadError>;
-
-    async fn exists_request_id(
-        &self,
-        name: &AggregateName,
-        id: &AggregateId,
-        request: &str,
-    ) -> Result<bool, LoadError>;
-
-    async fn aggregate_ids(
-        &self,
-        name: &AggregateName,
-        after: Option<&str>,
-        limit: u32,
-        tenant: Option<&str>,
-    ) -> Result<Vec<String>, LoadError>;
-}
+use crate::stores::Events;
 
 fn id(text: &str) -> AggregateId {
     AggregateId::new(text).unwrap()

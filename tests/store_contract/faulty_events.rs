@@ -8,7 +8,7 @@ use postrider::events::{
 use postrider::names::{AggregateId, AggregateName};
 use uuid::Uuid;
 
-use crate::events::Events;
+use crate::stores::Events;
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,15 @@ pub enum Fault {
 }
 
 pub struct Faulty<S> {
-    pub store: S,
-    pub fault: Fault,
-    pub appends: AtomicUsize,
+    store: S,
+    fault: Fault,
+    appends: AtomicUsize,
+}
+
+impl<S> Faulty<S> {
+    pub fn new(store: S, fault: Fault) -> Self {
+        Self { store, fault, appends: AtomicUsize::new(0) }
+    }
 }
 
 impl<S: Events> Faulty<S> {
