@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod examples;
 mod failover;
 mod faults;
 mod group;

@@ -22,7 +22,7 @@ pub enum Fault {
     FindsRequestsAnywhere,
     TakesEmptyAppends,
     LosesAnEvent,
-    LosesAnAppendNowAndThen,
+    LosesOneOfManyAppends,
     IgnoresTheTenant,
     EndsBeforeTheLastVersion,
     BeginsBehindTheFirstVersion,
@@ -83,10 +83,8 @@ impl<S: Events> Events for Faulty<S> {
                 append.events.push(NewEvent::new("Nothing", Default::default()));
             }
             Fault::LosesAnEvent if append.events.len() > 1 => drop(append.events.pop()),
-            Fault::LosesAnAppendNowAndThen => {
-                if self.appends.fetch_add(1, Ordering::Relaxed) == 50 {
-                    append.id = AggregateId::new("lost").unwrap();
-                }
+            Fault::LosesOneOfManyAppends if self.appends.fetch_add(1, Ordering::Relaxed) == 50 => {
+                append.id = AggregateId::new("lost").unwrap();
             }
             _ => {}
         }

@@ -150,8 +150,8 @@ faults! {
     FindsRequestsAnywhere by a_request_is_found_in_its_aggregate_alone
     TakesEmptyAppends by what_is_not_valid_is_refused
     LosesAnEvent by what_is_appended_is_loaded
-    LosesAnAppendNowAndThen by appends_at_once_to_many_aggregates_are_all_there
-    LosesAnAppendNowAndThen by appends_at_once_to_one_aggregate_leave_no_gap
+    LosesOneOfManyAppends by appends_at_once_to_many_aggregates_are_all_there
+    LosesOneOfManyAppends by appends_at_once_to_one_aggregate_leave_no_gap
     IgnoresTheTenant by a_tenant_sees_what_is_his_alone
     EndsBeforeTheLastVersion by versions_are_loaded_from_the_first_to_the_last
     BeginsBehindTheFirstVersion by versions_are_loaded_from_the_first_to_the_last
