@@ -97,6 +97,7 @@ const indexes = [
     key: { doneAt: 1 },
     partialFilterExpression: { status: "done" },
     expireAfterSeconds: seconds(retention),
+    adjusted: true,
   },
   // Insertions: refuses a second record with the same dedupKey (error 11000). Partial on
   // text, since null and absent differ in a unique index and neither may clash; a query
@@ -116,8 +117,6 @@ const indexes = [
 ];
 
 // ---- How it comes to be ----------------------------------------------------------------------
-
-const majority = { w: "majority" };
 
 function check() {
   if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
@@ -157,6 +156,8 @@ function seconds(text) {
   return Number(rounded > 2147483647n ? 2147483647n : rounded);
 }
 
+const majority = { w: "majority" };
+
 // Why what exists can't be used; undefined where nothing is wrong.
 function whatIsWrongWith(info) {
   if (info.type !== "collection") return `a ${info.type}`;
@@ -164,29 +165,23 @@ function whatIsWrongWith(info) {
   if (info.options.collation) return "a collection with a default collation";
 }
 
-function createCollections() {
-  for (const base of collections) {
-    const name = prefix + base;
-    let [info] = db.getCollectionInfos({ name });
-    if (info === undefined) {
-      const options = name === records && validation !== "off"
-        ? { validator, validationLevel: "moderate", validationAction: validation }
-        : {};
-      try {
-        db.runCommand({ create: name, ...options, writeConcern: majority });
-        print(`created collection ${name}`);
-        continue;
-      } catch (error) {
-        if (error.code !== 48) throw error; // 48: somebody else created it in this moment.
-        [info] = db.getCollectionInfos({ name });
-      }
+function createCollection(database, name, options) {
+  let [info] = database.getCollectionInfos({ name });
+  if (info === undefined) {
+    try {
+      database.runCommand({ create: name, ...options, writeConcern: majority });
+      print(`created collection ${name}`);
+      return;
+    } catch (error) {
+      if (error.code !== 48) throw error; // 48: somebody else created it in this moment.
+      [info] = database.getCollectionInfos({ name });
     }
-    const wrong = whatIsWrongWith(info);
-    if (wrong !== undefined) {
-      throw new Error(`${name} can't be used: it is ${wrong}, and a plain collection is needed`);
-    }
-    print(`collection ${name} is there`);
   }
+  const wrong = whatIsWrongWith(info);
+  if (wrong !== undefined) {
+    throw new Error(`${name} can't be used: it is ${wrong}, and a plain collection is needed`);
+  }
+  print(`collection ${name} is there`);
 }
 
 // What defines an index, as text: two of the same text are the same.
@@ -195,29 +190,41 @@ function definition({ v, ns, name, background, ...options }) {
   return EJSON.stringify(Object.fromEntries(set.sort(([a], [b]) => (a < b ? -1 : 1))));
 }
 
-// The same without the time after which records go.
+// The same without the time after which documents go.
 function definitionButExpiry({ expireAfterSeconds, ...options }) {
   return definition(options);
 }
 
-function createIndexes() {
-  const collection = db.getCollection(records);
-  const found = collection.getIndexes();
+// Whether an index is unique in just these fields.
+function isUniqueIn(keys, { key, unique }) {
+  const fields = Object.keys(keys);
+  return unique && fields.length === Object.keys(key).length && fields.every((field) => field in key);
+}
+
+// Each is {name, key, …} as MongoDB takes it. One that others must not be beside says so: {excludes: {key, setting}};
+// and one whose expireAfterSeconds is adjusted in place: {adjusted: true}.
+function createIndexes(database, name, indexes) {
+  const found = database.getCollection(name).getIndexes();
   const missing = [];
-  const adjusted = [];
-  for (const index of indexes) {
+  const changed = [];
+  const dropping = (other) => "if nobody needs the one that is there, drop it and run this again: "
+    + `db.getCollection(${JSON.stringify(name)}).dropIndex(${JSON.stringify(other.name)})`;
+  for (const { excludes, adjusted, ...index } of indexes) {
+    const cannot = `index ${index.name} of collection ${name} can't be created: `;
+    const rival = excludes && found.find((other) => isUniqueIn(excludes.key, other));
     const same = found.find((other) => other.name === index.name);
     const twin = found.find((other) => definitionButExpiry(other) === definitionButExpiry(index));
-    if (same !== undefined && definition(same) === definition(index)) {
-      print(`index ${index.name} is there`);
-    } else if (same !== undefined && same === twin && "expireAfterSeconds" in same && "expireAfterSeconds" in index) {
-      adjusted.push(index);
+    if (rival !== undefined) {
+      throw new Error(`${cannot}there is the unique index ${rival.name}, which excludes it; set ${excludes.setting}, `
+        + `with which that one was made; or, ${dropping(rival)}`);
+    } else if (same !== undefined && definition(same) === definition(index)) {
+      print(`index ${index.name} of ${name} is there`);
+    } else if (adjusted && same !== undefined && same === twin && "expireAfterSeconds" in same) {
+      changed.push(index);
     } else if (same !== undefined || twin !== undefined) {
       const other = same ?? twin;
-      throw new Error(
-        `index ${index.name} of collection ${records} can't be created: there is ${EJSON.stringify(other)}, `
-        + `and it should be ${EJSON.stringify(index)}; if nobody needs the one that is there, drop it and run this `
-        + `again: db.getCollection(${JSON.stringify(records)}).dropIndex(${JSON.stringify(other.name)})`);
+      throw new Error(`${cannot}there is ${EJSON.stringify(other)}, and it should be ${EJSON.stringify(index)}; `
+        + dropping(other));
     } else {
       missing.push(index);
     }
@@ -225,15 +232,25 @@ function createIndexes() {
   if (missing.length > 0) {
     const names = missing.map((index) => index.name).join(", ");
     try {
-      db.runCommand({ createIndexes: records, indexes: missing, writeConcern: majority });
+      database.runCommand({ createIndexes: name, indexes: missing, writeConcern: majority });
     } catch (error) {
-      throw new Error(`of ${names} of collection ${records} one can't be created: ${error.message}`);
+      throw new Error(`of ${names} of collection ${name} one can't be created: ${error.message}`);
     }
-    print(`created indexes ${names}`);
+    print(`created indexes ${names} of ${name}`);
   }
-  for (const { name, expireAfterSeconds } of adjusted) {
-    db.runCommand({ collMod: records, index: { name, expireAfterSeconds }, writeConcern: majority });
-    print(`adjusted index ${name}: delivered records go after ${expireAfterSeconds} s`);
+  for (const { name: index, expireAfterSeconds } of changed) {
+    database.runCommand({ collMod: name, index: { name: index, expireAfterSeconds }, writeConcern: majority });
+    print(`adjusted index ${index}: delivered records go after ${expireAfterSeconds} s`);
+  }
+}
+
+function createCollections() {
+  for (const base of collections) {
+    const name = prefix + base;
+    const options = name === records && validation !== "off"
+      ? { validator, validationLevel: "moderate", validationAction: validation }
+      : {};
+    createCollection(db, name, options);
   }
 }
 
@@ -241,4 +258,4 @@ check();
 db.getMongo().setReadPref("primary");
 print(`Postrider's outbox in database ${db.getName()}, delivered records stay ${retention}:`);
 createCollections();
-createIndexes();
+createIndexes(db, records, indexes);

@@ -1,7 +1,8 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → schema → sinks → heartbeat → partitions → relay ← follower   start
+//! ops server → MongoDB (waits) → context → schema → sinks → heartbeat → partitions → relay ← follower
+//!                                                                                          start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
 //!        → sign off                                                                           stop
 //! ```
@@ -33,7 +34,7 @@ use crate::partition::share::{self, Allotted, Share};
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
-use crate::schema::access::{Access, Lacking, Wanted, access};
+use crate::schema::access::{Access, Lacking, Part as Allowed, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperty};
@@ -69,7 +70,7 @@ pub enum RunError {
     )]
     Lacking {
         /// What he may not do.
-        lacking: Lacking,
+        lacking: Box<Lacking>,
     },
     /// MongoDB can't be spoken to in the way that the URI wants.
     #[error("mongo.uri can't be used")]
@@ -77,6 +78,15 @@ pub enum RunError {
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
+    /// The append path has no transactions there.
+    #[error(
+        "events.enabled needs transactions, and MongoDB is a standalone server: make it a replica set \
+         of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
+    )]
+    Standalone,
+    /// A database of the append path is another context's.
+    #[error("the append path can't use its databases")]
+    Context(#[source] SchemaError),
     /// A sink that can't be made.
     #[error("sinks.{name}: {detail}")]
     Sink {
@@ -152,10 +162,14 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     store_up(false);
     let starting = async {
         let collections = until_reached(plan, health).await?;
+        let context = Context::new(collections.client().clone(), plan.context.clone());
+        if plan.events_enabled {
+            until_guarded(plan, &context, health).await?;
+        }
         until_schema(plan, &collections, health).await?;
-        Ok::<_, RunError>(collections)
+        Ok::<_, RunError>((collections, context))
     };
-    let collections = tokio::select! {
+    let (collections, context) = tokio::select! {
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
@@ -165,7 +179,6 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         false => BTreeMap::new(),
     };
     let wake = Wake::default();
-    let context = Context::new(collections.client().clone(), plan.context.clone());
     let _events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let heartbeat =
@@ -257,6 +270,9 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
             Ok((.., Access::Lacking(lacking))) => return Err(RunError::Lacking { lacking }),
             Ok((client, topology, _)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
+                if topology == Topology::Standalone && plan.events_enabled {
+                    return Err(RunError::Standalone);
+                }
                 if topology == Topology::Standalone {
                     warn!(
                         "MongoDB is a standalone server: what an application writes there beside a \
@@ -287,9 +303,51 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
     let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
     // Whoever may not make the schema learns it where there is something to make; and whoever may
     // not follow polls, as after any other loss of the change stream.
-    let wanted = Wanted { follow: false, ..plan.wanted(&[]) };
-    let access = access(&client.database("admin"), &wanted).await?;
+    let part = Allowed::Relay { records: plan.relay_enabled, follow: false, making: &[] };
+    let access = access(&client.database("admin"), &plan.wanted(part)).await?;
     Ok((client, topology, access))
+}
+
+/// Looks whether the databases of the append path are this context's or nobody's, until that is
+/// known. Who lacks what it needs is told so, and relays all the same.
+async fn until_guarded(
+    plan: &Resolved,
+    context: &Context,
+    health: &Health,
+) -> Result<(), RunError> {
+    let mut lacks = false;
+    let mut looking = async || {
+        if !lacks {
+            let wanted = plan.wanted(Allowed::Append);
+            let access = access(&context.client().database("admin"), &wanted).await?;
+            if let Access::Lacking(lacking) = access {
+                let remedy = lacking.remedy();
+                warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
+                lacks = true;
+            }
+        }
+        match context.guard().await {
+            Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(()),
+            guarded => guarded,
+        }
+    };
+    let mut pause = AGAIN.0;
+    loop {
+        let detail = match looking().await {
+            Ok(()) => return Ok(()),
+            Err(SchemaError::Store(error)) if error.is_refusal() => {
+                return Err(RunError::Refused(error));
+            }
+            Err(error) if error.meaning() == Meaning::Permanent => {
+                return Err(RunError::Context(error));
+            }
+            Err(error) => chain(&error),
+        };
+        warn!(detail, retry_in = ?pause, "whose databases they are is not known");
+        health.set("store", Part::down(detail));
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
 }
 
 /// Creates or verifies the schema, until it is there.

@@ -13,9 +13,11 @@
 //! | `members`, `clocks` | what time it is on each member |
 //! | `schema` | whether it is there, or will be made |
 //! | `privileges` | whether the user may do all that `run` does |
+//! | `context` | whether a database of the append path is another context's |
 //! | `sinks` | whether brokers are reached, and have the destinations that are named |
 
 mod clocks;
+mod context;
 pub mod finding;
 mod members;
 mod mongodb;

@@ -1,12 +1,13 @@
 //! MongoDB: reached or not, and what is asked of it once it is.
 
-use ::mongodb::Database;
+use ::mongodb::{Client, Database};
 use bson::{Document, doc};
-use futures_util::future::join3;
+use futures_util::future::join4;
 use tokio::time::timeout;
 
 use crate::check::{
-    Finding, PATIENCE, clocks, members, privileges, replica_set, schema, shard_key, version,
+    Finding, PATIENCE, clocks, context, members, privileges, replica_set, schema, shard_key,
+    version,
 };
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
@@ -39,17 +40,32 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let mut findings = vec![Finding::good(NAME, format!("reached, {kind}"))];
     let admin = client.database("admin");
     let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
-    let (version, deployment, (schema, privileges)) = join3(
+    let (version, deployment, (schema, privileges), append) = join4(
         bounded("mongodb version", version::probe(&admin)),
         deployment(plan, &topology, &admin, &collections),
         schema_and_privileges(plan, &admin, &collections),
+        append_path(plan, &client, &admin),
     )
     .await;
     findings.push(version);
     findings.extend(deployment);
     findings.push(schema);
     findings.push(privileges);
+    findings.extend(append);
     findings
+}
+
+/// What the append path needs; nothing where there is none.
+async fn append_path(plan: &Resolved, client: &Client, admin: &Database) -> Vec<Finding> {
+    if !plan.events_enabled {
+        return Vec::new();
+    }
+    let privileges = bounded(privileges::APPEND, privileges::probe_append(plan, admin)).await;
+    // Whoever lacks them may not look at whose the databases are.
+    if !privileges.ok {
+        return vec![privileges];
+    }
+    vec![privileges, bounded(context::NAME, context::probe(plan, client)).await]
 }
 
 /// Why it is not reached; of a user who may do nothing in the database, also all that he lacks.
@@ -63,7 +79,7 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     if let Ok(client) = connect::client(plan.mongo.expose()).await {
         let admin = client.database("admin");
         let making = schema::making(plan, None);
-        let privileges = bounded("privileges", privileges::probe(plan, &admin, &making)).await;
+        let privileges = bounded(privileges::NAME, privileges::probe(plan, &admin, &making)).await;
         // Whoever did not log in lacks nothing that could be told.
         findings.extend((!privileges.ok).then_some(privileges));
     }
@@ -82,7 +98,7 @@ async fn deployment(
             replica_set::NAME,
             STANDALONE,
             "make it a replica set of one member: start mongod with --replSet rs0, and run \
-             rs.initiate() in mongosh",
+             rs.initiate() in mongosh; a relay alone runs here with events.enabled = false",
         )],
         Topology::Sharded => {
             vec![bounded(shard_key::NAME, shard_key::probe(admin, collections)).await]
@@ -124,7 +140,7 @@ async fn schema_and_privileges(
 ) -> (Finding, Finding) {
     let seen = timeout(PATIENCE, schema::look(plan, collections)).await.ok();
     let making = schema::making(plan, seen.as_ref());
-    let privileges = bounded("privileges", privileges::probe(plan, admin, &making)).await;
+    let privileges = bounded(privileges::NAME, privileges::probe(plan, admin, &making)).await;
     let schema = match seen {
         None => Finding::bad(schema::NAME, format!("no answer within {PATIENCE:?}"), UNREACHED),
         Some(seen) => schema::judge(plan, seen)

@@ -4,10 +4,12 @@ use ::mongodb::Database;
 
 use crate::check::Finding;
 use crate::config::Resolved;
-use crate::schema::access::{Access, access};
+use crate::schema::access::{Access, Part, access};
 use crate::store::StoreError;
 
-const NAME: &str = "privileges";
+pub(super) const NAME: &str = "privileges";
+
+pub(super) const APPEND: &str = "append privileges";
 
 /// `making`: the actions by which `run` would make the schema.
 pub(super) async fn probe(
@@ -15,11 +17,26 @@ pub(super) async fn probe(
     admin: &Database,
     making: &[&'static str],
 ) -> Result<Finding, StoreError> {
-    Ok(match access(admin, &plan.wanted(making)).await? {
+    let part = Part::Relay { records: plan.relay_enabled, follow: plan.follow, making };
+    ask(NAME, plan, admin, part).await
+}
+
+/// The same for the append path, without which a relay would go on.
+pub(super) async fn probe_append(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
+    ask(APPEND, plan, admin, Part::Append).await
+}
+
+async fn ask(
+    name: &str,
+    plan: &Resolved,
+    admin: &Database,
+    part: Part<'_>,
+) -> Result<Finding, StoreError> {
+    Ok(match access(admin, &plan.wanted(part)).await? {
         Access::Open => {
-            Finding::good(NAME, "there is no access control: everybody may do everything")
+            Finding::good(name, "there is no access control: everybody may do everything")
         }
-        Access::Enough(who) => Finding::good(NAME, format!("{who} may do all that is needed")),
-        Access::Lacking(lacking) => Finding::bad(NAME, lacking.to_string(), lacking.remedy()),
+        Access::Enough(who) => Finding::good(name, format!("{who} may do all that is needed")),
+        Access::Lacking(lacking) => Finding::bad(name, lacking.to_string(), lacking.remedy()),
     })
 }

@@ -1,71 +1,158 @@
-//! `postrider schema`: collections and indexes.
+//! `postrider schema`: collections and indexes, of the outbox or of aggregates.
 
-use anyhow::Context;
-use clap::Subcommand;
+use std::collections::HashSet;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
 
 use crate::cli::{Failure, Given, block_on, collections, output};
-use crate::schema::{self, SchemaOptions};
+use crate::config::Resolved;
+use crate::context::{Context, Kind};
+use crate::names::{AggregateName, check_name};
+use crate::schema::{self, Applied, Difference, SchemaError, SchemaOptions};
+use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Create what is missing; adjust the retention
-    Apply,
+    Apply(Named),
     /// Print a mongosh script that does the same (needs no server)
     Print {
-        /// Instead the script that creates least-privilege roles: postrider_relay, postrider_schema,
-        /// postrider_operator, postrider_producer
-        #[arg(long)]
+        #[command(flatten)]
+        named: Named,
+        /// Instead the script that creates least-privilege roles: postrider_relay, postrider_append,
+        /// postrider_schema, postrider_operator, postrider_producer
+        #[arg(long, conflicts_with_all = ["aggregate", "prepare"])]
         roles: bool,
     },
     /// Print a line per difference; exit code 1 if there is any
-    Verify,
+    Verify(Named),
+}
+
+/// What it is about; the outbox, where nothing is named.
+#[derive(Debug, Args)]
+pub(super) struct Named {
+    /// In place of the outbox the collections of this aggregate: events and snapshots (repeatable)
+    #[arg(long, value_name = "NAME", value_parser = aggregate)]
+    aggregate: Vec<String>,
+    /// In place of the outbox the collection of these prepare keys (repeatable)
+    #[arg(long, value_name = "NAME", value_parser = prepare)]
+    prepare: Vec<String>,
+}
+
+fn aggregate(text: &str) -> Result<String, String> {
+    AggregateName::new(text).map(|name| name.to_string()).map_err(|error| error.to_string())
+}
+
+fn prepare(text: &str) -> Result<String, String> {
+    check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+impl Named {
+    fn is_empty(&self) -> bool {
+        self.aggregate.is_empty() && self.prepare.is_empty()
+    }
+
+    fn collections(&self) -> impl Iterator<Item = (Kind, &str)> {
+        let of_aggregates = self
+            .aggregate
+            .iter()
+            .flat_map(|name| [Kind::Events, Kind::Snapshots].map(|kind| (kind, name.as_str())));
+        of_aggregates.chain(self.prepare.iter().map(|name| (Kind::Prepare, name.as_str())))
+    }
 }
 
 pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
-    if let Command::Print { roles } = command {
-        let config = given.load()?.config;
-        let (outbox, follow) = (config.outbox, config.relay.follow);
-        let prefix = &outbox.collection_prefix;
-        return output::text(&match roles {
-            true => schema::roles_script(prefix, outbox.retention, follow),
-            false => schema::script(prefix, &SchemaOptions::from(&outbox)),
-        });
-    }
-    let plan = given.resolve_without_relay()?;
-    let options = plan.schema_options();
-    block_on(async {
-        let collections = collections(&plan).await?;
-        match command {
-            Command::Print { .. } => Ok(()),
-            Command::Apply => {
-                let applied = schema::apply(&collections, &options).await;
-                let applied = applied.context("the schema cannot be applied")?;
-                let mut lines = String::new();
-                for collection in &applied.collections {
-                    lines.push_str(&format!("created collection {collection}\n"));
-                }
-                for index in &applied.indexes {
-                    lines.push_str(&format!("created index {index}\n"));
-                }
-                if let Some(seconds) = applied.expire_after_seconds {
-                    lines.push_str(&format!("adjusted the retention to {seconds} s\n"));
-                }
-                if lines.is_empty() {
-                    lines.push_str("nothing was missing\n");
-                }
-                output::text(&lines)
-            }
-            Command::Verify => {
-                let differences = schema::verify(&collections, &options).await;
-                let differences = differences.context("the schema cannot be verified")?;
-                let lines: String =
-                    differences.iter().map(|difference| format!("{difference}\n")).collect();
-                output::text(&lines)?;
-                match differences.is_empty() {
-                    true => Ok(()),
-                    false => Err(Failure::Told),
-                }
-            }
+    match command {
+        Command::Print { named, roles } => print(given, named, *roles),
+        Command::Apply(named) => {
+            let plan = given.resolve_without_relay()?;
+            block_on(apply(&plan, named))
         }
+        Command::Verify(named) => {
+            let plan = given.resolve_without_relay()?;
+            block_on(verify(&plan, named))
+        }
+    }
+}
+
+fn print(given: &Given, named: &Named, roles: bool) -> Result<(), Failure> {
+    let config = given.load()?.config;
+    let outbox = &config.outbox;
+    output::text(&match roles {
+        true => schema::roles_script(&config),
+        false if named.is_empty() => {
+            schema::script(&outbox.collection_prefix, &SchemaOptions::from(outbox))
+        }
+        false => schema::aggregate_script(&config, &named.aggregate, &named.prepare),
     })
+}
+
+async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
+    let told = |applied: Result<Applied, SchemaError>| {
+        applied.context("the schema cannot be applied").map_err(Failure::from)
+    };
+    let mut lines = String::new();
+    if named.is_empty() {
+        let collections = collections(plan).await?;
+        let applied = told(schema::apply(&collections, &plan.schema_options()).await)?;
+        lines.push_str(&what_was_done(&applied, ""));
+    }
+    let context = context(plan).await?;
+    for (kind, name) in named.collections() {
+        let applied = told(context.apply(kind, name).await)?;
+        lines.push_str(&what_was_done(&applied, &format!(" of {}", kind.collection(name))));
+    }
+    if lines.is_empty() {
+        lines.push_str("nothing was missing\n");
+    }
+    output::text(&lines)
+}
+
+/// A line for each thing.
+fn what_was_done(applied: &Applied, of: &str) -> String {
+    let mut lines = String::new();
+    if let Some(database) = &applied.claimed {
+        lines.push_str(&format!("database {database} is now the context's\n"));
+    }
+    for collection in &applied.collections {
+        lines.push_str(&format!("created collection {collection}\n"));
+    }
+    for index in &applied.indexes {
+        lines.push_str(&format!("created index {index}{of}\n"));
+    }
+    if let Some(seconds) = applied.expire_after_seconds {
+        lines.push_str(&format!("adjusted the retention to {seconds} s\n"));
+    }
+    lines
+}
+
+async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
+    let told = |differences: Result<Vec<Difference>, SchemaError>| {
+        differences.context("the schema cannot be verified").map_err(Failure::from)
+    };
+    let mut lines: Vec<String> = Vec::new();
+    if named.is_empty() {
+        let collections = collections(plan).await?;
+        let differences = told(schema::verify(&collections, &plan.schema_options()).await)?;
+        lines.extend(differences.iter().map(ToString::to_string));
+    }
+    let context = context(plan).await?;
+    for (kind, name) in named.collections() {
+        let differences = told(context.verify(kind, name).await)?;
+        lines.extend(differences.iter().map(ToString::to_string));
+    }
+    // That a database is nobody's is said of each of its collections.
+    let mut seen = HashSet::new();
+    lines.retain(|line| seen.insert(line.clone()));
+    output::text(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Told),
+    }
+}
+
+async fn context(plan: &Resolved) -> Result<Context, Failure> {
+    let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
+    Ok(Context::new(client, plan.context.clone()))
 }

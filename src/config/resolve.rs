@@ -25,7 +25,8 @@ use crate::relay::dead_letter::DeadLetters;
 use crate::relay::settings::Settings;
 use crate::routing::{Glob, Route, Router, Template};
 use crate::schema::SchemaOptions;
-use crate::schema::access::Wanted;
+use crate::schema::access::{Part, Wanted};
+use crate::schema::roles::Places;
 
 pub use sinks::SinkPlan;
 
@@ -89,16 +90,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// What the user of `mongo.uri` is to be allowed, with these actions to make the schema.
-    pub fn wanted<'a>(&'a self, making: &'a [&'static str]) -> Wanted<'a> {
-        Wanted {
-            database: &self.database,
-            prefix: &self.prefix,
-            retention: self.retention,
-            relay: self.relay_enabled,
-            follow: self.follow,
-            making,
-        }
+    /// What the user of `mongo.uri` is to be allowed for a part of the work.
+    pub fn wanted<'a>(&'a self, part: Part<'a>) -> Wanted<'a> {
+        let places =
+            Places { outbox: &self.database, prefix: &self.prefix, context: &self.context };
+        Wanted { places, retention: self.retention, part }
     }
 
     /// What the schema depends on.

@@ -2,18 +2,23 @@
 //!
 //! Each aggregate has collections of its own, made with their indexes before its first append:
 //! the unique ones are what guards a version and a request, so that nothing is ever written into
-//! a collection that may lack them.
+//! a collection that may lack them. A database has one context at most: a document there says
+//! which ([`Context::guard`]), written before anything else.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+pub(crate) mod guard;
+mod once;
 
-use bson::{Document, doc};
+use std::sync::Arc;
+
+use bson::Document;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::{Client, Collection, Database};
 
-use crate::schema::SchemaError;
+use crate::context::guard::Guard;
+use crate::context::once::Once;
+use crate::schema::aggregate::layout;
+use crate::schema::{Applied, Difference, Layout, SchemaError};
 use crate::store::connect::{majority, primary};
-use crate::store::{limits, within};
 
 /// Within what a request id is unique.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -55,6 +60,28 @@ impl ContextSettings {
             auto_init_schema: true,
         }
     }
+
+    /// The database of a kind.
+    pub fn database(&self, kind: Kind) -> &str {
+        match kind {
+            Kind::Events => &self.events,
+            Kind::Snapshots => &self.snapshots,
+            Kind::Prepare => &self.prepare,
+        }
+    }
+
+    /// Each database once, with the kinds that live there.
+    pub fn databases(&self) -> Vec<(&str, Vec<Kind>)> {
+        let mut databases: Vec<(&str, Vec<Kind>)> = Vec::new();
+        for kind in Kind::ALL {
+            let name = self.database(kind);
+            match databases.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, kinds)) => kinds.push(kind),
+                None => databases.push((name, vec![kind])),
+            }
+        }
+        databases
+    }
 }
 
 /// A kind of collection that a context has.
@@ -69,6 +96,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Events, Self::Snapshots, Self::Prepare];
+
+    /// The setting that names its database.
+    pub fn setting(self) -> &'static str {
+        match self {
+            Self::Events => "events.database",
+            Self::Snapshots => "snapshots.database",
+            Self::Prepare => "prepare.database",
+        }
+    }
+
     /// The collection called after `name`.
     pub fn collection(self, name: &str) -> String {
         match self {
@@ -85,7 +124,7 @@ pub struct Context {
     client: Client,
     settings: Arc<ContextSettings>,
     /// The collections that were found or made complete.
-    ready: Arc<Mutex<HashSet<(Kind, String)>>>,
+    ready: Arc<Once<(Kind, String)>>,
 }
 
 impl Context {
@@ -106,84 +145,118 @@ impl Context {
 
     /// The database of a kind.
     pub fn database(&self, kind: Kind) -> Database {
-        self.client.database(match kind {
-            Kind::Events => &self.settings.events,
-            Kind::Snapshots => &self.settings.snapshots,
-            Kind::Prepare => &self.settings.prepare,
-        })
+        self.client.database(self.settings.database(kind))
     }
 
     /// The collection of a kind called after `name`, there or not: what a majority has is read
     /// on the primary, and a majority acknowledges what is written, whatever the URI says.
     pub fn collection(&self, kind: Kind, name: &str) -> Collection<Document> {
-        let options = CollectionOptions::builder()
-            .selection_criteria(primary())
-            .read_concern(ReadConcern::majority())
-            .write_concern(majority())
-            .build();
-        self.database(kind).collection_with_options(&kind.collection(name), options)
+        safely(&self.database(kind), &kind.collection(name))
     }
 
     /// The same, once it is sure that the collection is there with its indexes, in a database of
-    /// this context: for whoever writes. Asks once per collection and process.
+    /// this context: for whoever writes.
+    ///
+    /// Asks once per collection and process: callers who come meanwhile share what it finds. A
+    /// failure is told to these, and is not remembered.
     ///
     /// # Errors
     ///
-    /// Those of the schema.
+    /// [`SchemaError::Foreign`] and the other ways in which a database is not for this context;
+    /// [`SchemaError::Differs`] where something is missing that may not be made; else those of
+    /// [`Layout::apply`].
     pub async fn ready(&self, kind: Kind, name: &str) -> Result<Collection<Document>, SchemaError> {
-        let known = (kind, name.to_owned());
-        let collection = self.collection(kind, name);
-        if self.known().contains(&known) {
-            return Ok(collection);
-        }
-        self.make(kind, name).await?;
-        self.known().insert(known);
-        Ok(collection)
+        let making = async {
+            if self.settings.auto_init_schema {
+                return self.apply(kind, name).await.map(drop);
+            }
+            let differences = self.verify(kind, name).await?;
+            match differences.is_empty() {
+                true => Ok(()),
+                false => Err(differs(kind, name, &differences)),
+            }
+        };
+        self.ready.once(&(kind, name.to_owned()), making).await?;
+        Ok(self.collection(kind, name))
     }
 
     /// Whether that is sure already.
     pub(crate) fn is_ready(&self, kind: Kind, name: &str) -> bool {
-        self.known().contains(&(kind, name.to_owned()))
+        self.ready.is_done(&(kind, name.to_owned()))
     }
 
-    async fn make(&self, kind: Kind, name: &str) -> Result<(), SchemaError> {
-        let indexes = match kind {
-            Kind::Events => vec![
-                doc! { "name": "aggregateId_hashed", "key": { "aggregateId": "hashed" } },
-                doc! { "name": "aggregateId_1_version_1",
-                "key": { "aggregateId": 1, "version": 1 }, "unique": true },
-                match self.settings.request_ids {
-                    RequestIds::Aggregate => doc! { "name": "aggregateId_1_requestId_1",
-                    "key": { "aggregateId": 1, "requestId": 1 }, "unique": true },
-                    RequestIds::Global => doc! { "name": "requestId_1",
-                    "key": { "requestId": 1 }, "unique": true },
-                },
-                doc! { "name": "tenantId_hashed", "key": { "tenantId": "hashed" } },
-                doc! { "name": "ownerId_hashed", "key": { "ownerId": "hashed" } },
-            ],
-            Kind::Snapshots => vec![
-                doc! { "name": "tenantId_hashed", "key": { "tenantId": "hashed" } },
-                doc! { "name": "ownerId_hashed", "key": { "ownerId": "hashed" } },
-                doc! { "name": "_id_hashed", "key": { "_id": "hashed" } },
-                doc! { "name": "deleted_hashed", "key": { "deleted": "hashed" } },
-            ],
-            Kind::Prepare => vec![
-                doc! { "name": "ttlAt_1", "key": { "ttlAt": 1 }, "expireAfterSeconds": 0 },
-                doc! { "name": "_id_hashed", "key": { "_id": "hashed" } },
-            ],
-        };
-        let command = doc! {
-            "createIndexes": kind.collection(name),
-            "indexes": indexes,
-            "writeConcern": { "w": "majority" },
-        };
-        let database = self.database(kind);
-        let making = database.run_command(command).selection_criteria(primary());
-        within("make the schema of an aggregate", limits::SCHEMA, making.into_future()).await?;
+    /// Creates what is missing of a collection, for a command: `auto_init_schema` is not asked.
+    /// The database is claimed for this context first, if it is nobody's.
+    ///
+    /// # Errors
+    ///
+    /// As [`ready`](Self::ready).
+    pub async fn apply(&self, kind: Kind, name: &str) -> Result<Applied, SchemaError> {
+        let claimed = self.guard_of(kind).claim().await?;
+        let applied = self.layout(kind, name).apply().await?;
+        Ok(Applied { claimed, ..applied })
+    }
+
+    /// Tells what differs in a collection, and whether the database is nobody's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and a database that is another's.
+    pub async fn verify(&self, kind: Kind, name: &str) -> Result<Vec<Difference>, SchemaError> {
+        let unclaimed = self.guard_of(kind).verify().await?;
+        let differences = self.layout(kind, name).verify().await?;
+        Ok(unclaimed.into_iter().chain(differences).collect())
+    }
+
+    /// Checks that none of its databases is another context's: for the start. One that is nobody's
+    /// will be claimed before anything is made there.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and a database that is another's.
+    pub async fn guard(&self) -> Result<(), SchemaError> {
+        for (name, kinds) in self.settings.databases() {
+            self.guard_at(name, &kinds).verify().await?;
+        }
         Ok(())
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<(Kind, String)>> {
-        self.ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn guard_of(&self, kind: Kind) -> Guard {
+        let name = self.settings.database(kind);
+        let kinds = Kind::ALL.into_iter().filter(|kind| self.settings.database(*kind) == name);
+        self.guard_at(name, &kinds.collect::<Vec<_>>())
     }
+
+    fn guard_at(&self, database: &str, kinds: &[Kind]) -> Guard {
+        let settings: Vec<&str> = kinds.iter().map(|kind| kind.setting()).collect();
+        Guard {
+            database: database.to_owned(),
+            metadata: safely(&self.client.database(database), guard::COLLECTION),
+            context: self.settings.name.clone(),
+            elsewhere: settings.join(", "),
+        }
+    }
+
+    fn layout(&self, kind: Kind, name: &str) -> Layout {
+        layout(self.database(kind), kind, name, self.settings.request_ids)
+    }
+}
+
+fn differs(kind: Kind, name: &str, differences: &[Difference]) -> SchemaError {
+    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let option = match kind {
+        Kind::Events | Kind::Snapshots => "--aggregate",
+        Kind::Prepare => "--prepare",
+    };
+    SchemaError::Differs { differences: lines.join("; "), target: format!("{option} {name}") }
+}
+
+/// What a majority has is read on the primary, and a majority acknowledges what is written.
+fn safely(database: &Database, collection: &str) -> Collection<Document> {
+    let options = CollectionOptions::builder()
+        .selection_criteria(primary())
+        .read_concern(ReadConcern::majority())
+        .write_concern(majority())
+        .build();
+    database.collection_with_options(collection, options)
 }

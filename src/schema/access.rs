@@ -11,25 +11,36 @@ use bson::{Bson, Document, doc};
 use mongodb::Database;
 
 use crate::outbox::collections::names;
-use crate::schema::roles::{On, RELAY, Role, SCHEMA};
+use crate::schema::roles::{APPEND, Configured, On, Places, RELAY, Role, SCHEMA};
 use crate::store::StoreError;
 use crate::store::connect::ask;
 
 /// What is to be done, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The outbox's database.
-    pub database: &'a str,
-    /// In front of its collections' names.
-    pub prefix: &'a str,
+    /// Where things are.
+    pub places: Places<'a>,
     /// How long a delivered record stays.
     pub retention: Duration,
-    /// Whether records are relayed; else nothing but this instance's entry is written.
-    pub relay: bool,
-    /// Whether a change stream wakes the relay.
-    pub follow: bool,
-    /// Actions by which the schema is made: those of [`Difference::made_by`](super::Difference).
-    pub making: &'a [&'static str],
+    /// What of it all.
+    pub part: Part<'a>,
+}
+
+/// A part of what a process does, which its user may do or not.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// What `run` does in any configuration, and can't do without.
+    Relay {
+        /// Whether records are relayed; else nothing but this instance's entry is written.
+        records: bool,
+        /// Whether a change stream wakes the relay.
+        follow: bool,
+        /// Actions by which the schema is made: those of
+        /// [`Difference::made_by`](super::Difference).
+        making: &'a [&'static str],
+    },
+    /// The append path; without it a relay goes on.
+    Append,
 }
 
 /// What the server said of the user.
@@ -40,7 +51,7 @@ pub enum Access {
     /// The user of this name may do all that is wanted.
     Enough(String),
     /// He may not.
-    Lacking(Lacking),
+    Lacking(Box<Lacking>),
 }
 
 /// What a user may not do, and should. `Display` names every action; with
@@ -49,28 +60,31 @@ pub enum Access {
 pub struct Lacking {
     user: String,
     of: String,
+    /// Where the script is to be run.
     database: String,
     /// The actions by what they are on.
     missing: BTreeMap<String, Vec<&'static str>>,
-    roles: Vec<&'static str>,
+    /// The roles that permit it, and their databases.
+    roles: Vec<(&'static str, String)>,
+    /// What else could be done.
+    or_else: Option<&'static str>,
 }
 
 impl Lacking {
     /// What gives the user what he lacks.
     pub fn remedy(&self) -> String {
-        let Self { user, of, database, roles, .. } = self;
-        let grants: Vec<String> =
-            roles.iter().map(|role| format!("{{ role: {role:?}, db: {database:?} }}")).collect();
+        let Self { user, of, database, roles, or_else, .. } = self;
+        let grants: Vec<String> = roles
+            .iter()
+            .map(|(role, database)| format!("{{ role: {role:?}, db: {database:?} }}"))
+            .collect();
         let grants = grants.join(", ");
-        let mut remedy = format!(
+        let or_else = or_else.map(|words| format!("; or {words}")).unwrap_or_default();
+        format!(
             "have an administrator run the script of `postrider schema print --roles` in database \
-             {database}, and then db.getSiblingDB({of:?}).grantRolesToUser({user:?}, [{grants}])"
-        );
-        if roles == &[SCHEMA.name] {
-            remedy
-                .push_str("; or make the schema otherwise and set outbox.auto_init_schema = false");
-        }
-        remedy
+             {database}, and then db.getSiblingDB({of:?}).grantRolesToUser({user:?}, [{grants}])\
+             {or_else}"
+        )
     }
 }
 
@@ -104,69 +118,103 @@ fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
     let mut lacking = Lacking {
         user: text("user"),
         of: text("db"),
-        database: wanted.database.to_owned(),
+        database: wanted.places.outbox.to_owned(),
         missing: BTreeMap::new(),
         roles: Vec::new(),
+        or_else: None,
     };
-    for need in needs(wanted) {
-        if granted.iter().any(|granted| permits(granted, wanted.database, &need)) {
+    for need in wanted.needs() {
+        if granted.iter().any(|granted| permits(granted, &need)) {
             continue;
         }
-        if !lacking.roles.contains(&need.role.name) {
-            lacking.roles.push(need.role.name);
+        let role = (need.role, need.database.clone());
+        if !lacking.roles.contains(&role) {
+            lacking.roles.push(role);
         }
-        let actions = lacking.missing.entry(need.resource(wanted.database)).or_default();
+        let actions = lacking.missing.entry(need.resource()).or_default();
         if !actions.contains(&need.action) {
             actions.push(need.action);
         }
     }
+    lacking.or_else = match wanted.part {
+        Part::Append => Some("set events.enabled = false, where nothing is appended"),
+        Part::Relay { .. } if lacking.roles.iter().all(|(role, _)| *role == SCHEMA.name) => {
+            Some("make the schema otherwise and set outbox.auto_init_schema = false")
+        }
+        Part::Relay { .. } => None,
+    };
     match lacking.missing.is_empty() {
         true => Access::Enough(format!("{}@{}", lacking.user, lacking.of)),
-        false => Access::Lacking(lacking),
+        false => Access::Lacking(Box::new(lacking)),
     }
 }
 
 /// One action on one thing.
 struct Need {
-    role: &'static Role,
+    role: &'static str,
     action: &'static str,
+    database: String,
     /// With its prefix; empty for the database.
     collection: String,
 }
 
 impl Need {
-    fn resource(&self, database: &str) -> String {
+    fn resource(&self) -> String {
         match self.collection.as_str() {
-            "" => format!("database {database}"),
-            collection => format!("{database}.{collection}"),
+            "" => format!("database {}", self.database),
+            collection => format!("{}.{collection}", self.database),
         }
     }
 }
 
-fn needs<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Need> + 'a {
-    let privileges = [&RELAY, &SCHEMA]
-        .into_iter()
-        .flat_map(|role| role.privileges.iter().map(move |privilege| (role, privilege)));
-    let applying =
-        privileges.filter(|(_, privilege)| privilege.when.applies(wanted.retention, wanted.follow));
-    applying.flat_map(move |(role, privilege)| {
-        let collection = match privilege.on {
-            On::Database => String::new(),
-            On::Collection(base) => format!("{}{base}", wanted.prefix),
-        };
-        // Without a relay records are neither read nor written.
-        let idle = !wanted.relay && privilege.on == On::Collection(names::RECORDS);
-        let actions = privilege.actions.iter().copied();
-        let actions = actions.filter(move |action| match role.name == SCHEMA.name {
-            true => wanted.making.contains(action),
-            false => !(idle && ["find", "update", "remove", "changeStream"].contains(action)),
-        });
-        actions.map(move |action| Need { role, action, collection: collection.clone() })
-    })
+impl Wanted<'_> {
+    fn needs(&self) -> Vec<Need> {
+        match self.part {
+            Part::Relay { records, follow, making } => {
+                let configured = Configured { retention: self.retention, follow, append: false };
+                let relay = self.of(&RELAY, configured, |on, action| {
+                    // Without a relay records are neither read nor written.
+                    let works = ["find", "update", "remove", "changeStream"].contains(&action);
+                    records || on != On::Collection(names::RECORDS) || !works
+                });
+                let schema = self.of(&SCHEMA, configured, |_, action| making.contains(&action));
+                relay.into_iter().chain(schema).collect()
+            }
+            Part::Append => {
+                let configured =
+                    Configured { retention: self.retention, follow: false, append: true };
+                let append = self.of(&APPEND, configured, |_, _| true);
+                // Which aggregates there will be nobody knows: their schema may have to be made.
+                let makes = self.places.context.auto_init_schema;
+                let of_context = |on| matches!(on, On::Context(_) | On::Guard(_));
+                let schema = self.of(&SCHEMA, configured, |on, _| makes && of_context(on));
+                append.into_iter().chain(schema).collect()
+            }
+        }
+    }
+
+    /// What of a role is needed.
+    fn of(
+        &self,
+        role: &Role,
+        configured: Configured,
+        is_needed: impl Fn(On, &'static str) -> bool,
+    ) -> Vec<Need> {
+        let mut needs = Vec::new();
+        for privilege in role.privileges.iter().filter(|one| one.when.applies(&configured)) {
+            let (database, collection) = privilege.on.resource(&self.places);
+            let actions = privilege.actions.iter().copied();
+            needs.extend(actions.filter(|action| is_needed(privilege.on, action)).map(|action| {
+                let (database, collection) = (database.clone(), collection.clone());
+                Need { role: role.name, action, database, collection }
+            }));
+        }
+        needs
+    }
 }
 
 /// Whether one of the user's privileges covers a need.
-fn permits(granted: &Document, database: &str, need: &Need) -> bool {
+fn permits(granted: &Document, need: &Need) -> bool {
     let Ok(resource) = granted.get_document("resource") else { return false };
     let covers = if resource.get_bool("anyResource").unwrap_or(false) {
         true
@@ -175,7 +223,7 @@ fn permits(granted: &Document, database: &str, need: &Need) -> bool {
         let fits = |field, wanted: &str| {
             resource.get_str(field).is_ok_and(|name| name.is_empty() || name == wanted)
         };
-        fits("db", database) && fits("collection", &need.collection)
+        fits("db", &need.database) && fits("collection", &need.collection)
     };
     let actions = granted.get_array("actions").into_iter().flatten().filter_map(Bson::as_str);
     covers && actions.into_iter().any(|action| action == need.action || action == "anyAction")

@@ -1,58 +1,70 @@
 //! What is there: collections and indexes as the primary lists them.
 
+use std::collections::BTreeMap;
+
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
+use mongodb::Database;
 
-use crate::outbox::collections::{Collections, names};
+use crate::schema::layout::Layout;
 use crate::store::connect::primary;
 use crate::store::{StoreError, limits, within};
 
 /// NamespaceNotFound: the collection of which the indexes were asked for is not there.
 const NO_COLLECTION: i32 = 26;
 
-/// The outbox's part of a database, as it is.
+/// A layout's part of a database, as it is.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Those of the four collections that exist: name and `listCollections` entry.
-    pub collections: Vec<(String, Document)>,
-    /// The `listIndexes` entries of `outbox_records`.
-    pub indexes: Vec<Document>,
+    /// The `listCollections` entries of those that exist, by name.
+    collections: BTreeMap<String, Document>,
+    /// The `listIndexes` entries of those that should have indexes, by name.
+    indexes: BTreeMap<String, Vec<Document>>,
 }
 
 impl Found {
     /// Looks at the database.
-    pub async fn look(collections: &Collections) -> Result<Self, StoreError> {
-        let wanted: Vec<String> = names::ALL.iter().map(|base| collections.name(base)).collect();
+    pub async fn look(layout: &Layout) -> Result<Self, StoreError> {
+        let database = &layout.database;
+        let wanted: Vec<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
         let filter = doc! { "name": { "$in": &wanted } };
         let command = doc! { "listCollections": 1, "filter": filter };
-        let listed = list(collections, "list the collections", command).await?;
+        let listed = list(database, "list the collections", command).await?;
         let named = listed.into_iter().filter_map(|entry| {
             let name = entry.get_str("name").ok()?.to_owned();
             Some((name, entry))
         });
-        let mut found = Self { collections: named.collect(), indexes: Vec::new() };
-        let records = collections.name(names::RECORDS);
-        if found.what_is_wrong_with(&records).is_none() && found.has(&records) {
-            let command = doc! { "listIndexes": records };
-            found.indexes = match list(collections, "list the indexes", command).await {
+        let mut found = Self { collections: named.collect(), indexes: BTreeMap::new() };
+        for part in layout.parts.iter().filter(|part| !part.indexes.is_empty()) {
+            if found.what_is_wrong_with(&part.name).is_some() || !found.has(&part.name) {
+                continue;
+            }
+            let command = doc! { "listIndexes": &part.name };
+            let indexes = match list(database, "list the indexes", command).await {
                 Err(error) if error.code() == Some(NO_COLLECTION) => Vec::new(),
                 listed => listed?,
             };
+            found.indexes.insert(part.name.clone(), indexes);
         }
         Ok(found)
     }
 
+    /// The indexes of a collection.
+    pub fn indexes(&self, name: &str) -> &[Document] {
+        self.indexes.get(name).map_or(&[], Vec::as_slice)
+    }
+
     /// Whether something of this name exists.
     pub fn has(&self, name: &str) -> bool {
-        self.entry(name).is_some()
+        self.collections.contains_key(name)
     }
 
     /// Why what exists under this name can't be used, in words; `None` where nothing is wrong.
     ///
-    /// Of the records' collection more is asked: a TTL index deletes nothing from a capped
-    /// one, and under a collation of its own different keys would be one.
+    /// A TTL index deletes nothing from a capped one, and under a collation of its own different
+    /// keys would be one, and none could be hashed.
     pub fn what_is_wrong_with(&self, name: &str) -> Option<String> {
-        let entry = self.entry(name)?;
+        let entry = self.collections.get(name)?;
         let kind = entry.get_str("type").unwrap_or("collection");
         if kind != "collection" {
             return Some(format!("a {kind}"));
@@ -63,19 +75,14 @@ impl Found {
         }
         options.contains_key("collation").then(|| "a collection with a default collation".into())
     }
-
-    fn entry(&self, name: &str) -> Option<&Document> {
-        self.collections.iter().find(|(found, _)| found == name).map(|(_, entry)| entry)
-    }
 }
 
 async fn list(
-    collections: &Collections,
+    database: &Database,
     action: &'static str,
     mut command: Document,
 ) -> Result<Vec<Document>, StoreError> {
     command.insert("cursor", Bson::Document(Document::new()));
-    let database = collections.database();
     let listing = async {
         let cursor = database.run_cursor_command(command).selection_criteria(primary()).await?;
         cursor.try_collect().await

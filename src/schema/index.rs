@@ -1,36 +1,38 @@
-//! The indexes of `outbox_records`, each beside the query that it serves.
+//! What an index is.
 
 use bson::{Bson, Document, doc};
 
-use crate::outbox::fields::{
-    BLOCKS, DEAD, DEAD_AT, DEDUP_KEY, DONE, DONE_AT, KEY, PARTITION, PENDING, SCHEDULED, SEQ,
-    STATUS, VISIBLE_AT,
-};
-use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
-use crate::outbox::repair::SCHEDULED_INDEX;
-use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+use crate::outbox::fields::STATUS;
 
-/// Refuses a `dedupKey` that another record has.
-pub const DEDUP_INDEX: &str = "dedup_idx";
-
-/// One index. All of them are partial and ascending: a record is only in those of its state.
+/// One index. The unique ones guard what is written, the others serve a query each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
     /// Its name.
     pub name: &'static str,
     /// The fields that it orders by.
-    pub keys: &'static [&'static str],
-    /// Which records are in it.
-    pub partial: Partial,
-    /// Whether two records may share a key.
+    pub keys: &'static [Key],
+    /// Which documents are in it; all of them without this.
+    pub partial: Option<Partial>,
+    /// Whether two documents may share a key.
     pub unique: bool,
-    /// Whether records go when their date is older than the retention.
-    pub expires: bool,
+    /// When documents go by it.
+    pub expiry: Option<Expiry>,
+    /// What must not be there beside it.
+    pub rival: Option<Rival>,
     /// The query that it is for, in words: the lines of a comment.
     pub serves: &'static [&'static str],
 }
 
-/// Which records are in an index.
+/// One field of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// By the order of its values.
+    Ascending(&'static str),
+    /// By the hash of its value: finds what is equal, and can be a shard key.
+    Hashed(&'static str),
+}
+
+/// Which documents are in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partial {
     /// Those of this status.
@@ -42,91 +44,85 @@ pub enum Partial {
     Text(&'static str),
 }
 
-/// All of them, in the order in which they are created.
-pub const ALL: [Index; 6] = [
-    Index {
-        name: LANE_INDEX,
-        keys: &[PARTITION, KEY, SEQ],
-        partial: Partial::Status(PENDING),
-        unique: false,
-        expires: false,
-        serves: &[
-            "Every read of a take: the pending records of the partitions owned, by key and seq,",
-            "those whose partition is yet to be stamped, and one key from its very beginning.",
-        ],
-    },
-    Index {
-        name: BLOCKS_INDEX,
-        keys: &[KEY],
-        partial: Partial::True(BLOCKS),
-        unique: false,
-        expires: false,
-        serves: &[
-            "Keys that a dead record holds (relay.on_dead = \"block\"): all, or some by name.",
-        ],
-    },
-    Index {
-        name: SCHEDULED_INDEX,
-        keys: &[VISIBLE_AT],
-        partial: Partial::Status(SCHEDULED),
-        unique: false,
-        expires: false,
-        serves: &["Scheduled records that are due, earliest first, and when the next one is due."],
-    },
-    Index {
-        name: DONE_TTL_INDEX,
-        keys: &[DONE_AT],
-        partial: Partial::Status(DONE),
-        unique: false,
-        expires: true,
-        serves: &[
-            "MongoDB's TTL monitor: deletes delivered records when the retention has passed.",
-            "A changed retention is adjusted in place. Done records by date, for operators.",
-        ],
-    },
-    Index {
-        name: DEDUP_INDEX,
-        keys: &[DEDUP_KEY],
-        partial: Partial::Text(DEDUP_KEY),
-        unique: true,
-        expires: false,
-        serves: &[
-            "Insertions: refuses a second record with the same dedupKey (error 11000). Partial on",
-            "text, since null and absent differ in a unique index and neither may clash; a query",
-            "by dedupKey must say so too: {dedupKey: {$eq: …, $type: \"string\"}}.",
-        ],
-    },
-    Index {
-        name: DEAD_INDEX,
-        keys: &[DEAD_AT],
-        partial: Partial::Status(DEAD),
-        unique: false,
-        expires: false,
-        serves: &["Dead records by date, for operators: list, requeue, discard, prune, stats."],
-    },
-];
+/// When documents go by the date in an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// When it is older than the retention, which can be changed in place.
+    Retention,
+    /// When it has come.
+    AtDate,
+}
+
+/// A unique index that promises something else than ours: the two exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rival {
+    /// What it is unique in.
+    pub keys: &'static [Key],
+    /// The setting with which it is made.
+    pub setting: &'static str,
+}
 
 impl Index {
+    /// What most indexes are, but for their name and keys.
+    pub(super) const PLAIN: Self = Self {
+        name: "",
+        keys: &[],
+        partial: None,
+        unique: false,
+        expiry: None,
+        rival: None,
+        serves: &[],
+    };
+
     /// Its keys, as MongoDB takes them.
     pub fn key(&self) -> Document {
-        self.keys.iter().map(|field| ((*field).to_owned(), Bson::Int32(1))).collect()
+        document(self.keys)
+    }
+
+    /// The names of its fields, for people.
+    pub(super) fn fields(&self) -> String {
+        self.keys.iter().map(Key::field).collect::<Vec<_>>().join(", ")
     }
 
     /// Its definition, as `createIndexes` takes it and `listIndexes` gives it back.
-    pub fn definition(&self, expire_after_seconds: i32) -> Document {
-        let mut definition = doc! {
-            "name": self.name,
-            "key": self.key(),
-            "partialFilterExpression": self.partial.filter(),
-        };
+    ///
+    /// `retention`: in seconds, for those that go by it.
+    pub fn definition(&self, retention: i32) -> Document {
+        let mut definition = doc! { "name": self.name, "key": self.key() };
+        if let Some(partial) = self.partial {
+            definition.insert("partialFilterExpression", partial.filter());
+        }
         if self.unique {
             definition.insert("unique", true);
         }
-        if self.expires {
-            definition.insert("expireAfterSeconds", expire_after_seconds);
+        match self.expiry {
+            Some(Expiry::Retention) => drop(definition.insert("expireAfterSeconds", retention)),
+            Some(Expiry::AtDate) => drop(definition.insert("expireAfterSeconds", 0)),
+            None => {}
         }
         definition
     }
+}
+
+impl Key {
+    /// The field.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Ascending(field) | Self::Hashed(field) => field,
+        }
+    }
+}
+
+/// Keys, as MongoDB takes them.
+pub(super) fn document(keys: &[Key]) -> Document {
+    let entry = |key: &Key| {
+        let order = match key {
+            Key::Ascending(_) => Bson::Int32(1),
+            Key::Hashed(_) => "hashed".into(),
+        };
+        (key.field().to_owned(), order)
+    };
+    keys.iter().map(entry).collect()
 }
 
 impl Partial {

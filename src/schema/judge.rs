@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
-use crate::schema::index::Index;
+use crate::schema::index::{self, Expiry, Index, Rival};
 
 const EXPIRE: &str = "expireAfterSeconds";
 const PARTIAL: &str = "partialFilterExpression";
@@ -32,6 +32,13 @@ pub(super) enum Verdict {
     },
     /// Its name or its definition is taken.
     Taken(Taken),
+    /// One that must not be beside it is there.
+    Excluded {
+        /// The name of that one.
+        by: String,
+        /// What it is.
+        rival: Rival,
+    },
 }
 
 /// An index that stands in another's way.
@@ -46,8 +53,13 @@ pub(super) struct Taken {
 }
 
 /// Judges `index` by the `listIndexes` entries of its collection.
-pub(super) fn judge(index: &Index, found: &[Document], expire_after_seconds: i32) -> Verdict {
-    let wanted = definition(&index.definition(expire_after_seconds));
+pub(super) fn judge(index: &Index, found: &[Document], retention: i32) -> Verdict {
+    if let Some(rival) = index.rival
+        && let Some(entry) = found.iter().find(|entry| is_rival(entry, &rival))
+    {
+        return Verdict::Excluded { by: name_of(entry).to_owned(), rival };
+    }
+    let wanted = definition(&index.definition(retention));
     let Some(namesake) = found.iter().find(|entry| name_of(entry) == index.name) else {
         return judge_twins(index, found, &wanted);
     };
@@ -57,9 +69,9 @@ pub(super) fn judge(index: &Index, found: &[Document], expire_after_seconds: i32
         names.into_iter().filter(|name| present.get(*name) != wanted.get(*name)).collect();
     match differing.as_slice() {
         [] => Verdict::Same,
-        [EXPIRE] if index.expires && present.contains_key(EXPIRE) => Verdict::Expiry {
+        [EXPIRE] if adjusts(index) && present.contains_key(EXPIRE) => Verdict::Expiry {
             found: namesake.get(EXPIRE).cloned().unwrap_or(Bson::Null),
-            wanted: expire_after_seconds,
+            wanted: retention,
         },
         differing => Verdict::Taken(Taken {
             by: index.name.into(),
@@ -67,6 +79,21 @@ pub(super) fn judge(index: &Index, found: &[Document], expire_after_seconds: i32
             wanted: in_words(differing, &wanted),
         }),
     }
+}
+
+/// Whether its expiry is the operator's to change; another is as much a part of it as its keys.
+fn adjusts(index: &Index) -> bool {
+    index.expiry == Some(Expiry::Retention)
+}
+
+/// Unique in just these fields, whatever it is called and whichever documents are in it.
+fn is_rival(entry: &Document, rival: &Rival) -> bool {
+    let keys = index::document(rival.keys);
+    // Their order tells indexes apart, but not what is unique in them.
+    let same = |key: &Document| {
+        key.len() == keys.len() && keys.keys().all(|field| key.contains_key(field))
+    };
+    entry.get_bool("unique").unwrap_or(false) && entry.get_document("key").is_ok_and(same)
 }
 
 /// An index of another name may be what MongoDB considers the same.
@@ -123,11 +150,13 @@ mod tests {
     use bson::doc;
 
     use super::*;
+    use crate::context::{Kind, RequestIds};
     use crate::outbox::inspect::DONE_TTL_INDEX;
-    use crate::schema::index::ALL;
+    use crate::schema::aggregate;
+    use crate::schema::outbox::INDEXES;
 
     fn ttl() -> &'static Index {
-        ALL.iter().find(|index| index.name == DONE_TTL_INDEX).unwrap()
+        INDEXES.iter().find(|index| index.name == DONE_TTL_INDEX).unwrap()
     }
 
     #[test]
@@ -172,5 +201,36 @@ mod tests {
 
         assert!(matches!(twin, Verdict::Taken(taken) if taken.by == "mine"));
         assert_eq!(other, Verdict::Missing);
+    }
+
+    #[test]
+    fn what_a_request_is_unique_in_excludes_the_other_whatever_it_is_called() {
+        let of = |mode| {
+            let indexes = aggregate::indexes(Kind::Events, mode).into_iter();
+            let mut requests = indexes.filter(|index| index.rival.is_some());
+            requests.next().unwrap()
+        };
+        let (here, there) = (of(RequestIds::Aggregate), of(RequestIds::Global));
+
+        for (index, other) in [(here, there), (there, here)] {
+            let mut found = other.definition(0);
+            found.insert("name", "mine");
+            let excluded = judge(index, &[index.definition(0), found.clone()], 0);
+            found.insert("unique", false);
+            let plain = judge(index, &[index.definition(0), found], 0);
+
+            assert!(matches!(excluded, Verdict::Excluded { by, .. } if by == "mine"));
+            assert_eq!(plain, Verdict::Same, "it promises nothing");
+        }
+    }
+
+    #[test]
+    fn an_expiry_that_no_setting_decides_is_part_of_the_definition() {
+        let indexes = aggregate::indexes(Kind::Prepare, RequestIds::default());
+        let index = indexes.into_iter().find(|index| index.expiry.is_some()).unwrap();
+        let mut found = index.definition(0);
+        found.insert("expireAfterSeconds", 60);
+
+        assert!(matches!(judge(index, &[found], 0), Verdict::Taken(_)));
     }
 }

@@ -1,14 +1,16 @@
-//! The outbox's collections, indexes and validator, and how they come to be.
+//! The collections and indexes of the outbox and of each aggregate, and how they come to be.
 //!
-//! What should be there is said once: the collections' names in
-//! [`names`](crate::outbox::collections::names), the indexes in [`index`], each beside the
-//! query that it serves, and the shape of a record in [`validator`]. Three readers make use
-//! of it: [`apply()`] creates what is missing, [`verify()`] tells what differs, and
-//! [`script()`] prints the same as a mongosh script, for databases in which Postrider may
-//! create nothing. The script's last print at the defaults is `schema/mongodb-setup.js`. Who
-//! may do what with all of it stands in [`roles`]; [`access()`](access::access) asks whether a user may.
+//! What should be there is said once: the outbox's in [`outbox`], with the shape of a record in
+//! [`validator`]; those of events, snapshots and prepare keys in `aggregate`; each index beside
+//! the query that it serves. Either makes a [`Layout`], of which three readers make use:
+//! [`Layout::apply`] creates what is missing, [`Layout::verify`] tells what differs, and
+//! [`script()`] and [`aggregate_script()`] print the same for mongosh, for databases in which Postrider may create nothing.
+//! Its last prints at the defaults are `schema/mongodb-setup.js` and `schema/mongodb-aggregate.js`.
+//! Who may do what with all of it stands in [`roles`]; [`access()`](access::access) asks whether a
+//! user may.
 //!
 //! ```text
+//! index.rs   what an index is         layout.rs  what should be there
 //! found.rs   what is there            judge.rs   what that means beside what should be
 //! apply.rs   create, adjust           verify.rs  one line per difference
 //! ```
@@ -18,20 +20,28 @@
 //! stay. A collection that exists keeps its validator, or the lack of one.
 
 pub mod access;
+pub(crate) mod aggregate;
+pub mod aggregate_script;
 pub mod apply;
 pub mod error;
 mod found;
 pub mod index;
 mod judge;
+pub mod layout;
+mod literal;
 pub mod options;
+pub mod outbox;
 pub mod roles;
 pub mod script;
 pub mod validator;
 pub mod verify;
 
-pub use apply::{Applied, apply};
-pub use error::SchemaError;
+pub use aggregate_script::aggregate_script;
+pub use apply::Applied;
+pub use error::{Foreign, SchemaError};
+pub use layout::Layout;
 pub use options::SchemaOptions;
+pub use outbox::{apply, verify};
 pub use roles::roles_script;
 pub use script::script;
-pub use verify::{Difference, verify};
+pub use verify::Difference;

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use bson::Bson;
 
+use crate::config::tree::Config;
+use crate::context::{ContextSettings, Kind, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
-use crate::schema::script::{fill, literal};
+use crate::schema::literal::{fill, literal};
 
 /// What the script does, with `{{…}}` where the roles go.
 const TEMPLATE: &str = include_str!("roles.template.js");
 
-/// A role in the outbox's database.
+/// A role in the outbox's database, and in those of the context where it permits something there.
 #[derive(Clone, Copy, Debug)]
 pub struct Role {
     /// Its name.
@@ -39,10 +41,40 @@ pub struct Privilege {
 /// What actions are permitted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// The database, with all that is in it.
+    /// The outbox's database, with all that is in it.
     Database,
-    /// A collection, by its name without the prefix.
+    /// A collection of it, by its name without the prefix.
     Collection(&'static str),
+    /// The context's database of a kind, with all that is in it: its collections are called after
+    /// aggregates, and MongoDB permits nothing by a pattern.
+    Context(Kind),
+    /// The guard of that database.
+    Guard(Kind),
+}
+
+impl On {
+    /// What it is, in words of MongoDB: the database, and the collection, or "" for all of them.
+    pub fn resource(self, places: &Places<'_>) -> (String, String) {
+        let outbox = || places.outbox.to_owned();
+        let context = |kind| places.context.database(kind).to_owned();
+        match self {
+            Self::Database => (outbox(), String::new()),
+            Self::Collection(base) => (outbox(), format!("{}{base}", places.prefix)),
+            Self::Context(kind) => (context(kind), String::new()),
+            Self::Guard(kind) => (context(kind), guard::COLLECTION.into()),
+        }
+    }
+}
+
+/// Where things are.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The outbox's database.
+    pub outbox: &'a str,
+    /// In front of its collections' names.
+    pub prefix: &'a str,
+    /// The other databases.
+    pub context: &'a ContextSettings,
 }
 
 /// When a privilege is needed.
@@ -54,15 +86,29 @@ pub enum When {
     DeletingDelivered,
     /// Where a change stream wakes the relay (`relay.follow = true`).
     Following,
+    /// Where there is an append path (`events.enabled = true`).
+    Appending,
+}
+
+/// What decides whether a privilege is needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Configured {
+    /// How long a delivered record stays.
+    pub retention: Duration,
+    /// Whether a change stream wakes the relay.
+    pub follow: bool,
+    /// Whether there is an append path.
+    pub append: bool,
 }
 
 impl When {
-    /// Whether that is so with this retention, and with or without a change stream.
-    pub fn applies(self, retention: Duration, follow: bool) -> bool {
+    /// Whether it is needed in such a configuration.
+    pub fn applies(self, configured: &Configured) -> bool {
         match self {
             Self::Always => true,
-            Self::DeletingDelivered => retention.is_zero(),
-            Self::Following => follow,
+            Self::DeletingDelivered => configured.retention.is_zero(),
+            Self::Following => configured.follow,
+            Self::Appending => configured.append,
         }
     }
 }
@@ -99,16 +145,53 @@ pub const RELAY: Role = Role {
     ],
 };
 
+const fn of(on: On, actions: &'static [&'static str]) -> Privilege {
+    Privilege { on, actions, when: When::Always }
+}
+
+/// To see whether what is needed is there.
+const LOOK: [&str; 2] = ["listCollections", "listIndexes"];
+
+const fn appending(on: On, actions: &'static [&'static str]) -> Privilege {
+    Privilege { on, actions, when: When::Appending }
+}
+
+/// The append path, where it makes no schema: events with their records in one transaction,
+/// snapshots, prepare keys.
+pub const APPEND: Role = Role {
+    name: "postrider_append",
+    serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
+    privileges: &[
+        of(On::Context(Kind::Events), &LOOK),
+        of(On::Context(Kind::Events), &["find", "insert"]),
+        of(On::Context(Kind::Snapshots), &LOOK),
+        of(On::Context(Kind::Snapshots), &["find", "insert", "update"]),
+        of(On::Context(Kind::Prepare), &LOOK),
+        of(On::Context(Kind::Prepare), &["find", "insert", "update", "remove"]),
+        on(RECORDS, &["insert"]),
+    ],
+};
+
 /// Whoever makes the schema, by command or at the start.
 pub const SCHEMA: Role = Role {
     name: "postrider_schema",
-    serves: "postrider schema apply and verify; beside postrider_relay: run with outbox.auto_init_schema = true",
+    serves: "postrider schema apply and verify; beside the two above: run with outbox.auto_init_schema = true",
     privileges: &[
         LIST,
         on(RECORDS, &["createCollection", "createIndex", "collMod", "listIndexes"]),
         on(INSTANCES, &["createCollection"]),
         on(ASSIGNMENTS, &["createCollection"]),
         on(CONTROL, &["createCollection"]),
+        appending(On::Context(Kind::Events), &LOOK),
+        appending(On::Context(Kind::Events), &["createCollection", "createIndex"]),
+        // Whoever comes first claims the database for its context, by an upsert.
+        appending(On::Guard(Kind::Events), &["find", "insert", "update"]),
+        appending(On::Context(Kind::Snapshots), &LOOK),
+        appending(On::Context(Kind::Snapshots), &["createCollection", "createIndex"]),
+        appending(On::Guard(Kind::Snapshots), &["find", "insert", "update"]),
+        appending(On::Context(Kind::Prepare), &LOOK),
+        appending(On::Context(Kind::Prepare), &["createCollection", "createIndex"]),
+        appending(On::Guard(Kind::Prepare), &["find", "insert", "update"]),
     ],
 };
 
@@ -132,25 +215,32 @@ pub const PRODUCER: Role = Role {
 };
 
 /// All of them.
-pub const ROLES: [Role; 4] = [RELAY, SCHEMA, OPERATOR, PRODUCER];
+pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 
 /// A script for `mongosh` that creates the roles, or brings them up to date.
 ///
-/// `prefix`, `retention` and `follow` are what it goes by where its environment (`OUTBOX_PREFIX`,
-/// `OUTBOX_RETENTION`, `OUTBOX_FOLLOW`) says nothing. At the defaults it is the file
-/// `schema/mongodb-roles.js`.
-pub fn roles_script(prefix: &str, retention: Duration, follow: bool) -> String {
-    let retention = humantime::format_duration(retention).to_string().replace(' ', "");
+/// The configuration is what it goes by where its environment (`OUTBOX_PREFIX`, `EVENTS_DATABASE`
+/// and so on) says nothing. At the defaults it is the file `schema/mongodb-roles.js`.
+pub fn roles_script(config: &Config) -> String {
+    let retention = humantime::format_duration(config.outbox.retention).to_string();
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
     let all = ALL.iter().map(|name| Bson::from(*name)).collect();
+    let text = |text: &str| literal(&text.into(), 0);
+    // Without a name of its own it is the one that the connection names.
+    let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
     fill(
         TEMPLATE,
         [
             ("roles", roles.join("\n")),
             ("collections", literal(&Bson::Array(all), 0)),
-            ("retention", literal(&retention.into(), 0)),
-            ("follow", literal(&follow.to_string().into(), 0)),
-            ("prefix", literal(&prefix.into(), 0)),
+            ("guard", text(guard::COLLECTION)),
+            ("retention", text(&retention.replace(' ', ""))),
+            ("follow", text(&config.relay.follow.to_string())),
+            ("append", text(&config.events.enabled.to_string())),
+            ("events_database", database(&config.events.database)),
+            ("snapshots_database", database(&config.snapshots.database)),
+            ("prepare_database", database(&config.prepare.database)),
+            ("prefix", text(&config.outbox.collection_prefix)),
         ],
     )
 }
@@ -166,6 +256,8 @@ fn role_entry(role: &Role) -> String {
         let on = match privilege.on {
             On::Database => "database".to_owned(),
             On::Collection(base) => format!("collection({})", literal(&base.into(), 6)),
+            On::Context(kind) => format!("all({})", in_script(kind)),
+            On::Guard(kind) => format!("guard({})", in_script(kind)),
         };
         let actions = privilege.actions.iter().map(|action| Bson::from(*action)).collect();
         let entry = format!("{{ resource: {on}, actions: {} }}", literal(&Bson::Array(actions), 6));
@@ -173,23 +265,32 @@ fn role_entry(role: &Role) -> String {
             When::Always => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
             When::Following => format!("      ...(follows ? [{entry}] : []),"),
+            When::Appending => format!("      ...(appends ? [{entry}] : []),"),
         }
     }));
     lines.extend(["    ],".into(), "  },".into()]);
     lines.join("\n")
 }
 
+/// The variable of the script that names a database.
+fn in_script(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Events => "events",
+        Kind::Snapshots => "snapshots",
+        Kind::Prepare => "prepare",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tree::{Outbox, Relay};
 
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-roles.js");
 
     /// With `POSTRIDER_BLESS=1` the file is written anew.
     #[test]
     fn the_file_in_the_repository_is_the_script_at_the_defaults() {
-        let expected = roles_script("", Outbox::default().retention, Relay::default().follow);
+        let expected = roles_script(&Config::default());
         if std::env::var_os("POSTRIDER_BLESS").is_some() {
             std::fs::write(FILE, &expected).unwrap();
         }
@@ -201,11 +302,17 @@ mod tests {
 
     #[test]
     fn every_place_in_the_template_is_filled() {
-        let script = roles_script("app_", Duration::ZERO, false);
+        let mut config = Config::default();
+        config.outbox.collection_prefix = "app_".into();
+        config.outbox.retention = Duration::ZERO;
+        config.relay.follow = false;
+        config.events.enabled = false;
+        let script = roles_script(&config);
 
         assert!(!script.contains("{{"), "{script}");
         assert!(script.contains(r#"process.env.OUTBOX_PREFIX ?? "app_";"#));
         assert!(script.contains(r#"process.env.OUTBOX_RETENTION || "0s";"#));
         assert!(script.contains(r#"process.env.OUTBOX_FOLLOW || "false";"#));
+        assert!(script.contains(r#"process.env.EVENTS_ENABLED || "false";"#));
     }
 }

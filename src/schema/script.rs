@@ -1,17 +1,15 @@
-//! The schema as a mongosh script.
+//! The outbox's schema as a mongosh script.
 
 use bson::Bson;
 
 use crate::config::tree::Validator;
 use crate::outbox::collections::names;
-use crate::schema::index::{self, Index};
+use crate::schema::literal::{COMMON, fill, index_entry, literal};
+use crate::schema::outbox::INDEXES;
 use crate::schema::{SchemaOptions, validator};
 
 /// What the script does, with `{{…}}` where the schema goes.
 const TEMPLATE: &str = include_str!("setup.template.js");
-
-/// Where a line is broken.
-const WIDTH: usize = 100;
 
 /// A script for `mongosh` that makes of a database what [`apply`](super::apply()) makes of it.
 ///
@@ -26,10 +24,11 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
     };
     let retention = humantime::format_duration(options.retention).to_string().replace(' ', "");
     let all = names::ALL.iter().map(|name| Bson::from(*name)).collect();
-    let indexes: Vec<String> = index::ALL.iter().map(index_entry).collect();
+    let indexes: Vec<String> = INDEXES.iter().map(|index| index_entry("", index)).collect();
     fill(
         TEMPLATE,
         [
+            ("common", COMMON.trim_end().to_owned()),
             ("collections", literal(&Bson::Array(all), 0)),
             ("records", literal(&names::RECORDS.into(), 0)),
             ("validator", literal(&validator::validator().into(), 0)),
@@ -40,63 +39,6 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
             ("prefix", literal(&prefix.into(), 0)),
         ],
     )
-}
-
-/// A template with its places filled, in this order: what a user wrote, such as the prefix,
-/// comes last.
-pub(super) fn fill<const N: usize>(template: &str, parts: [(&str, String); N]) -> String {
-    parts.into_iter().fold(template.to_owned(), |script, (name, text)| {
-        script.replace(&format!("{{{{{name}}}}}"), &text)
-    })
-}
-
-fn index_entry(index: &Index) -> String {
-    let mut lines: Vec<String> = index.serves.iter().map(|line| format!("  // {line}")).collect();
-    lines.push("  {".into());
-    lines.push(format!("    name: {},", literal(&index.name.into(), 4)));
-    lines.push(format!("    key: {},", literal(&index.key().into(), 4)));
-    let partial = literal(&index.partial.filter().into(), 4);
-    lines.push(format!("    partialFilterExpression: {partial},"));
-    if index.unique {
-        lines.push("    unique: true,".into());
-    }
-    if index.expires {
-        lines.push("    expireAfterSeconds: seconds(retention),".into());
-    }
-    lines.push("  },".into());
-    lines.join("\n")
-}
-
-/// A value as a JavaScript literal: on one line if that is short enough, else broken.
-pub(super) fn literal(value: &Bson, indent: usize) -> String {
-    let (open, entries, close) = match value {
-        Bson::Document(fields) => {
-            let entry = |(name, value): (&String, &Bson)| {
-                format!("{}: {}", property(name), literal(value, indent + 2))
-            };
-            ("{", fields.iter().map(entry).collect::<Vec<_>>(), "}")
-        }
-        Bson::Array(items) => {
-            ("[", items.iter().map(|item| literal(item, indent + 2)).collect(), "]")
-        }
-        other => return other.clone().into_relaxed_extjson().to_string(),
-    };
-    let inside = if open == "{" { " " } else { "" };
-    let line = format!("{open}{inside}{}{inside}{close}", entries.join(", "));
-    if !line.contains('\n') && indent + line.len() <= WIDTH {
-        return line;
-    }
-    let margin = " ".repeat(indent);
-    let lines: Vec<String> = entries.iter().map(|entry| format!("{margin}  {entry},\n")).collect();
-    format!("{open}\n{}{margin}{close}", lines.concat())
-}
-
-fn property(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
-    match name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
-        true => name.to_owned(),
-        false => Bson::from(name).into_relaxed_extjson().to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -34,8 +34,6 @@ const indexes = [
 
 // ---- How it comes to be ----------------------------------------------------------------------
 
-const majority = { w: "majority" };
-
 function check() {
   if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
     throw new Error(`OUTBOX_PREFIX is ${JSON.stringify(prefix)}; it may have letters, digits, "_", "." and "-"`);
@@ -74,83 +72,15 @@ function seconds(text) {
   return Number(rounded > 2147483647n ? 2147483647n : rounded);
 }
 
-// Why what exists can't be used; undefined where nothing is wrong.
-function whatIsWrongWith(info) {
-  if (info.type !== "collection") return `a ${info.type}`;
-  if (info.options.capped) return "a capped collection";
-  if (info.options.collation) return "a collection with a default collation";
-}
+{{common}}
 
 function createCollections() {
   for (const base of collections) {
     const name = prefix + base;
-    let [info] = db.getCollectionInfos({ name });
-    if (info === undefined) {
-      const options = name === records && validation !== "off"
-        ? { validator, validationLevel: {{level}}, validationAction: validation }
-        : {};
-      try {
-        db.runCommand({ create: name, ...options, writeConcern: majority });
-        print(`created collection ${name}`);
-        continue;
-      } catch (error) {
-        if (error.code !== 48) throw error; // 48: somebody else created it in this moment.
-        [info] = db.getCollectionInfos({ name });
-      }
-    }
-    const wrong = whatIsWrongWith(info);
-    if (wrong !== undefined) {
-      throw new Error(`${name} can't be used: it is ${wrong}, and a plain collection is needed`);
-    }
-    print(`collection ${name} is there`);
-  }
-}
-
-// What defines an index, as text: two of the same text are the same.
-function definition({ v, ns, name, background, ...options }) {
-  const set = Object.entries(options).filter(([, value]) => value !== false);
-  return EJSON.stringify(Object.fromEntries(set.sort(([a], [b]) => (a < b ? -1 : 1))));
-}
-
-// The same without the time after which records go.
-function definitionButExpiry({ expireAfterSeconds, ...options }) {
-  return definition(options);
-}
-
-function createIndexes() {
-  const collection = db.getCollection(records);
-  const found = collection.getIndexes();
-  const missing = [];
-  const adjusted = [];
-  for (const index of indexes) {
-    const same = found.find((other) => other.name === index.name);
-    const twin = found.find((other) => definitionButExpiry(other) === definitionButExpiry(index));
-    if (same !== undefined && definition(same) === definition(index)) {
-      print(`index ${index.name} is there`);
-    } else if (same !== undefined && same === twin && "expireAfterSeconds" in same && "expireAfterSeconds" in index) {
-      adjusted.push(index);
-    } else if (same !== undefined || twin !== undefined) {
-      const other = same ?? twin;
-      throw new Error(
-        `index ${index.name} of collection ${records} can't be created: there is ${EJSON.stringify(other)}, `
-        + `and it should be ${EJSON.stringify(index)}; if nobody needs the one that is there, drop it and run this `
-        + `again: db.getCollection(${JSON.stringify(records)}).dropIndex(${JSON.stringify(other.name)})`);
-    } else {
-      missing.push(index);
-    }
-  }
-  if (missing.length > 0) {
-    const names = missing.map((index) => index.name).join(", ");
-    try {
-      db.runCommand({ createIndexes: records, indexes: missing, writeConcern: majority });
-    } catch (error) {
-      throw new Error(`of ${names} of collection ${records} one can't be created: ${error.message}`);
-    }
-    print(`created indexes ${names}`);
-  }
-  for (const { name, expireAfterSeconds } of adjusted) {
-    db.runCommand({ collMod: records, index: { name, expireAfterSeconds }, writeConcern: majority });
-    print(`adjusted index ${name}: delivered records go after ${expireAfterSeconds} s`);
+    const options = name === records && validation !== "off"
+      ? { validator, validationLevel: {{level}}, validationAction: validation }
+      : {};
+    createCollection(db, name, options);
   }
 }
 
@@ -158,4 +88,4 @@ check();
 db.getMongo().setReadPref("primary");
 print(`Postrider's outbox in database ${db.getName()}, delivered records stay ${retention}:`);
 createCollections();
-createIndexes();
+createIndexes(db, records, indexes);

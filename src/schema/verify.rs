@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use bson::Bson;
+use bson::{Bson, Document};
 
-use crate::outbox::collections::{Collections, names};
 use crate::schema::error::SchemaError;
 use crate::schema::found::Found;
+use crate::schema::index::Index;
 use crate::schema::judge::{Taken, Verdict, judge};
-use crate::schema::{SchemaOptions, index};
+use crate::schema::layout::{Layout, Part};
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Difference {
     pub found: String,
     /// What it should be.
     pub wanted: String,
-    /// MongoDB's action by which [`apply`](super::apply()) makes it so; `None` where it can't,
+    /// MongoDB's action by which [`apply`](Layout::apply) makes it so; `None` where it can't,
     /// and a person must.
     pub made_by: Option<&'static str>,
 }
@@ -30,45 +30,34 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares the database with the schema; no difference means that [`apply`](super::apply())
-/// would do nothing.
-///
-/// Not a difference: a validator that a collection has or lacks, since a collection that
-/// exists keeps what it has, and whatever else is in the database.
-///
-/// # Errors
-///
-/// Those of the store.
-pub async fn verify(
-    collections: &Collections,
-    options: &SchemaOptions,
-) -> Result<Vec<Difference>, SchemaError> {
-    let found = Found::look(collections).await?;
-    let mut differences = Vec::new();
-    for base in names::ALL {
-        let name = collections.name(base);
-        let (state, made_by) = match found.what_is_wrong_with(&name) {
-            None if found.has(&name) => continue,
-            None => ("missing".to_owned(), Some("createCollection")),
-            Some(wrong) => (wrong, None),
-        };
-        differences.push(Difference {
-            subject: format!("collection {name}"),
-            found: state,
-            wanted: "a plain collection".into(),
-            made_by,
+impl Layout {
+    /// Compares the database with it; no difference means that [`apply`](Self::apply) would do
+    /// nothing.
+    ///
+    /// Not a difference: a validator that a collection has or lacks, since a collection that
+    /// exists keeps what it has, and whatever else is in the database.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn verify(&self) -> Result<Vec<Difference>, SchemaError> {
+        let found = Found::look(self).await?;
+        let of_collections = self.parts.iter().filter_map(|part| collection(part, &found));
+        let of_indexes = self.parts.iter().flat_map(|part| {
+            let there = found.indexes(&part.name);
+            part.indexes.iter().filter_map(|index| self.index(index, part, there))
         });
+        Ok(of_collections.chain(of_indexes).collect())
     }
-    let records = collections.name(names::RECORDS);
-    let expire_after_seconds = options.expire_after_seconds();
-    for index in &index::ALL {
+
+    fn index(&self, index: &Index, part: &Part, there: &[Document]) -> Option<Difference> {
         let definition = || {
-            let mut definition = index.definition(expire_after_seconds);
+            let mut definition = index.definition(self.retention);
             definition.remove("name");
             Bson::Document(definition).into_relaxed_extjson().to_string()
         };
-        let (is, should_be, made_by) = match judge(index, &found.indexes, expire_after_seconds) {
-            Verdict::Same => continue,
+        let (found, wanted, made_by) = match judge(index, there, self.retention) {
+            Verdict::Same => return None,
             Verdict::Missing => ("missing".into(), definition(), Some("createIndex")),
             Verdict::Expiry { found, wanted } => (
                 format!("deleting records {} s after delivery", found.into_relaxed_extjson()),
@@ -76,13 +65,23 @@ pub async fn verify(
                 Some("collMod"),
             ),
             Verdict::Taken(Taken { found, wanted, .. }) => (found, wanted, None),
+            Verdict::Excluded { by, rival } => (
+                format!("excluded by the unique index {by} ({})", rival.setting),
+                "the only one that makes requests unique".into(),
+                None,
+            ),
         };
-        differences.push(Difference {
-            subject: format!("index {} of {records}", index.name),
-            found: is,
-            wanted: should_be,
-            made_by,
-        });
+        let subject = format!("index {} of {}", index.name, part.name);
+        Some(Difference { subject, found, wanted, made_by })
     }
-    Ok(differences)
+}
+
+fn collection(part: &Part, found: &Found) -> Option<Difference> {
+    let (found, made_by) = match found.what_is_wrong_with(&part.name) {
+        None if found.has(&part.name) => return None,
+        None => ("missing".to_owned(), Some("createCollection")),
+        Some(wrong) => (wrong, None),
+    };
+    let subject = format!("collection {}", part.name);
+    Some(Difference { subject, found, wanted: "a plain collection".into(), made_by })
 }

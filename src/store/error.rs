@@ -8,7 +8,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The server or the driver answered with an error.
     #[error("failed to {action}")]

@@ -116,6 +116,8 @@ async fn everything_is_well_on_good_servers() {
         "clocks",
         "schema",
         "privileges",
+        "append privileges",
+        "context",
         "sink rabbit",
         "sink rabbit destinations",
         "ops.listen",
@@ -192,7 +194,8 @@ async fn offline_asks_no_server() {
         "mongo.uri=mongodb://127.0.0.1:1/app",
         "sinks.out.kind=rabbitmq",
         "sinks.out.uri=amqp://127.0.0.1:1",
-        "events.enabled=false",
+        "relay.ordering=none",
+        "relay.on_dead=block",
         &format!("ops.listen={}", taken.local_addr().unwrap()),
     ];
 
@@ -201,7 +204,8 @@ async fn offline_asks_no_server() {
     let told = told.with_code(0).json();
     assert_eq!(told.as_array().unwrap().len(), 1, "{told}");
     assert_eq!(told[0]["name"], "configuration");
-    assert!(told[0]["detail"].as_str().unwrap().contains("events has no effect"), "{told}");
+    let detail = told[0]["detail"].as_str().unwrap();
+    assert!(detail.contains("relay.on_dead = \"block\" has no effect"), "{told}");
 }
 
 #[tokio::test]

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, doc};
 use mongodb::Database;
-use postrider::schema::roles::{ROLES, roles_script};
+use postrider::config::tree::Config;
+use postrider::context::ContextSettings;
+use postrider::schema::roles::{Configured, ROLES, roles_script};
 
 use crate::support::outbox::TestOutbox;
 use crate::support::process::call;
@@ -33,6 +35,7 @@ fn in_order(privileges: impl IntoIterator<Item = Bson>) -> Vec<String> {
         }
     }
     single.sort();
+    single.dedup();
     single
 }
 
@@ -42,7 +45,9 @@ fn wanted(
     prefix: &str,
     retention: Duration,
 ) -> Vec<String> {
-    let privileges: Vec<Document> = roles::privileges(role, database, prefix, retention);
+    let configured = Configured { retention, follow: true, append: true };
+    let context = ContextSettings::new(database);
+    let privileges = roles::privileges_for(role, &context, database, prefix, configured);
     in_order(privileges.into_iter().map(Bson::Document))
 }
 
@@ -64,7 +69,10 @@ async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
         mongosh(&admin, name, file, environment).await
     };
     let prefixed = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
-    std::fs::write(prefixed.path(), roles_script("shop_", Duration::ZERO, true)).unwrap();
+    let mut config = Config::default();
+    config.outbox.collection_prefix = "shop_".into();
+    config.outbox.retention = Duration::ZERO;
+    std::fs::write(prefixed.path(), roles_script(&config)).unwrap();
 
     let first = run(Path::new(SCRIPT), &[]).await;
     for role in &ROLES {

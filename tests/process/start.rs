@@ -81,8 +81,8 @@ async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
 async fn on_a_standalone_server_it_polls_and_warns() {
     let server = Mongod::standalone().await;
     let uri = server.uri("", "app");
-    let mut postrider =
-        Postrider::start(&[vec![format!("mongo.uri={uri}")], stdout_sink()].concat());
+    let settings = [vec![format!("mongo.uri={uri}")], stdout_sink()].concat();
+    let mut postrider = Postrider::start(&with(settings, &["events.enabled=false"]));
     postrider.until_ready().await;
     postrider.until_logged("standalone").await;
     let app = server.client("").await.client().database("app");

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::{Client, Database};
-use postrider::schema::roles::{On, ROLES, Role};
+use postrider::context::ContextSettings;
+use postrider::schema::roles::{Configured, Places, ROLES, Role};
 
 /// The variable with the URI of that server, and of its administrator.
 const URI: &str = "POSTRIDER_TEST_MONGODB_AUTH_URI";
@@ -39,18 +40,27 @@ pub fn uri_of(role: &Role, database: &str) -> String {
     uri(role.name, PASSWORD, database)
 }
 
-/// The privileges of a role, as MongoDB takes them.
+/// The privileges of a role without the append path, as MongoDB takes them.
 pub fn privileges(role: &Role, database: &str, prefix: &str, retention: Duration) -> Vec<Document> {
-    let needed = role.privileges.iter().filter(|privilege| privilege.when.applies(retention, true));
-    let privilege = needed.map(|privilege| {
-        let collection = match privilege.on {
-            On::Database => String::new(),
-            On::Collection(base) => format!("{prefix}{base}"),
-        };
-        doc! {
-            "resource": { "db": database, "collection": collection },
-            "actions": privilege.actions.to_vec(),
-        }
+    let configured = Configured { retention, follow: true, append: false };
+    privileges_for(role, &ContextSettings::new(database), database, prefix, configured)
+}
+
+/// The same for any configuration; of the context's databases that of the outbox alone.
+pub fn privileges_for(
+    role: &Role,
+    context: &ContextSettings,
+    database: &str,
+    prefix: &str,
+    configured: Configured,
+) -> Vec<Document> {
+    let places = Places { outbox: database, prefix, context };
+    let needed = role.privileges.iter().filter(|privilege| privilege.when.applies(&configured));
+    let privilege = needed.filter_map(|privilege| {
+        let (of, collection) = privilege.on.resource(&places);
+        let resource = doc! { "db": &of, "collection": collection };
+        let actions = privilege.actions.to_vec();
+        (of == database).then(|| doc! { "resource": resource, "actions": actions })
     });
     privilege.collect()
 }

@@ -137,10 +137,26 @@ impl Bare {
     }
 }
 
+/// The variables that the scripts read.
+const SAID: [&str; 12] = [
+    "OUTBOX_PREFIX",
+    "OUTBOX_RETENTION",
+    "OUTBOX_VALIDATOR",
+    "OUTBOX_FOLLOW",
+    "AGGREGATES",
+    "PREPARE_KEYS",
+    "EVENTS_ENABLED",
+    "EVENTS_CONTEXT",
+    "EVENTS_REQUEST_ID_UNIQUE",
+    "EVENTS_DATABASE",
+    "SNAPSHOTS_DATABASE",
+    "PREPARE_DATABASE",
+];
+
 /// A command whose environment says nothing of the script's variables.
 fn command_of(program: &str) -> std::process::Command {
     let mut command = std::process::Command::new(program);
-    for name in ["OUTBOX_PREFIX", "OUTBOX_RETENTION", "OUTBOX_VALIDATOR"] {
+    for name in SAID {
         command.env_remove(name);
     }
     command

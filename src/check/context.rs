@@ -1,0 +1,26 @@
+//! Whether the databases of events, snapshots and prepare keys are this context's, or nobody's.
+
+use ::mongodb::Client;
+
+use crate::check::Finding;
+use crate::config::Resolved;
+use crate::context::Context;
+use crate::schema::SchemaError;
+use crate::store::StoreError;
+
+pub(super) const NAME: &str = "context";
+
+/// # Errors
+///
+/// MongoDB's.
+pub(super) async fn probe(plan: &Resolved, client: &Client) -> Result<Finding, StoreError> {
+    let name = &plan.context.name;
+    match Context::new(client.clone(), plan.context.clone()).guard().await {
+        Ok(()) => Ok(Finding::good(NAME, format!("{name:?} has its databases, or may take them"))),
+        Err(SchemaError::Store(error)) => Err(error),
+        Err(error) => {
+            let remedy = "mend events.context, or name other databases: one has one context";
+            Ok(Finding::bad(NAME, error.to_string(), remedy))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The schema of aggregates and prepare keys as a mongosh script.
+
+use bson::Bson;
+
+use crate::config::tree::Config;
+use crate::context::{Kind, RequestIds};
+use crate::schema::aggregate::indexes;
+use crate::schema::index::Index;
+use crate::schema::literal::{COMMON, fill, index_entry, literal};
+
+/// What the script does, with `{{…}}` where the schema goes.
+const TEMPLATE: &str = include_str!("aggregate.template.js");
+
+/// A script for `mongosh` that makes what is made before the first append to these aggregates, and
+/// before the first use of these prepare keys.
+///
+/// They and the settings are what it goes by where its environment says nothing. For the
+/// aggregate `order` at the defaults it is the file `schema/mongodb-aggregate.js`.
+pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[String]) -> String {
+    let entry = |index: &Index| match index.rival {
+        Some(_) => "  ofRequests[requestIds],".to_owned(),
+        None => index_entry("", index),
+    };
+    let entries = |kind| lines(indexes(kind, RequestIds::default()).into_iter().map(entry));
+    let requests = [RequestIds::Aggregate, RequestIds::Global].into_iter().flat_map(|mode| {
+        let of_requests = indexes(Kind::Events, mode).into_iter();
+        let of_requests = of_requests.filter(|index| index.rival.is_some());
+        of_requests.map(move |index| index_entry(&format!("{}: ", word(mode)), index))
+    });
+    let text = |text: &str| literal(&Bson::from(text), 0);
+    // Without a name of its own it is the one that the connection names, as for the outbox.
+    let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
+    fill(
+        TEMPLATE,
+        [
+            ("common", COMMON.trim_end().to_owned()),
+            ("requests", lines(requests)),
+            ("events", entries(Kind::Events)),
+            ("snapshots", entries(Kind::Snapshots)),
+            ("prepare", entries(Kind::Prepare)),
+            ("aggregates", text(&aggregates.join(" "))),
+            ("prepare_keys", text(&prepare_keys.join(" "))),
+            ("request_ids", text(word(config.events.request_id_unique))),
+            ("events_database", database(&config.events.database)),
+            ("snapshots_database", database(&config.snapshots.database)),
+            ("prepare_database", database(&config.prepare.database)),
+            ("context", text(&config.events.context)),
+        ],
+    )
+}
+
+/// As the configuration says it.
+fn word(mode: RequestIds) -> &'static str {
+    match mode {
+        RequestIds::Aggregate => "aggregate",
+        RequestIds::Global => "global",
+    }
+}
+
+fn lines(entries: impl Iterator<Item = String>) -> String {
+    entries.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-aggregate.js");
+
+    /// With `POSTRIDER_BLESS=1` the file is written anew.
+    #[test]
+    fn the_file_in_the_repository_is_the_script_for_order_at_the_defaults() {
+        let expected = aggregate_script(&Config::default(), &["order".to_owned()], &[]);
+        if std::env::var_os("POSTRIDER_BLESS").is_some() {
+            std::fs::write(FILE, &expected).unwrap();
+        }
+
+        let file = std::fs::read_to_string(FILE).unwrap();
+
+        assert!(file == expected, "{FILE} is out of date: POSTRIDER_BLESS=1 writes it anew");
+        assert!(!file.contains("{{"), "{file}");
+    }
+}
