@@ -26,6 +26,7 @@
 //! | given | [`config`] | settings: where they come from, what is wrong with them |
 //! | | [`ids`], `dates`, [`moment`] | identities that must not be mixed up; dates as text; this host's time |
 //! | | [`names`] | what collections are called after, by users |
+//! | | `shown` | what is stored, as JSON |
 //! | | [`telemetry`] | logs and metrics |
 //! | | [`failpoint`] | places where tests make the process die |
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
@@ -43,6 +44,7 @@
 //! | in and out | [`run`] | builds the parts, supervises them, ends them |
 //! | | [`check`] | what `run` needs, found or not, and what to mend |
 //! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
+//! | | [`http`] | the API: calls, tokens, limits, TLS, OpenAPI |
 //! | | [`cli`] | one file per command |
 
 // Given.
@@ -52,6 +54,7 @@ pub mod failpoint;
 pub mod ids;
 pub mod moment;
 pub mod names;
+mod shown;
 pub mod telemetry;
 
 // At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
@@ -73,5 +76,6 @@ pub mod sink;
 // In and out.
 pub mod check;
 pub mod cli;
+pub mod http;
 pub mod ops;
 pub mod run;

@@ -1,8 +1,8 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server → MongoDB (waits) → context → schema → sinks → heartbeat → partitions → relay ← follower
-//!                                                                                          start
+//! ops server, API → MongoDB (waits) → context → schema → sinks → heartbeat → partitions → relay ← follower
+//!                                                                                               start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
 //!        → sign off                                                                           stop
 //! ```
@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::try_join;
 use metrics_exporter_prometheus::PrometheusHandle;
 use mongodb::Client;
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
 use crate::follow::{Follower, Following};
+use crate::http::{Api, ApiServer, Drained, Services, StartError};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
@@ -75,6 +77,12 @@ pub enum RunError {
     /// MongoDB can't be spoken to in the way that the URI wants.
     #[error("mongo.uri can't be used")]
     Mongo(#[source] StoreError),
+    /// The HTTP API can't be served.
+    #[error(transparent)]
+    Api(#[from] StartError),
+    /// Requests took longer than `relay.shutdown_timeout` at the stop.
+    #[error("{0} connections of the HTTP API were cut: their requests took too long")]
+    Cut(usize),
     /// The schema is in conflict with what Postrider needs.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
@@ -121,7 +129,27 @@ pub async fn run(
     let ops = OpsServer::bind(&plan.ops_listen).await?;
     info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
     let serving = ops.serve(health.clone(), metrics.clone());
-    let working = work(&plan, &health, &stop);
+    let api = match &plan.api {
+        Some(api) => Some(ApiServer::bind(api, stop.clone()).await?),
+        None => None,
+    };
+    if let Some(api) = &api {
+        info!(address = %api.address(), tls = api.is_secure(), "serving the HTTP API");
+    }
+    let opened = api.as_ref().map(ApiServer::state);
+    let answering = async {
+        Ok(match api {
+            Some(api) => api.serve(&health, plan.relay.shutdown_timeout).await,
+            None => Drained::Whole,
+        })
+    };
+    let working = async {
+        // Both end at the stop; a part that fails ends them at once.
+        match try_join(work(&plan, &health, opened, &stop), answering).await? {
+            ((), Drained::Whole) => Ok(()),
+            ((), Drained::Cut(connections)) => Err(RunError::Cut(connections)),
+        }
+    };
     let upkeep = async {
         loop {
             tokio::time::sleep(UPKEEP).await;
@@ -140,7 +168,12 @@ pub async fn run(
     }
 }
 
-async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Result<(), RunError> {
+async fn work(
+    plan: &Resolved,
+    health: &Health,
+    api: Option<Api>,
+    stop: &CancellationToken,
+) -> Result<(), RunError> {
     let instance = InstanceId::fresh();
     info!(
         %instance,
@@ -179,12 +212,21 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
         false => BTreeMap::new(),
     };
     let wake = Wake::default();
-    let _events =
+    let events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let heartbeat =
         Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
+    let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
+    if let Some(api) = api {
+        api.open(Services {
+            collections: collections.clone(),
+            fleet: fleet.clone(),
+            events,
+            wake: plan.relay_enabled.then(|| wake.clone()),
+        });
+    }
     if !plan.relay_enabled {
         info!("relay.enabled = false: nothing is relayed");
         let ended = tokio::select! {
@@ -198,7 +240,6 @@ async fn work(plan: &Resolved, health: &Health, stop: &CancellationToken) -> Res
     let follower = plan.follow.then(|| Follower::new(collections.clone(), wake.clone()));
     let relay = relay(plan, sinks, collections.clone(), instance, shared_out, wake, stop);
     let (allotted, partitions) = watch::channel(Allotted::default());
-    let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
     let hands = relay.shared();
     let in_hand = move || hands.hands.in_hand();
     let coordinator =

@@ -10,27 +10,32 @@ python_binary() { [[ -x $python_dir/python ]] && echo "$python_dir/python"; }
 
 python_packages() { python_binary >/dev/null || wheel_packages; }
 
-# Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part; this needs no more than pip.
 python_install() {
   python_binary >/dev/null && return
-  local start part=$python_dir.part
+  install_python python "$python_requirements" "$python_dir" \
+    'import bson.json_util, pymongo, cloudevents.core.bindings.rabbitmq'
+}
+
+# Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part; this needs no more than pip.
+install_python() { # install_python NAME REQUIREMENTS FOLDER PROBE
+  local name=$1 requirements=$2 folder=$3 probe=$4
+  local start part=$folder.part log=$logs/install-$name.log
   start=$(now_ms)
   python3 -c "import sys; sys.exit(sys.version_info < (${PYTHON_MINIMUM/./, }))" ||
-    die python "python3 is $(python3 --version); Python $PYTHON_MINIMUM or newer is needed"
-  say python "fetching pymongo and cloudevents…"
+    die "$name" "python3 is $(python3 --version); Python $PYTHON_MINIMUM or newer is needed"
+  say "$name" "fetching its packages…"
   rm -rf "$part" && mkdir -p "$part"
-  quietly python "$logs/install-python.log" python3 -m pip install --target "$part/packages" --no-deps \
-    --require-hashes --no-cache-dir --only-binary=:all: --requirement "$python_requirements" ||
-    die python "the packages could not be fetched; pip must reach its index"
+  quietly "$name" "$log" python3 -m pip install --target "$part/packages" --no-deps --require-hashes --no-cache-dir \
+    --only-binary=:all: --requirement "$requirements" ||
+    die "$name" "the packages could not be fetched; pip must reach its index"
   # Names its Python, and keeps out whatever else that one has.
   # shellcheck disable=SC2016 # for the script to expand
   printf '#!/bin/sh\nPYTHONPATH="$(dirname "$0")/packages" exec %q -S "$@"\n' \
     "$(python3 -c 'import sys; print(sys.executable)')" >"$part/python"
   chmod +x "$part/python"
-  "$part/python" -c 'import bson.json_util, pymongo, cloudevents.core.bindings.rabbitmq' 2>"$logs/install-python.log" ||
-    die python "the packages do not run here: $(tail -n 1 "$logs/install-python.log")"
-  rm -rf "$python_dir" && mv "$part" "$python_dir"
-  say python "installed in $(since "$start")"
+  "$part/python" -c "$probe" 2>"$log" || die "$name" "the packages do not run here: $(tail -n 1 "$log")"
+  rm -rf "$folder" && mv "$part" "$folder"
+  say "$name" "installed in $(since "$start")"
 }
 
 python_env() { export_line POSTRIDER_TEST_PYTHON "$(python_binary || true)"; }

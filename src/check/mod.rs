@@ -31,10 +31,12 @@ mod version;
 use std::time::Duration;
 
 use futures_util::future::join;
+use tokio_util::sync::CancellationToken;
 
 pub use finding::Finding;
 
 use crate::config::Resolved;
+use crate::http::{ApiServer, StartError};
 use crate::ops::OpsServer;
 use crate::telemetry::chain;
 
@@ -54,5 +56,21 @@ pub async fn probe(plan: &Resolved) -> Vec<Finding> {
             "free the port (a running postrider holds it), or change ops.listen",
         ),
     });
+    if let Some(api) = &plan.api {
+        findings.push(match ApiServer::bind(api, CancellationToken::new()).await {
+            Ok(server) => Finding::good("api.listen", format!("{} is free", server.address())),
+            Err(error @ StartError::Bind(_)) => Finding::bad(
+                "api.listen",
+                chain(&error),
+                "free the port (a running postrider holds it), change api.listen, or set \
+                 api.enabled = false",
+            ),
+            Err(error @ StartError::Tls(_)) => Finding::bad(
+                "api.tls",
+                chain(&error),
+                "put a certificate and its private key there, both in PEM",
+            ),
+        });
+    }
     findings
 }

@@ -105,10 +105,11 @@ impl Given {
         load(&inputs).map_err(|error| Failure::Usage(vec![chain(&error)]))
     }
 
-    /// For commands that relay nothing, and so need no sink.
+    /// For commands that relay and serve nothing, and so need no sink, and no token of the API's.
     fn resolve_without_relay(&self) -> Result<Resolved, Failure> {
         let mut loaded = self.load()?;
         loaded.config.relay.enabled = false;
+        loaded.config.api.enabled = false;
         Ok(resolve(&loaded)?)
     }
 }

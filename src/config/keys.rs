@@ -19,7 +19,7 @@ pub enum Holds {
 use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
-pub const KEYS: [(&str, Holds); 68] = [
+pub const KEYS: [(&str, Holds); 73] = [
     ("mongo.uri", Text),
     ("mongo.source", Text),
     ("mongo.sources.*.uri", Text),
@@ -85,7 +85,12 @@ pub const KEYS: [(&str, Holds); 68] = [
     ("api.enabled", Value),
     ("api.listen", Text),
     ("api.tokens", Tree),
+    ("api.tls.cert_file", Text),
+    ("api.tls.key_file", Text),
     ("api.max_body", Text),
+    ("api.max_connections", Value),
+    ("api.max_concurrent", Value),
+    ("api.timeout", Text),
     ("api.insecure", Value),
     ("routes", Value),
 ];

@@ -13,7 +13,7 @@
 //! | [mod@load] | the layers, merged |
 //! | [mod@resolve] | the rules, and the result |
 //! | [mod@print] | `postrider config print` |
-//! | [`secret`], [`units`], [`properties`] | kinds of values |
+//! | [`secret`], [`token`], [`units`], [`properties`] | kinds of values |
 
 pub mod keys;
 pub mod load;
@@ -21,6 +21,7 @@ pub mod print;
 pub mod properties;
 pub mod resolve;
 pub mod secret;
+pub mod token;
 pub mod tree;
 pub mod units;
 

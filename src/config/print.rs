@@ -82,13 +82,10 @@ fn comment(origin: &Origin) -> String {
     origin.to_string().replace(char::is_control, " ")
 }
 
-/// The value without secrets. (URIs hide their own.)
+/// The value without secrets. (URIs and tokens hide their own.)
 fn hide(path: &[String], value: &Value) -> Value {
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     match (names.as_slice(), value) {
-        (["api", "tokens"], Value::Array(tokens)) => {
-            Value::Array(vec![Value::String(HIDDEN.into()); tokens.len()])
-        }
         (["sinks", _, "properties"], Value::Table(properties)) => {
             let shown = properties.iter().map(|(name, value)| {
                 let mut below = path.to_vec();
@@ -163,11 +160,12 @@ mod tests {
             "sinks.r.uri=amqp://u:hidden@h",
             "sinks.k.kind=kafka",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
-            "api.tokens=[\"hidden\"]",
+            "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
         ]));
 
         assert!(!printed.contains("hidden"), "{printed}");
-        assert!(printed.contains("shown"), "{printed}");
+        assert!(printed.contains("shown\""), "{printed}");
+        assert!(printed.contains("shown too"), "{printed}");
         assert!(toml::from_str::<Config>(&printed).is_ok(), "{printed}");
     }
 }

@@ -1,5 +1,6 @@
 //! From settings to what the parts are built from, by the rules that span several keys.
 
+mod api;
 mod sinks;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::schema::SchemaOptions;
 use crate::schema::access::{Part, Wanted};
 use crate::schema::roles::Places;
 
+pub use api::{ApiPlan, TlsFiles};
 pub use sinks::SinkPlan;
 
 /// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
@@ -83,6 +85,8 @@ pub struct Resolved {
     pub events_enabled: bool,
     /// Where events, snapshots and prepare keys live.
     pub context: ContextSettings,
+    /// The HTTP API, where this process hosts it.
+    pub api: Option<ApiPlan>,
     /// Where liveness, readiness and metrics are served.
     pub ops_listen: String,
     /// What an operator should know, though it stops nothing.
@@ -130,7 +134,8 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     let source = rules.partitions(config);
     rules.log(config);
     let dead_letter = rules.dead_letter(config);
-    let warnings = warnings(loaded);
+    let mut warnings = warnings(config);
+    let api = rules.api(config, &mut warnings);
     let (Some(mongo), Some(database), Some(context)) = (mongo, database, context) else {
         return Err(rules.problems);
     };
@@ -160,6 +165,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         heartbeat: config.partitions.heartbeat,
         events_enabled: config.events.enabled,
         context,
+        api,
         ops_listen: config.ops.listen.clone(),
         warnings,
     })
@@ -198,9 +204,6 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Keys that are known and have no effect in this build.
-const INERT: [(&[&str], &str); 1] = [(&["api"], "the HTTP API is not built yet")];
-
 fn profile(config: &Config) -> Profile {
     let partitions = match (&config.partitions.fixed, config.relay.enabled) {
         (_, false) => fleet::NONE,
@@ -215,13 +218,9 @@ fn profile(config: &Config) -> Profile {
     Profile { fingerprint, partitions: partitions.to_owned() }
 }
 
-fn warnings(loaded: &Loaded) -> Vec<String> {
-    let relay = &loaded.config.relay;
-    let mut warnings: Vec<String> = INERT
-        .iter()
-        .filter(|(path, _)| loaded.is_set(path))
-        .map(|(path, why)| format!("{} has no effect: {why}", path.join(".")))
-        .collect();
+fn warnings(config: &Config) -> Vec<String> {
+    let relay = &config.relay;
+    let mut warnings = Vec::new();
     if relay.ordering == Ordering::None && relay.on_dead == OnDead::Block {
         warnings.push(
             "relay.on_dead = \"block\" has no effect with relay.ordering = \"none\"".to_owned(),
@@ -463,12 +462,18 @@ impl Rules {
             );
             self.wrong("log.level", detail);
         }
-        let (host, port) = config.ops.listen.rsplit_once(':').unwrap_or_default();
-        self.unless(
-            !host.is_empty() && port.parse::<u16>().is_ok(),
-            "ops.listen",
-            "is no address; write host:port, such as 127.0.0.1:9464",
-        );
+        self.host("ops.listen", &config.ops.listen);
+    }
+
+    /// The host of an address to listen on.
+    fn host<'a>(&mut self, key: &str, address: &'a str) -> Option<&'a str> {
+        match address.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Some(host),
+            _ => {
+                self.wrong(key, "is no address; write host:port, such as 127.0.0.1:8080");
+                None
+            }
+        }
     }
 }
 
@@ -649,10 +654,9 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_said() {
-        let warnings = with(&["api.enabled=false", "relay.ordering=none", "relay.on_dead=block"]);
-        let warnings = warnings.unwrap().warnings;
+        let warnings = with(&["relay.ordering=none", "relay.on_dead=block"]).unwrap().warnings;
 
-        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(with(&[]).unwrap().warnings.is_empty());
     }
 }

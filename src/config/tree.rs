@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::properties::Properties;
 use crate::config::secret::SecretUri;
+use crate::config::token::Token;
 use crate::config::units::{duration, size};
 use crate::context::RequestIds;
 
@@ -568,13 +569,22 @@ pub struct Api {
     pub enabled: bool,
     /// Its address.
     pub listen: String,
-    /// Who may use it.
-    pub tokens: Vec<toml::Value>,
-    /// The largest request.
+    /// Who may use it; none: everybody who reaches it.
+    pub tokens: Vec<Token>,
+    /// The largest request body.
     #[serde(with = "size")]
     pub max_body: u64,
-    /// Whether it may listen beyond loopback without tokens.
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+    /// Requests at a time; more are answered with 503.
+    pub max_concurrent: usize,
+    /// What a request may take, until its answer begins.
+    #[serde(with = "duration")]
+    pub timeout: Duration,
+    /// Whether it may listen beyond loopback without tokens and TLS.
     pub insecure: bool,
+    /// TLS; without it plain HTTP.
+    pub tls: Tls,
 }
 
 impl Default for Api {
@@ -584,7 +594,23 @@ impl Default for Api {
             listen: "127.0.0.1:8080".into(),
             tokens: Vec::new(),
             max_body: 1 << 20,
+            max_connections: 1024,
+            // Of bodies of 1 MiB as many as a small container holds.
+            max_concurrent: 256,
+            // Longer than an election of MongoDB's takes.
+            timeout: Duration::from_secs(30),
             insecure: false,
+            tls: Tls::default(),
         }
     }
+}
+
+/// A server's certificate; read anew when a file changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The chain in PEM, the server's own first.
+    pub cert_file: Option<String>,
+    /// The private key in PEM.
+    pub key_file: Option<String>,
 }

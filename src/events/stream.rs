@@ -2,7 +2,7 @@
 
 use bson::Document;
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
 use crate::events::append::Appended;
@@ -50,7 +50,7 @@ pub struct EventStream {
     /// When, by the server's clock: epoch milliseconds.
     pub create_time: i64,
     /// What the application keeps beside the events.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "as_written")]
     pub header: Document,
     /// How many events there are.
     pub size: i64,
@@ -74,8 +74,15 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_type: Option<String>,
     /// What has happened.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "as_written")]
     pub body: Document,
+}
+
+/// A document with its names as they are: read by serde, one such as `{"$oid": …}` that an
+/// application has written would be taken for extended JSON.
+fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document, D::Error> {
+    let raw = RawDocumentBuf::deserialize(input)?;
+    Document::try_from(raw).map_err(serde::de::Error::custom)
 }
 
 /// The id of the outbox record of the event at `index` (from 0) of a stream: a UUIDv5, so that a

@@ -11,25 +11,8 @@ use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
+use crate::ops::bind::{self, BindError};
 use crate::ops::health::{Health, Status};
-
-/// An address that can't be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("ops.listen: cannot listen on {address}; {}", remedy(.source))]
-pub struct BindError {
-    address: String,
-    #[source]
-    source: io::Error,
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "free the port or choose another (port 0 takes any)",
-        io::ErrorKind::PermissionDenied => "choose a port of 1024 or above",
-        io::ErrorKind::AddrNotAvailable => "choose an address of this host, or 0.0.0.0 for all",
-        _ => "write host:port, such as 127.0.0.1:9464, with a name or an address of this host",
-    }
-}
 
 /// A server that is bound and not yet serving.
 #[derive(Debug)]
@@ -51,10 +34,8 @@ impl OpsServer {
     ///
     /// [`BindError`], which names the key.
     pub async fn bind(address: &str) -> Result<Self, BindError> {
-        let wrong = |source| BindError { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).await.map_err(wrong)?;
-        let bound = listener.local_addr().map_err(wrong)?;
-        Ok(Self { listener, address: bound })
+        let (listener, address) = bind::bind("ops.listen", address).await?;
+        Ok(Self { listener, address })
     }
 
     /// The address that it is bound to.

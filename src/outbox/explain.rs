@@ -13,6 +13,7 @@ use crate::outbox::fields::{
     BLOCKS, DEAD, DEAD_REASON, KEY, LAST_ERROR, LEASE_OWNER, PARTITION, PENDING, SCHEDULED, SEQ,
     STATUS, exactly,
 };
+use crate::outbox::inspect::decoded;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition::fleet::is_fresh;
@@ -223,10 +224,10 @@ impl Explainer {
         order: Document,
         index: &str,
     ) -> Result<Option<Document>, StoreError> {
-        let records = self.collections.records().clone_with_type::<bson::Utf8Lossy<Document>>();
+        let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
         let found = within("read a record", limits::BATCH, finding.into_future()).await?;
-        Ok(found.map(|found| found.0))
+        found.as_deref().map(decoded).transpose()
     }
 }
 

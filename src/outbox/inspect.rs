@@ -1,8 +1,8 @@
 //! Looking at an outbox from outside: lists and single records. (Figures: [`stats`](super::stats).)
 
+use bson::raw::RawDocument;
 use bson::{Bson, Document, Utf8Lossy, doc};
 use futures_util::TryStreamExt;
-use mongodb::Collection;
 use mongodb::options::Hint;
 
 use crate::ids::RecordId;
@@ -69,7 +69,7 @@ impl Inspector {
             query.insert("$expr", doc! { "$gt": [format!("${ID}"), after] });
         }
         let index = self.narrowest(filter).await?;
-        let records = self.lenient();
+        let records = self.collections.records();
         let mut find = records
             .find(query)
             .sort(doc! { ID: 1 })
@@ -78,8 +78,9 @@ impl Inspector {
         if let Some(index) = index {
             find = find.hint(Hint::Name(index.to_owned()));
         }
-        let finding = async { find.await?.map_ok(|record| record.0).try_collect().await };
-        within("list records", limits::SURVEY, finding).await
+        let finding = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("list records", limits::SURVEY, finding).await?;
+        found.iter().map(|record| decoded(record)).collect()
     }
 
     /// The record with the first of these ids that there is.
@@ -88,12 +89,12 @@ impl Inspector {
     ///
     /// Those of the store.
     pub async fn show(&self, ids: &[RecordId]) -> Result<Option<Document>, StoreError> {
-        let records = self.lenient();
+        let records = self.collections.records();
         for id in ids {
             let finding = records.find_one(doc! { ID: Bson::from(id) });
             let found = within("read a record", limits::BATCH, finding.into_future()).await?;
             if let Some(found) = found {
-                return Ok(Some(found.0));
+                return decoded(&found).map(Some);
             }
         }
         Ok(None)
@@ -118,9 +119,21 @@ impl Inspector {
         let count = within("count records", limits::SURVEY, counting.into_future()).await?;
         Ok((count <= FEW).then_some(index))
     }
+}
 
-    /// Text that is no UTF-8 is shown as well as can be, and hides no neighbour.
-    fn lenient(&self) -> Collection<Utf8Lossy<Document>> {
-        self.collections.records().clone_with_type()
-    }
+/// A record as it is. Text that is no UTF-8 is shown as well as can be, and hides no neighbour.
+///
+/// Not by serde: it takes a document such as `{"$oid": 1}`, which a producer may well have
+/// written, for extended JSON.
+///
+/// # Errors
+///
+/// Bytes that are no BSON.
+pub(super) fn decoded(record: &RawDocument) -> Result<Document, StoreError> {
+    let decoded = Utf8Lossy::<Document>::try_from(record);
+    let wrong = |error: bson::error::Error| StoreError::Answer {
+        action: "decode a record",
+        detail: error.to_string(),
+    };
+    decoded.map(|decoded| decoded.0).map_err(wrong)
 }

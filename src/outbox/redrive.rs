@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use bson::{Bson, DateTime, Document, Utf8Lossy, doc};
+use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 
 use crate::ids::RecordId;
@@ -17,7 +17,7 @@ use crate::outbox::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
     LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
 };
-use crate::outbox::inspect::{DEAD_INDEX, Inspector};
+use crate::outbox::inspect::{DEAD_INDEX, Inspector, decoded};
 use crate::outbox::lease::free;
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
@@ -179,7 +179,7 @@ impl Redriver {
     ///
     /// Those of the store; what was done until then stays done, and to repeat it is safe.
     pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
-        let records = self.collections.records().clone_with_type::<Utf8Lossy<Document>>();
+        let records = self.collections.records();
         let mut filter = chosen.filter();
         if chosen.status() == Removable::Dead {
             let now = ServerClock::asked(self.collections.database()).await?;
@@ -200,11 +200,7 @@ impl Redriver {
             while rounds.count < BATCH
                 && within("choose records", limits::SURVEY, cursor.advance()).await?
             {
-                let record = cursor.deserialize_current().map_err(|source| StoreError::Driver {
-                    action: "choose records",
-                    source: Box::new(source),
-                })?;
-                rounds.add(&record);
+                rounds.add(&decoded(cursor.current())?);
             }
             if rounds.count == 0 {
                 return Ok(redriven);

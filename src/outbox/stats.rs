@@ -26,7 +26,7 @@ const SAMPLE: i64 = 100;
 const STRETCH: i32 = 32;
 
 /// Records by status (contract, section 6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stats {
     /// To be delivered.

@@ -121,6 +121,7 @@ async fn everything_is_well_on_good_servers() {
         "sink rabbit",
         "sink rabbit destinations",
         "ops.listen",
+        "api.listen",
     ];
     assert_eq!(found.names(), names);
     found.is_good("mongodb", "replica set rs0");

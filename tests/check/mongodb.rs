@@ -23,7 +23,7 @@ async fn where_nobody_listens_it_is_to_be_started() {
     let found = check_uri(&format!("mongodb://u:{PLANTED}@127.0.0.1:{port}/app?{options}")).await;
 
     found.only("mongodb", "Connection refused", "start MongoDB");
-    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
+    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen", "api.listen"]);
 }
 
 #[tokio::test]

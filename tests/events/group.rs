@@ -91,12 +91,12 @@ async fn one_bad_append_fails_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
     let test = TestStore::new().await;
-    // From here on the collection is there.
-    test.store.append(append("0", "first")).await.unwrap();
+    // Its collection is there: nothing but the queue is left to wait for.
+    test.store.append(append("1", "first")).await.unwrap();
     let mut answers = Vec::new();
-    for number in 0..100_i64 {
-        // Polled once, each is in its queue.
+    for number in 0..100 {
         let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
+        // Polled once, it is in its queue.
         assert!(futures_util::poll!(&mut answer).is_pending());
         answers.push(answer);
     }
@@ -104,7 +104,7 @@ async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
     let answers = join_all(answers).await;
 
     let got: Vec<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
-    assert_eq!(got, (1..=100).collect::<Vec<_>>());
+    assert_eq!(got, (2..=101).collect::<Vec<_>>());
     test.outbox.drop().await;
 }
 

@@ -10,8 +10,8 @@
 //! assert_eq!(ended.code, Some(0), "{ended}");
 //! ```
 //!
-//! Nothing of this process's `POSTRIDER_CONFIG` and `POSTRIDER__…` reaches it. Whatever a test
-//! leaves running is killed when the value is dropped.
+//! Nothing of this process's `POSTRIDER_CONFIG` and `POSTRIDER__…` reaches it; its HTTP API listens on
+//! a port of its own choice. Whatever a test leaves running is killed when the value is dropped.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -40,6 +40,10 @@ pub fn command(arguments: &[&str]) -> Command {
         {
             command.env_remove(name);
         }
+    }
+    if matches!(arguments, ["run" | "check", ..]) {
+        // Side by side they cannot all have the default port; any other setting wins.
+        command.env("POSTRIDER__API__LISTEN", "127.0.0.1:0");
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

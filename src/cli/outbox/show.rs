@@ -15,6 +15,7 @@ use crate::outbox::explain::{Explainer, Waiting, WaitsFor};
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
 use crate::run;
+use crate::shown;
 use crate::sink::Sink;
 
 /// How long a sink is asked whether it is up.
@@ -78,12 +79,12 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
 fn print(record: &Document, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
-            let mut shown = output::record(record);
-            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut shown) {
+            let mut told = shown::record(record);
+            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut told) {
                 let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
                 fields.insert("waits".to_owned(), waiting);
             }
-            output::json(&shown)
+            output::json(&told)
         }
         Format::Table => {
             let mut rows: Vec<Vec<String>> = record

@@ -1,0 +1,197 @@
+//! `/openapi.json`: what the calls say of themselves, and what holds for all of them.
+
+use serde_json::{Value, json};
+use utoipa::OpenApi;
+use utoipa::openapi::OpenApi as Description;
+
+use crate::http::problem::{FieldError, ProblemBody};
+use crate::http::{events, outbox};
+use crate::outbox::fields::{DEAD, DONE, PENDING, SCHEDULED};
+
+/// A text that can mean the id of a record.
+pub(super) const RECORD_ID: &str = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|\
+    oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])";
+
+/// See [`AggregateName`](crate::names::AggregateName).
+const AGGREGATE_NAME: &str = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$";
+
+const STATUSES: [&str; 4] = [PENDING, SCHEDULED, DONE, DEAD];
+
+#[derive(OpenApi)]
+#[openapi(components(schemas(ProblemBody, FieldError)))]
+struct Common;
+
+/// The whole description as JSON.
+pub fn described(calls: Description) -> String {
+    let mut whole = Common::openapi();
+    whole.merge(calls);
+    // Nothing in it can fail to serialise.
+    let mut whole = serde_json::to_value(whole).unwrap_or_default();
+    whole["info"] = json!({
+        "title": "Postrider",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "Transactional outbox relay and event store for MongoDB.",
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    });
+    whole["components"]["securitySchemes"] = json!({
+        "token": { "type": "http", "scheme": "bearer", "description": "one of api.tokens" },
+    });
+    whole["components"]["schemas"]["Json"] = anything();
+    whole["components"]["schemas"]["JsonObject"] = object();
+    whole["components"]["schemas"]["Append"] = events::append_body();
+    whole["components"]["schemas"]["EventStream"] = events::event_stream();
+    whole["components"]["schemas"]["EventStreams"] = list_of("EventStream");
+    whole["components"]["schemas"]["NewRecord"] = outbox::new_record();
+    whole["components"]["schemas"]["Requeue"] = outbox::requeue();
+    whole["components"]["headers"] = json!({
+        "RequestId": {
+            "description": "the client's own x-request-id where it is sane, else a new one",
+            "required": true,
+            "schema": { "type": "string" },
+        },
+    });
+    for (path, calls) in whole["paths"].as_object_mut().into_iter().flatten() {
+        for (_, call) in calls.as_object_mut().into_iter().flatten() {
+            common(path, call);
+        }
+    }
+    format!("{whole:#}\n")
+}
+
+/// What every call has: a token, a request id, and problems.
+fn common(path: &str, call: &mut Value) {
+    call["security"] = json!([{ "token": [] }]);
+    let has_body = !call["requestBody"].is_null();
+    if has_body {
+        call["requestBody"]["required"] = true.into();
+    }
+    for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten()
+    {
+        let schema = match parameter["name"].as_str() {
+            Some("id" | "after") if path.starts_with("/v1/outbox") => {
+                json!({ "type": "string", "pattern": RECORD_ID })
+            }
+            Some("name") => json!({ "type": "string", "pattern": AGGREGATE_NAME }),
+            Some("id") => json!({ "type": "string", "minLength": 1, "maxLength": 255 }),
+            Some("fromTime" | "toTime") => json!({ "anyOf": [
+                { "type": "integer", "minimum": 0, "maximum": i64::MAX },
+                { "type": "string", "format": "date-time" },
+            ] }),
+            Some("status") => json!({ "type": "string", "enum": STATUSES }),
+            _ => continue,
+        };
+        parameter["schema"] = schema;
+    }
+    let mut problems = vec!["401", "403", "422", "500", "503"];
+    problems.extend(has_body.then_some(["400", "413", "415"]).into_iter().flatten());
+    if let Some(responses) = call["responses"].as_object_mut() {
+        for status in problems {
+            responses.entry(status).or_insert_with(|| problem(status));
+        }
+        for (status, response) in responses.iter_mut() {
+            let is_problem = status.starts_with(['4', '5']);
+            if is_problem {
+                response["content"] = json!({ "application/problem+json": {
+                    "schema": { "$ref": "#/components/schemas/ProblemBody" },
+                } });
+            }
+            response["headers"]["x-request-id"] =
+                json!({ "$ref": "#/components/headers/RequestId" });
+            let more = match status.as_str() {
+                "401" => Some(("WWW-Authenticate", json!({ "type": "string" }))),
+                "503" => Some(("Retry-After", json!({ "type": "integer" }))),
+                _ => None,
+            };
+            if let Some((name, schema)) = more {
+                response["headers"][name] = json!({ "required": true, "schema": schema });
+            }
+        }
+        responses.sort_keys();
+    }
+}
+
+fn problem(status: &str) -> Value {
+    json!({ "description": match status {
+        "400" => "`malformed_json`",
+        "401" => "`unauthorized`: no known token",
+        "403" => "`forbidden`: the token lacks the scope",
+        "413" => "`payload_too_large`",
+        "415" => "`unsupported_media_type`",
+        "422" => "`invalid`: `errors` names each field",
+        "503" => "`unavailable` or `overloaded`: try again after Retry-After",
+        _ => "`internal`",
+    } })
+}
+
+/// Any JSON that BSON has room for.
+fn anything() -> Value {
+    json!({ "description": "Any JSON; integers within 64 bits, names without NUL.", "anyOf": [
+        { "type": "null" },
+        { "type": "boolean" },
+        { "type": "string" },
+        { "type": "integer", "format": "int64", "minimum": i64::MIN, "maximum": i64::MAX },
+        { "type": "number" },
+        { "type": "array", "items": { "$ref": "#/components/schemas/Json" } },
+        { "$ref": "#/components/schemas/JsonObject" },
+    ] })
+}
+
+/// An id in a body, which may be absent.
+pub(super) fn id_text(description: &str) -> Value {
+    json!({
+        "type": ["string", "null"], "minLength": 1, "maxLength": 255, "description": description,
+    })
+}
+
+fn list_of(schema: &str) -> Value {
+    json!({
+        "type": "object",
+        "required": ["items", "next"],
+        "properties": {
+            "items": {
+                "type": "array",
+                "items": { "$ref": format!("#/components/schemas/{schema}") },
+            },
+            "next": { "type": ["string", "null"] },
+        },
+    })
+}
+
+/// A time in a body, which may be absent.
+pub(super) fn time(description: &str) -> Value {
+    json!({ "description": description, "anyOf": [
+        { "type": "null" },
+        { "type": "string", "format": "date-time", "description": "RFC 3339." },
+        { "type": "integer", "format": "int64", "minimum": i64::MIN, "maximum": i64::MAX,
+            "description": "Milliseconds since 1970." },
+    ] })
+}
+
+fn object() -> Value {
+    json!({
+        "description": "A JSON object, kept as written: it never becomes extended JSON.",
+        "type": "object",
+        "propertyNames": { "pattern": "^[^\\u0000]*$" },
+        "additionalProperties": { "$ref": "#/components/schemas/Json" },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/openapi.json");
+
+    /// With `POSTRIDER_BLESS=1` the file is written anew.
+    #[test]
+    fn the_file_in_the_repository_is_what_is_served() {
+        let served = described(crate::http::calls().into_openapi());
+        if std::env::var_os("POSTRIDER_BLESS").is_some() {
+            std::fs::write(FILE, &served).unwrap();
+        }
+
+        let file = std::fs::read_to_string(FILE).unwrap();
+
+        assert!(file == served, "{FILE} is out of date: POSTRIDER_BLESS=1 writes it anew");
+    }
+}

@@ -1,0 +1,61 @@
+//! The end in good order.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::api::{Answer, read_to_end};
+use crate::limits::behind_a_door;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::Signal;
+use crate::support::tcp::Then;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
+    let outbox = TestOutbox::new().await;
+    let (mut api, door) = behind_a_door(&outbox, &[]).await;
+    let mut idle = api.connect().await;
+    idle.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert_eq!(idle.read_u8().await.unwrap(), b'H');
+    door.before("in-flight", Then::Freeze);
+    let record = json!({ "id": "in-flight", "type": "T", "payload": 1 });
+    let held =
+        tokio::spawn(Answer::of(api.request(Method::POST, "/v1/outbox/records").json(&record)));
+    eventually("the insertion to be held", || async { door.has_caught() }).await;
+
+    api.postrider.signal(Signal::TERM);
+    let refused = || async { TcpStream::connect(api.address).await.is_err() };
+    eventually("connections to be refused", refused).await;
+    let idle = tokio::time::timeout(Duration::from_secs(5), read_to_end(idle)).await;
+    door.open();
+
+    let answer = held.await.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(answer.header("connection"), "close");
+    assert!(idle.is_ok(), "an idle connection stood");
+    api.postrider.until_ended(Duration::from_secs(20)).await.with_code(0);
+    assert_eq!(outbox.record("in-flight").await.get_str("type").unwrap(), "T");
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
+    let outbox = TestOutbox::new().await;
+    let (mut api, _door) =
+        behind_a_door(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;
+    let mut slow = api.connect().await;
+    let half = "POST /v1/outbox/records HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\
+                content-type: application/json\r\n\r\n{";
+    slow.write_all(half.as_bytes()).await.unwrap();
+    let taken = || async { api.get("/openapi.json").await.status == 503 };
+    eventually("its place to be taken", taken).await;
+
+    api.postrider.signal(Signal::TERM);
+
+    let ended = api.postrider.until_ended(Duration::from_secs(10)).await.with_code(1);
+    assert!(ended.stderr.contains("connections of the HTTP API were cut"), "{ended}");
+    outbox.drop().await;
+}

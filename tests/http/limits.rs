@@ -1,0 +1,120 @@
+//! Limits of size, number and time.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tokio::io::AsyncWriteExt;
+
+use crate::api::{Answer, Api, converse, read_to_end};
+use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
+use crate::support::tcp::Door;
+
+const STATS: &str = "/v1/outbox/stats";
+
+/// A process that comes to MongoDB by a door.
+pub async fn behind_a_door(outbox: &TestOutbox, settings: &[&str]) -> (Api, Door) {
+    let server = mongodb_uri();
+    let server = server.strip_prefix("mongodb://").unwrap().split('/').next().unwrap().to_owned();
+    let door = Door::to(&server).await;
+    let uri = format!("mongo.uri=mongodb://{}/?directConnection=true", door.address);
+    let api = Api::start(outbox, &[&[uri.as_str()], settings].concat()).await;
+    (api, door)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_takes_too_long_is_given_up() {
+    let outbox = TestOutbox::new().await;
+    let (api, door) = behind_a_door(&outbox, &["api.timeout=500ms"]).await;
+    door.freeze();
+
+    let answer = api.get(STATS).await;
+
+    answer.is(503, "unavailable");
+    assert_eq!(answer.header("retry-after"), "1");
+    door.open();
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_requests_than_places_are_turned_away_at_once() {
+    let outbox = TestOutbox::new().await;
+    let (api, door) = behind_a_door(&outbox, &["api.max_concurrent=1"]).await;
+    door.freeze();
+    let held = tokio::spawn(Answer::of(api.request(Method::GET, STATS)));
+
+    let turned_away = || async { api.get("/openapi.json").await.status == 503 };
+    eventually("the place to be taken", turned_away).await;
+    let answer = api.get("/openapi.json").await;
+
+    answer.is(503, "overloaded");
+    assert_eq!(answer.header("retry-after"), "1");
+    door.open();
+    assert_eq!(held.await.unwrap().status, 200);
+    assert_eq!(api.get("/openapi.json").await.status, 200);
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.timeout=500ms"]).await;
+    let body = "POST /v1/outbox/records HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\
+                content-type: application/json\r\n\r\n{";
+    let begin = Instant::now();
+
+    let silent = tokio::spawn(read_to_end(api.connect().await));
+    let header = converse(api.connect().await, "GET /openapi.json HTTP/1.1\r\nhos").await;
+    let body = converse(api.connect().await, body).await;
+
+    assert_eq!(header, "");
+    assert_eq!(silent.await.unwrap(), "");
+    assert!(body.starts_with("HTTP/1.1 503 "), "{body}");
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_has_its_limit() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let padded = |length| {
+        format!(
+            "GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {}\r\n\r\n",
+            "x".repeat(length)
+        )
+    };
+
+    let fits = converse(api.connect().await, &padded(16 << 10)).await;
+    let not = converse(api.connect().await, &padded(64 << 10)).await;
+
+    assert!(fits.starts_with("HTTP/1.1 200 "), "{fits}");
+    assert!(not.starts_with("HTTP/1.1 431 "), "{not}");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_connections_than_there_may_be_wait_their_turn() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
+    // The client's own connection goes when its pool does.
+    let Api { postrider, address, client } = api;
+    drop(client);
+    let first = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut second = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    second.write_all(request).await.unwrap();
+
+    let mut answering = tokio::spawn(read_to_end(second));
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut answering).await;
+    assert!(early.is_err(), "it was answered beside the first");
+    drop(first);
+    let answer = answering.await;
+
+    assert!(answer.unwrap().starts_with("HTTP/1.1 200 "));
+    Api { postrider, address, client: reqwest::Client::new() }.stop().await;
+    outbox.drop().await;
+}

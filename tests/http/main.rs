@@ -1,0 +1,18 @@
+//! The HTTP API of the real process.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod api;
+mod described;
+mod drain;
+mod events;
+mod fleet;
+mod limits;
+mod outbox;
+mod problems;
+mod start;
+mod tls;
+mod tokens;

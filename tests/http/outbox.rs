@@ -1,0 +1,202 @@
+//! Records: enqueued, looked at, requeued, discarded.
+
+use std::time::{Duration, Instant};
+
+use bson::{Bson, DateTime, doc};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::api::{Answer, Api};
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::process::Postrider;
+use crate::support::queue::{mongo_settings, stdout_sink};
+
+const RECORDS: &str = "/v1/outbox/records";
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let body = json!({
+        "id": "00112233-4455-6677-8899-aabbccddeeff", "key": "order-123", "type": "T",
+        "payload": { "$oid": "x", "n": 1, "long": 3_000_000_000_i64, "f": 1.0, "a": [null] },
+        "headers": { "h": 1, "tracestate": "own=1" }, "destination": "d", "tenantId": "t",
+        "contentType": "c", "dedupKey": "k", "visibleAt": "2020-01-01T00:00:00Z", "createdAt": 5,
+    });
+
+    let request = api.request(Method::POST, RECORDS).json(&body);
+    let request = request.header("traceparent", PARENT).header("tracestate", "a=1");
+    let answer = Answer::of(request).await;
+
+    assert_eq!((answer.status, &answer.body["id"]), (201, &body["id"]), "{answer:?}");
+    let uuid = bson::Uuid::parse_str(body["id"].as_str().unwrap()).unwrap();
+    let raw = outbox.hand.records().find_one(doc! { "_id": uuid }).await.unwrap().unwrap();
+    let mut stored = bson::Document::try_from(raw).unwrap();
+    assert!(stored.remove("seq").unwrap().as_timestamp().unwrap().time > 0);
+    assert_eq!(
+        stored,
+        doc! {
+            "_id": uuid, "partition": 189, "key": "order-123", "type": "T",
+            "payload": { "$oid": "x", "n": 1, "long": 3_000_000_000_i64, "f": 1.0, "a": [Bson::Null] },
+            "contentType": "c", "destination": "d", "tenantId": "t", "dedupKey": "k",
+            "headers": { "h": 1, "tracestate": "own=1", "traceparent": PARENT },
+            "status": "pending", "createdAt": DateTime::from_millis(5),
+            "visibleAt": DateTime::from_millis(1_577_836_800_000),
+        }
+    );
+    let shown = api.get(&format!("{RECORDS}/{}", body["id"].as_str().unwrap())).await;
+    assert_eq!(shown.body["payload"], body["payload"]);
+    assert_eq!(shown.body["createdAt"], "1970-01-01T00:00:00.005Z");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    for (text, id) in [
+        ("7", Bson::Int64(7)),
+        ("str:7", "7".into()),
+        (
+            "65a000000000000000000000",
+            bson::oid::ObjectId::from_bytes([0x65, 0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).into(),
+        ),
+    ] {
+        let body = json!({ "id": text, "type": "T", "payloadBase64": "AP8=" });
+
+        assert_eq!(api.post(RECORDS, &body).await.status, 201);
+        let stored = outbox.record(id).await;
+        assert_eq!(stored.get_binary_generic("payload").unwrap(), &[0, 255]);
+        api.post(RECORDS, &body).await.is(409, "duplicate_record");
+    }
+    let unique = |id| json!({ "id": id, "type": "T", "payload": null, "dedupKey": "once" });
+    assert_eq!(api.post(RECORDS, &unique("a")).await.status, 201);
+    let again = api.post(RECORDS, &unique("b")).await;
+    again.is(409, "duplicate_record");
+    assert!(again.body["detail"].as_str().unwrap().contains("dedupKey"), "{again:?}");
+    let later = json!({ "id": "later", "type": "T", "payload": 1, "visibleAt": "2100-01-01T00:00:00+01:00" });
+    assert_eq!(api.post(RECORDS, &later).await.status, 201);
+    assert_eq!(outbox.record("later").await.get_str("status").unwrap(), "scheduled");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_enqueued_wakes_the_relay_of_the_same_process() {
+    let outbox = TestOutbox::new().await;
+    let more = ["relay.follow=false", "relay.poll_interval=1h"].map(str::to_owned).to_vec();
+    let settings = [mongo_settings(&outbox.database), stdout_sink(), more].concat();
+    let api = Api::of(Postrider::start(&settings)).await;
+    api.until_open().await;
+    let owns = |owned| owned == 256.0;
+    api.postrider.until_metric("postrider_partitions_owned", owns).await;
+    // An idle relay without a change stream looks ever less often by itself: by now seconds apart.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let begin = Instant::now();
+
+    for (count, key) in [(1, json!("k")), (2, json!(null))] {
+        let answer = api.post(RECORDS, &json!({ "type": "T", "payload": 1, "key": key })).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        outbox.until_count(doc! { "status": "done" }, count).await;
+    }
+
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_goes_on_where_its_part_ended_whatever_the_ids_are() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let ids = [
+        Bson::Double(1.5),
+        Bson::Int32(2),
+        "2".into(),
+        "x".into(),
+        bson::oid::ObjectId::from_bytes([1; 12]).into(),
+        Bson::Boolean(true),
+    ];
+    for id in &ids {
+        let mut record = record("", "k");
+        record.insert("_id", id.clone());
+        outbox.insert([record]).await;
+    }
+
+    let mut found = Vec::new();
+    let mut after = String::new();
+    loop {
+        let part = api.get(&format!("{RECORDS}?limit=1&status=pending&key=k&type=T{after}")).await;
+        assert_eq!(part.status, 200, "{part:?}");
+        let items = part.body["items"].as_array().unwrap().clone();
+        assert!(items.len() <= 1 && found.len() <= ids.len());
+        found.extend(items);
+        match part.body["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+
+    assert_eq!(found.len(), ids.len(), "{found:#?}");
+    assert!(found[0]["payload"].is_null());
+    let stats = api.get("/v1/outbox/stats").await;
+    assert_eq!(stats.body["pending"], 6);
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_may_be_is_requeued_or_discarded() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let in_state = |id: &str, fields: bson::Document| {
+        let mut record = record(id, "k");
+        record.extend(fields);
+        record
+    };
+    let later = DateTime::from_millis(4_000_000_000_000);
+    outbox
+        .insert([
+            in_state("dead", doc! { "status": "dead", "deadReason": "refused: x", "deadAt": DateTime::from_millis(1) }),
+            in_state("done", doc! { "status": "done", "doneAt": later }),
+            in_state("leased", doc! { "leaseUntil": later, "leaseId": bson::Uuid::new() }),
+            in_state("free", doc! {}),
+        ])
+        .await;
+    let requeue = |id| format!("{RECORDS}/{id}/requeue");
+    let post = |path: String| {
+        let api = &api;
+        async move { api.call(Method::POST, &path).await }
+    };
+
+    let dry = post(format!("{}?dryRun=true", requeue("dead"))).await;
+    assert_eq!(dry.body, json!({ "matched": 1, "requeued": 0 }));
+    let many = api
+        .post(&format!("{RECORDS}/requeue"), &json!({ "reason": "refused", "dryRun": true }))
+        .await;
+    assert_eq!(many.body, json!({ "matched": 1, "requeued": 0 }));
+    assert_eq!(outbox.record("dead").await.get_str("status").unwrap(), "dead");
+    let other = api.post(&format!("{RECORDS}/requeue"), &json!({ "type": "U" })).await;
+    assert_eq!(other.body, json!({ "matched": 0, "requeued": 0 }));
+    let many = api.post(&format!("{RECORDS}/requeue"), &json!({ "key": "k" })).await;
+    assert_eq!(many.body, json!({ "matched": 1, "requeued": 1 }));
+    assert_eq!(outbox.record("dead").await.get_str("status").unwrap(), "pending");
+
+    post(requeue("none")).await.is(404, "not_found");
+    post(requeue("free")).await.is(409, "wrong_status");
+    post(requeue("done")).await.is(409, "wrong_status");
+    assert_eq!(post(format!("{}?redeliver=true", requeue("done"))).await.status, 200);
+    assert_eq!(outbox.record("done").await.get_str("status").unwrap(), "pending");
+    let delete = |id| {
+        let (api, path) = (&api, format!("{RECORDS}/{id}"));
+        async move { api.call(Method::DELETE, &path).await }
+    };
+    delete("leased").await.is(409, "record_leased");
+    assert_eq!(delete("free").await.status, 204);
+    delete("free").await.is(404, "not_found");
+    assert_eq!(outbox.count(doc! {}).await, 3);
+    api.stop().await;
+    outbox.drop().await;
+}

@@ -1,0 +1,141 @@
+//! Everything that goes wrong has one form.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::api::{Answer, Api, converse};
+use crate::support::outbox::{TestOutbox, mongodb_uri};
+use crate::support::queue::mongo_settings;
+
+const RECORDS: &str = "/v1/outbox/records";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_can_do_wrong_is_told_by_its_code() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
+
+    api.get("/nowhere").await.is(404, "not_found");
+    api.get("/v1/outbox/records/none").await.is(404, "not_found");
+    let other = api.call(Method::PUT, RECORDS).await;
+    other.is(405, "method_not_allowed");
+    assert!(other.header("allow").contains("POST"), "{other:?}");
+    for broken in ["", "{", "{\"a\":1}x", "[1,]", "{\"a\":01}", "\u{feff}{}"] {
+        api.post_text(RECORDS, broken).await.is(400, "malformed_json");
+    }
+    assert_eq!(api.post_text(RECORDS, "[]").await.wrong(), [""]);
+    let large = json!({ "type": "T", "payload": "x".repeat(1 << 10) });
+    api.post(RECORDS, &large).await.is(413, "payload_too_large");
+    let text = api.request(Method::POST, RECORDS).body("{}");
+    Answer::of(text).await.is(415, "unsupported_media_type");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_without_a_length_is_limited_too() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
+    let piece = format!("400\r\n{}\r\n", " ".repeat(0x400));
+
+    let answer = converse(
+        api.connect().await,
+        &format!(
+            "POST {RECORDS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{piece}{piece}0\r\n\r\n"
+        ),
+    )
+    .await;
+
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("payload_too_large"), "{answer}");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_is_wrong_is_told_at_once() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+
+    let text = r#"{"key": 7, "payload": {"a": [1, 99999999999999999999], "b\u0000": 1, "c": 1, "c": 2},
+        "payloadBase64": "?", "headers": {"h": {}}, "visibleAt": "soon", "tenant": 1}"#;
+    let mut wrong = api.post_text(RECORDS, text).await;
+    let mut fields = wrong.wrong();
+    fields.sort_unstable();
+
+    assert_eq!(
+        fields,
+        [
+            "headers.h",
+            "key",
+            "payload.a[1]",
+            "payload.b\0",
+            "payload.c",
+            "payloadBase64",
+            "tenant",
+            "type",
+            "visibleAt",
+        ]
+    );
+    wrong = api.get("/v1/outbox/records?limit=0&status=gone&kye=x&key=a&key=b").await;
+    let mut fields = wrong.wrong();
+    fields.sort_unstable();
+    assert_eq!(fields, ["key", "kye", "limit", "status"]);
+    assert_eq!(api.get("/v1/outbox/stats?x=1").await.wrong(), ["x"]);
+    assert_eq!(api.get("/v1/outbox/records/oid:7").await.wrong(), ["id"]);
+    assert_eq!(api.get("/v1/aggregates/1x/1/events").await.wrong(), ["name"]);
+    assert_eq!(api.get("/v1/aggregates/%ff/1/events").await.status, 422);
+    let deep = format!("{{\"type\":\"T\",\"payload\":{}1{}}}", "[".repeat(110), "]".repeat(110));
+    assert!(api.post_text(RECORDS, &deep).await.wrong()[0].starts_with("payload[0]"));
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_leaks_nothing_and_ends_no_other_request() {
+    let outbox = TestOutbox::new().await;
+    let points = "http::request=1*panic(hush)->off";
+    let api = Api::begin(&mongo_settings(&outbox.database), points).await;
+
+    let broken = api.get("/v1/outbox/stats").await;
+
+    broken.is(500, "internal");
+    assert!(!broken.text.contains("hush"), "{broken:?}");
+    api.until_open().await;
+    assert_eq!(api.get("/v1/outbox/stats").await.status, 200);
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
+    let port = crate::support::tcp::dead_port().await;
+    let uri = format!("mongo.uri=mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=500");
+    assert!(!mongodb_uri().contains(&port.to_string()));
+    let api = Api::begin(&[uri, "mongo.database=none".into()], "").await;
+
+    let answer = api.get("/v1/outbox/stats").await;
+
+    answer.is(503, "unavailable");
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(api.get("/openapi.json").await.status, 200);
+    api.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_requests_id_is_the_clients_where_it_is_sane() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let long = "x".repeat(129);
+    for (given, is_kept) in [("abc-1", true), ("a b", false), ("", false), (&long, false)] {
+        let request = api.request(Method::GET, "/nowhere").header("x-request-id", given);
+
+        let answer = Answer::of(request).await;
+
+        answer.is(404, "not_found");
+        assert_eq!(answer.header("x-request-id") == given, is_kept, "{answer:?}");
+        assert!(!answer.header("x-request-id").is_empty());
+    }
+    api.stop().await;
+    outbox.drop().await;
+}

@@ -1,0 +1,45 @@
+//! What the start makes of its settings.
+
+use std::time::Duration;
+
+use crate::api::with;
+use crate::support::outbox::TestOutbox;
+use crate::support::process::Postrider;
+use crate::support::queue::mongo_settings;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("api.listen={}", taken.local_addr().unwrap());
+    let settings = with(mongo_settings("unused"), &["relay.enabled=false", &listen]);
+
+    let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
+
+    let ended = ended.with_code(1);
+    assert!(ended.stderr.contains("error: api.listen: cannot listen on"), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_this_host_it_does_not_start_open() {
+    let settings = with(mongo_settings("unused"), &["relay.enabled=false", "api.listen=0.0.0.0:0"]);
+
+    let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
+
+    let ended = ended.with_code(2);
+    assert!(ended.stderr.contains("error: api.listen: 0.0.0.0 is beyond this host"), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_it_is_not_enabled_nothing_listens() {
+    let outbox = TestOutbox::new().await;
+    let settings =
+        with(mongo_settings(&outbox.database), &["relay.enabled=false", "api.enabled=false"]);
+    let mut postrider = Postrider::start(&settings);
+
+    postrider.until_ready().await;
+
+    assert!(!postrider.stderr().contains("HTTP API"), "{}", postrider.stderr());
+    assert!(postrider.readyz().await.1["parts"]["api"].is_null());
+    postrider.stop().await;
+    outbox.drop().await;
+}

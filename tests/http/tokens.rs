@@ -1,0 +1,116 @@
+//! Who may do what.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::api::{Answer, Api};
+use crate::support::outbox::TestOutbox;
+
+const TOKENS: &str = "api.tokens=[\"all-of-it\", {name=\"writer\", token=\"w-s3cret\", \
+    scopes=[\"append\"]}, {name=\"reader\", token=\"r-s3cret\", scopes=[\"read\"]}, \
+    {name=\"admin\", token=\"a-s3cret\", scopes=[\"admin\"]}]";
+
+async fn as_holder(
+    api: &Api,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Answer {
+    let request = api.request(Method::from_bytes(method.as_bytes()).unwrap(), path);
+    let request = request.bearer_auth(token);
+    Answer::of(match body {
+        Some(body) => request.json(body),
+        None => request,
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_scope_opens_its_own_calls_and_no_other() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[TOKENS]).await;
+    let record = json!({ "type": "T", "payload": 1 });
+    let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
+    for (scope, method, path, body) in [
+        ("append", "POST", "/v1/outbox/records", Some(&record)),
+        ("append", "POST", "/v1/aggregates/order/1/events", Some(&event)),
+        ("read", "GET", "/v1/outbox/records", None),
+        ("read", "GET", "/v1/outbox/stats", None),
+        ("read", "GET", "/v1/aggregates/order/1/events", None),
+        ("read", "GET", "/v1/instances", None),
+        ("admin", "POST", "/v1/relay/pause", None),
+        ("admin", "POST", "/v1/relay/resume", None),
+        ("admin", "POST", "/v1/outbox/records/requeue", Some(&json!({}))),
+    ] {
+        for (holds, token) in [("append", "w-s3cret"), ("read", "r-s3cret"), ("admin", "a-s3cret")]
+        {
+            let answer = as_holder(&api, token, method, path, body).await;
+            match holds == scope {
+                true => assert!(answer.status < 300, "{method} {path} {holds}: {answer:?}"),
+                false => answer.is(403, "forbidden"),
+            }
+        }
+        let answer = as_holder(&api, "all-of-it", method, path, body).await;
+        assert!(answer.status < 300, "{method} {path}: {answer:?}");
+        for wrong in ["w-s3cre", "w-s3cret2", "W-s3cret", "x"] {
+            let answer = as_holder(&api, wrong, method, path, body).await;
+            answer.is(401, "unauthorized");
+            assert!(answer.header("www-authenticate").starts_with("Bearer"));
+        }
+    }
+    api.stop().await;
+    outbox.drop().await;
+}
+
+/// Whatever is described: one that is added without a scope is found here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_but_the_description_is_open_without_a_token() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[TOKENS]).await;
+
+    let description = api.get("/openapi.json").await;
+
+    assert_eq!(description.status, 200);
+    let mut calls = 0;
+    for (path, methods) in description.body["paths"].as_object().unwrap() {
+        let path = path.replace("{version}", "1").replace(['{', '}'], "");
+        for method in methods.as_object().unwrap().keys() {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            api.call(method, &path).await.is(401, "unauthorized");
+            calls += 1;
+        }
+    }
+    assert!(calls >= 15, "{calls}");
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
+    let outbox = TestOutbox::new().await;
+    let settings = [TOKENS, "log.level=trace"];
+    let api = Api::start(&outbox, &settings).await;
+
+    let request = api.request(Method::POST, "/v1/relay/pause").bearer_auth("a-s3cret");
+    let answer = Answer::of(request.header("x-request-id", "my-own-id")).await;
+    as_holder(
+        &api,
+        "w-s3cret",
+        "POST",
+        "/v1/outbox/records",
+        Some(&json!({ "type": "T", "payload": 1 })),
+    )
+    .await;
+
+    assert_eq!((answer.status, answer.header("x-request-id")), (200, "my-own-id"));
+    let lines = api.postrider.lines();
+    let act = lines.iter().find(|line| line["actor"] == "admin").unwrap();
+    assert_eq!(act["level"], "INFO");
+    assert_eq!(act["span"]["request_id"], "my-own-id");
+    assert!(lines.iter().any(|line| line["actor"] == "writer" && line["level"] == "DEBUG"));
+    let stderr = api.postrider.stderr();
+    assert!(!stderr.contains("s3cret"), "{stderr}");
+    api.stop().await;
+    outbox.drop().await;
+}
