@@ -180,6 +180,11 @@ impl Context {
         Ok(self.collection(kind, name))
     }
 
+    /// Whether that is sure already.
+    pub(crate) fn is_ready(&self, kind: Kind, name: &str) -> bool {
+        self.ready.is_done(&(kind, name.to_owned()))
+    }
+
     /// Creates what is missing of a collection, for a command: `auto_init_schema` is not asked.
     /// The database is claimed for this context first, if it is nobody's.
     ///

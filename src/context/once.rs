@@ -53,7 +53,7 @@ impl<T: Clone + Eq + Hash> Once<T> {
         if let Some(error) = &*failure {
             return Err(error.clone());
         }
-        if self.known().done.contains(thing) {
+        if self.is_done(thing) {
             return Ok(());
         }
         let done = work.await;
@@ -64,6 +64,11 @@ impl<T: Clone + Eq + Hash> Once<T> {
             Err(error) => *failure = Some(error.clone()),
         }
         done
+    }
+
+    /// Whether it was done.
+    pub(super) fn is_done(&self, thing: &T) -> bool {
+        self.known().done.contains(thing)
     }
 
     fn known(&self) -> MutexGuard<'_, Known<T>> {

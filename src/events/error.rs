@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::events::append::Expected;
+use crate::ids::RecordId;
 use crate::schema::SchemaError;
 use crate::store::StoreError;
+use crate::store::insert::Refusal;
+use crate::store::write::TOO_LARGE;
 
 /// An append that wrote nothing; but for [`AppendError::Unknown`], where that is not sure.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -48,6 +51,56 @@ pub enum AppendError {
     /// MongoDB did not say whether it did it. Asking again with the same request id tells.
     #[error("whether it was appended is not known; ask again with the same request id")]
     Unknown(#[source] Arc<StoreError>),
+}
+
+impl AppendError {
+    /// An aggregate that is at `actual` where something else was expected.
+    pub(super) fn conflict(expected: Expected, actual: i64) -> Self {
+        match expected.is_none() {
+            true => Self::DuplicateAggregate { actual },
+            false => Self::VersionConflict { expected, actual },
+        }
+    }
+
+    /// Documents that MongoDB would not have, for no reason of ours.
+    pub(super) fn refused(refusal: &Refusal) -> Self {
+        let flaw = Flaw::new("events", format!("MongoDB refuses them: {}", refusal.message));
+        match TOO_LARGE.contains(&refusal.code) {
+            true => Self::Invalid(vec![flaw]),
+            false => Self::Unavailable(Arc::new(StoreError::Refused {
+                action: "append events",
+                code: refusal.code,
+            })),
+        }
+    }
+}
+
+/// Why a unit of work wrote nothing; but for [`AppendError::Unknown`], where that is not sure.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitError {
+    /// One of its appends, or all of it: what an [`AppendError`] tells of an append goes for the
+    /// unit.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// This record is there already, or another one with its `dedupKey`.
+    #[error("record {0} is there already, or another one with its dedupKey")]
+    DuplicateRecord(RecordId),
+    /// What the work itself asked of MongoDB.
+    #[error("a read or write of the work's own has failed")]
+    Own(#[from] mongodb::error::Error),
+    /// The work would not go on, for a reason of its own.
+    #[error("the work was abandoned")]
+    Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The unit begins again: to be handed on. Nobody but the work sees it.
+    #[error("the unit of work begins again")]
+    Interrupted,
+}
+
+impl UnitError {
+    /// For work that would not go on.
+    pub fn abandon(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Abandoned(reason.into())
+    }
 }
 
 /// One thing that is wrong with what was given.

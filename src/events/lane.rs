@@ -17,17 +17,15 @@ use tracing::warn;
 use crate::context::Context;
 use crate::events::append::Appended;
 use crate::events::decide::{Next, Wish, decide};
-use crate::events::error::{AppendError, Flaw};
+use crate::events::error::AppendError;
 use crate::events::heads::{Head, Heads, Knowledge};
 use crate::events::lookup::{self, Fate};
 use crate::events::metrics::AppendMetrics;
 use crate::events::prepared::{Aggregate, Place, Prepared};
 use crate::events::stream::appended;
-use crate::events::transaction::{Ended, Guard, write};
+use crate::events::transaction::{Ended, Guard, pause, write};
 use crate::outbox::collections::Collections;
-use crate::partition;
 use crate::relay::wake::{Hint, Wake};
-use crate::store::write::TOO_LARGE;
 use crate::store::{ServerClock, StoreError};
 use crate::telemetry::chain;
 
@@ -42,9 +40,6 @@ const GROUP_BYTES: usize = 4 << 20;
 /// their way.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pause before a second try, and the longest; shortened at random.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
-
 /// After so many tries without success one aggregate is tried at a time: what stands in its way
 /// is then in nobody else's.
 const TOGETHER: u32 = 2;
@@ -58,7 +53,7 @@ pub(super) struct Waiting {
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// What all lanes share.
+/// What all lanes, and units of work, share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) context: Context,
@@ -140,8 +135,7 @@ impl Lane {
             if failures > TOGETHER || matches!(trouble, Trouble::OneOfThem) {
                 alone = true;
             }
-            let longest = (PAUSE.0 * 2_u32.saturating_pow(failures)).min(PAUSE.1);
-            tokio::time::sleep(longest.mul_f64(rand::random_range(0.0..1.0))).await;
+            tokio::time::sleep(pause(failures)).await;
         }
     }
 
@@ -228,8 +222,7 @@ impl Lane {
             let Place { version, create_time } = *place;
             self.heads.learn(gone.append.aggregate(), Head { version, create_time });
             if let Some(wake) = &self.shared.wake {
-                let key: Arc<str> = gone.append.append.id.as_str().into();
-                wake.at(Hint::Key { partition: partition::of_key(&key), key });
+                wake.at(Hint::of_key(gone.append.append.id.as_str()));
             }
             let answer = appended(&gone.append, *place);
             self.answer(gone, Ok(answer));
@@ -245,15 +238,7 @@ impl Lane {
     ) -> Result<(), Trouble> {
         if let Guard::Other(refusal) = by {
             let refused = waiting.remove(at);
-            let flaw = Flaw::new("events", format!("MongoDB refuses them: {}", refusal.message));
-            let error = match TOO_LARGE.contains(&refusal.code) {
-                true => AppendError::Invalid(vec![flaw]),
-                false => AppendError::Unavailable(Arc::new(StoreError::Refused {
-                    action: "append events",
-                    code: refusal.code,
-                })),
-            };
-            self.answer(refused, Err(error));
+            self.answer(refused, Err(AppendError::refused(&refusal)));
             return Ok(());
         }
         self.doubt(waiting);
@@ -296,12 +281,7 @@ impl Lane {
                     Err(AppendError::DuplicateRequest { aggregate_id })
                 }
                 (None, None) => continue,
-                (None, Some(actual)) if expected.is_none() => {
-                    Err(AppendError::DuplicateAggregate { actual: *actual })
-                }
-                (None, Some(actual)) => {
-                    Err(AppendError::VersionConflict { expected, actual: *actual })
-                }
+                (None, Some(actual)) => Err(AppendError::conflict(expected, *actual)),
             };
             answers.push((*at, answer));
         }
@@ -347,7 +327,7 @@ impl Lane {
     }
 
     fn answer(&self, waiting: Waiting, answer: Result<Appended, AppendError>) {
-        self.shared.metrics.answered(waiting.since, &answer);
+        self.shared.metrics.answered(waiting.since, answer.as_ref());
         // Who asked may be gone; what was appended stays so.
         let _ = waiting.answer.send(answer);
     }

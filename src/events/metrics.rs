@@ -33,7 +33,7 @@ impl AppendMetrics {
     }
 
     /// An append that came at `since` was answered.
-    pub(super) fn answered(&self, since: Instant, answer: &Result<Appended, AppendError>) {
+    pub(super) fn answered(&self, since: Instant, answer: Result<&Appended, &AppendError>) {
         self.seconds.record(since.elapsed().as_secs_f64());
         let outcome = match answer {
             Ok(appended) if appended.replayed => &self.replayed,

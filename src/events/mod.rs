@@ -15,6 +15,7 @@
 //! | `heads`, `decide` | which version each gets; who is in conflict |
 //! | `lookup` | versions and requests, asked of the event stream |
 //! | `transaction` | writes streams and records, all or nothing; which guard has refused |
+//! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
 //! | [`stream`], `rows` | the two kinds of documents |
 //! | [`load`] | reads |
 //!
@@ -34,9 +35,13 @@ mod rows;
 pub mod store;
 pub mod stream;
 mod transaction;
+mod unit_of_work;
+mod unit_run;
 
 pub use append::{Append, Appended, Expected, NewEvent, Trace};
-pub use error::{AppendError, Flaw, LoadError};
+pub use error::{AppendError, Flaw, LoadError, UnitError};
 pub use load::Range;
 pub use store::EventStore;
 pub use stream::{Event, EventStream};
+pub use unit_of_work::UnitOfWork;
+pub use unit_run::Outcome;

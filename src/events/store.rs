@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::context::{Context, Kind};
 use crate::events::append::{Append, Appended};
@@ -32,6 +33,32 @@ const UNIT: usize = 1 << 10;
 
 /// Appends events, and their outbox records in the same transaction; reads events.
 ///
+/// ```no_run
+/// use bson::doc;
+/// use futures_util::TryStreamExt;
+/// use postrider::context::{Context, ContextSettings};
+/// use postrider::events::{Append, EventStore, Expected, NewEvent, Range};
+/// use postrider::names::{AggregateId, AggregateName};
+/// use postrider::outbox::collections::Collections;
+///
+/// # async fn run(client: mongodb::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let outbox = Collections::new(client.clone(), "shop", "");
+/// let store = EventStore::new(Context::new(client, ContextSettings::new("shop")), outbox);
+/// let (order, id) = (AggregateName::new("order")?, AggregateId::new("order-7")?);
+///
+/// let created = NewEvent::new("OrderCreated", doc! { "total": 120 });
+/// let append = Append::new(order.clone(), id.clone(), "request-1", vec![created]);
+/// let appended = store.append(append.expecting(Expected::None)).await?;
+/// assert_eq!(appended.version, 1);
+///
+/// let mut streams = Box::pin(store.load(&order, &id, &Range::default()).await?);
+/// while let Some(stream) = streams.try_next().await? {
+///     println!("version {}: {:?}", stream.version, stream.body);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Clones are the same store. Under load, appends that come at the same time share a transaction;
 /// each is answered by itself, and once it is answered a majority has it.
 #[derive(Clone)]
@@ -44,7 +71,7 @@ struct Inner {
     lanes: Vec<mpsc::Sender<Waiting>>,
     hasher: RandomState,
     room: Arc<Semaphore>,
-    metrics: AppendMetrics,
+    shared: Shared,
     closing: CancellationToken,
     tasks: TaskTracker,
 }
@@ -63,13 +90,12 @@ impl EventStore {
     }
 
     fn open(context: Context, outbox: Collections, wake: Option<Wake>) -> Self {
-        let metrics = AppendMetrics::new();
         let shared = Shared {
             context: context.clone(),
             outbox,
             clock: Arc::new(ServerClock::default()),
             wake,
-            metrics: metrics.clone(),
+            metrics: AppendMetrics::new(),
         };
         let (closing, tasks) = (CancellationToken::new(), TaskTracker::new());
         let lane = |_| {
@@ -81,7 +107,7 @@ impl EventStore {
         tasks.close();
         let room = Arc::new(Semaphore::new(ROOM));
         let hasher = RandomState::new();
-        let inner = Arc::new(Inner { lanes, hasher, room, metrics, closing, tasks });
+        let inner = Arc::new(Inner { lanes, hasher, room, shared, closing, tasks });
         Self { context, inner }
     }
 
@@ -99,9 +125,8 @@ impl EventStore {
             // The lane counts what it answers.
             Ok(answer) => answer.await.unwrap_or(Err(AppendError::Closed)),
             Err(error) => {
-                let answer = Err(error);
-                self.inner.metrics.answered(since, &answer);
-                answer
+                self.inner.shared.metrics.answered(since, Err(&error));
+                Err(error)
             }
         }
     }
@@ -130,10 +155,22 @@ impl EventStore {
         Ok(answered)
     }
 
-    /// Takes no more appends, and resolves when all that wait are answered.
+    /// Takes no more appends, and resolves when all that wait are answered, and units of work that
+    /// have begun are over.
     pub async fn close(&self) {
         self.inner.closing.cancel();
         self.inner.tasks.wait().await;
+    }
+
+    /// Leave to begin a unit of work, which a close waits for; none once it is closed.
+    pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
+        // Taken before looking: a close that comes between waits.
+        let token = self.inner.tasks.token();
+        (!self.inner.closing.is_cancelled()).then_some(token)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
     }
 
     /// The context that it is of.

@@ -21,6 +21,9 @@ use crate::store::{Meaning, StoreError, limits};
 /// Between two tries to learn whether a transaction was committed.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
+/// The pause before a second try, and the longest; shortened at random.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+
 /// How a transaction ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -48,7 +51,7 @@ pub(crate) enum Guard {
 }
 
 /// What tells the unique indexes apart (hazard 13).
-fn guard(refusal: Refusal) -> Guard {
+pub(super) fn guard(refusal: Refusal) -> Guard {
     let is = |keys: &Document| refusal.key_pattern.as_ref() == Some(keys);
     match refusal.code {
         DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => Guard::Version,
@@ -101,6 +104,24 @@ pub(crate) async fn fill(
     outbox: &Collections,
     appends: &[(&Prepared, Place)],
 ) -> Result<Option<(usize, Refusal)>, StoreError> {
+    if let Some(refused) = streams(session, context, appends).await? {
+        return Ok(Some(refused));
+    }
+    let (mut documents, mut whose) = (Vec::new(), Vec::new());
+    for (at, (append, place)) in appends.iter().enumerate() {
+        documents.extend(rows::documents(append, *place));
+        whose.resize(documents.len(), at);
+    }
+    let refused = records(session, outbox, &documents).await?;
+    Ok(refused.map(|refusal| (whose[refusal.index], refusal)))
+}
+
+/// Inserts the streams; `Some` tells which append was refused.
+pub(super) async fn streams(
+    session: &mut ClientSession,
+    context: &Context,
+    appends: &[(&Prepared, Place)],
+) -> Result<Option<(usize, Refusal)>, StoreError> {
     let database = context.database(Kind::Events);
     for (name, positions) in by_name(appends) {
         let settings = context.settings();
@@ -115,15 +136,18 @@ pub(crate) async fn fill(
             return Ok(Some((positions[refusal.index], refusal)));
         }
     }
-    let (mut documents, mut whose) = (Vec::new(), Vec::new());
-    for (at, (append, place)) in appends.iter().enumerate() {
-        documents.extend(rows::documents(append, *place));
-        whose.resize(documents.len(), at);
-    }
+    Ok(None)
+}
+
+/// Inserts outbox records, in their order.
+pub(super) async fn records(
+    session: &mut ClientSession,
+    outbox: &Collections,
+    documents: &[RawDocumentBuf],
+) -> Result<Option<Refusal>, StoreError> {
     let records = outbox.name(names::RECORDS);
-    let inserting = insert(session, outbox.database(), &records, &documents);
-    let refused = crate::store::within(ACTION, limits::BATCH, inserting).await?;
-    Ok(refused.map(|refusal| (whose[refusal.index], refusal)))
+    let inserting = insert(session, outbox.database(), &records, documents);
+    crate::store::within(ACTION, limits::BATCH, inserting).await
 }
 
 /// The positions of the appends of each name, in their order.
@@ -161,12 +185,22 @@ pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
     }
 }
 
-pub(crate) fn again_or_failed(error: StoreError) -> Ended {
-    let passes = has_label(&error, TRANSIENT_TRANSACTION_ERROR);
-    match passes || error.meaning() == Meaning::Transient {
+fn again_or_failed(error: StoreError) -> Ended {
+    match passes(&error) {
         true => Ended::Again(error),
         false => Ended::Failed(error),
     }
+}
+
+/// Whether another transaction may succeed where this one did not.
+pub(super) fn passes(error: &StoreError) -> bool {
+    has_label(error, TRANSIENT_TRANSACTION_ERROR) || error.meaning() == Meaning::Transient
+}
+
+/// How long to wait after so many failures.
+pub(super) fn pause(failures: u32) -> Duration {
+    let longest = (PAUSE.0 * 2_u32.saturating_pow(failures)).min(PAUSE.1);
+    longest.mul_f64(rand::random_range(0.0..1.0))
 }
 
 fn has_label(error: &StoreError, label: &str) -> bool {

@@ -142,7 +142,17 @@ impl NewRecord {
         self
     }
 
-    fn into_document(self) -> Result<Document> {
+    /// Its id.
+    pub(crate) fn record_id(&self) -> &RecordId {
+        &self.id
+    }
+
+    /// The document that is inserted.
+    ///
+    /// # Errors
+    ///
+    /// A header that is a document or an array.
+    pub(crate) fn into_document(self) -> Result<Document> {
         let nested = |value: &Bson| matches!(value, Bson::Document(_) | Bson::Array(_));
         if let Some((name, _)) = self.headers.iter().find(|(_, value)| nested(value)) {
             let detail = format!("header {name:?} of an outbox record is a document or an array");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::ids::RecordId;
+use crate::partition;
 
 /// A wake-up: never the truth, only a reason to look. Losing one costs one poll.
 ///
@@ -53,6 +54,11 @@ pub enum Hint {
 }
 
 impl Hint {
+    /// At a key, in the partition that is its own.
+    pub fn of_key(key: &str) -> Self {
+        Self::Key { partition: partition::of_key(key), key: key.into() }
+    }
+
     /// The partition that it leads to.
     pub fn partition(&self) -> u8 {
         match self {

@@ -6,25 +6,12 @@ use bson::doc;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
 use postrider::context::Kind;
-use postrider::events::{AppendError, EventStore, Expected};
+use postrider::events::{AppendError, Expected};
 
-use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
-use crate::support::queue::host_of;
+use crate::support::outbox::eventually;
 use crate::support::spy::Spy;
-use crate::support::tcp::{Door, Then};
-use crate::util::{TestStore, another, append, exactly, versions};
-
-/// A store whose way to MongoDB is a door, and who watches it.
-async fn behind_a_door(outbox: &TestOutbox) -> (Door, Spy, EventStore) {
-    let host = host_of(&mongodb_uri());
-    let door = Door::to(&host).await;
-    let uri = mongodb_uri().replace(&host, &door.address.to_string());
-    let sign = if uri.contains('?') { "&" } else { "/?" };
-    let uri = format!("{uri}{sign}directConnection=true&serverSelectionTimeoutMS=2000");
-    let spy = Spy::at(&uri, outbox).await;
-    let store = another(outbox, spy.collections.client().clone());
-    (door, spy, store)
-}
+use crate::support::tcp::Then;
+use crate::util::{TestStore, another, append, behind_a_door, exactly, versions};
 
 /// Whatever answer is lost, what was asked for is there once, with its record.
 #[tokio::test(flavor = "multi_thread")]

@@ -6,10 +6,14 @@
 mod support;
 
 mod command;
+mod examples;
 mod failover;
 mod faults;
 mod group;
 mod reads;
+mod unit;
+mod unit_faults;
+mod unit_replays;
 mod util;
 mod versions;
 mod wakes;

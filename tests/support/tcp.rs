@@ -1,6 +1,7 @@
 //! A door on loopback to a server: opened, shut and frozen by the test, or by what comes through.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,6 +54,8 @@ pub struct Door {
     pub address: SocketAddr,
     state: watch::Sender<State>,
     trap: Arc<Mutex<Option<Trap>>>,
+    /// Requests that are caught, and whose answers are yet to come.
+    awaited: Arc<AtomicUsize>,
 }
 
 impl Door {
@@ -72,7 +75,13 @@ impl Door {
         let (state, watched) = watch::channel(first);
         let server = server.to_owned();
         let trap = Arc::new(Mutex::new(None));
-        let way = Way { state: state.clone(), trap: trap.clone(), caught: Arc::default() };
+        let awaited = Arc::default();
+        let way = Way {
+            state: state.clone(),
+            trap: trap.clone(),
+            awaited: Arc::clone(&awaited),
+            caught: Arc::default(),
+        };
         tokio::spawn(async move {
             let mut ended = watched;
             let accepting = async {
@@ -88,7 +97,7 @@ impl Door {
                 _ = ended.wait_for(|state| *state == State::Gone) => {}
             }
         });
-        Self { address, state, trap }
+        Self { address, state, trap, awaited }
     }
 
     /// Does this when the first request comes that contains `text`, which the server never sees
@@ -113,9 +122,9 @@ impl Door {
         *self.trap.lock().unwrap() = Some(trap);
     }
 
-    /// Whether the trap has caught all its requests.
+    /// Whether the trap has caught all its requests, and done with them what it was to do.
     pub fn has_caught(&self) -> bool {
-        self.trap.lock().unwrap().is_none()
+        self.trap.lock().unwrap().is_none() && self.awaited.load(Ordering::SeqCst) == 0
     }
 
     /// Lets everything pass, what waited included.
@@ -145,6 +154,7 @@ impl Drop for Door {
 struct Way {
     state: watch::Sender<State>,
     trap: Arc<Mutex<Option<Trap>>>,
+    awaited: Arc<AtomicUsize>,
     /// What becomes of the next answer.
     caught: Arc<Mutex<Option<Then>>>,
 }
@@ -153,6 +163,14 @@ impl Way {
     /// Waits while it is frozen.
     async fn open(&self) {
         let _ = self.state.subscribe().wait_for(|state| *state != State::Frozen).await;
+    }
+
+    async fn spring_at_answer(&self, then: Then) {
+        if then == Then::Silence {
+            self.awaited.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.spring(then).await;
+        self.awaited.fetch_sub(1, Ordering::SeqCst);
     }
 
     async fn spring(&self, then: Then) {
@@ -173,6 +191,9 @@ impl Way {
         }
         trap.times -= 1;
         let sprung = trap.clone();
+        if sprung.at_answer {
+            self.awaited.fetch_add(1, Ordering::SeqCst);
+        }
         set.take_if(|trap| trap.times == 0);
         Some(sprung)
     }
@@ -201,7 +222,7 @@ impl Way {
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
             let caught = self.caught.lock().unwrap().take();
             if let Some(then) = caught {
-                self.spring(then).await;
+                self.spring_at_answer(then).await;
             }
             if self.pass(&buffer[..length], &mut to).await.is_none() {
                 return;
@@ -231,6 +252,10 @@ async fn connect(client: TcpStream, server: &str, way: Way) {
         () = way.requests(from_client, to_server) => {}
         () = way.answers(from_server, to_client) => {}
         _ = state.wait_for(|state| state.is_shut()) => {}
+    }
+    // The server ended it before it answered.
+    if way.caught.lock().unwrap().take().is_some() {
+        way.awaited.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
