@@ -50,6 +50,9 @@ use crate::telemetry::metrics::store_up;
 /// Pauses between two tries to reach MongoDB at start, from and to.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
+/// A part, as its uninvited end names it.
+const LANE: &str = "a lane of the event store";
+
 /// How often histograms are tidied where nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -138,10 +141,14 @@ pub async fn run(
     }
     let opened = api.as_ref().map(ApiServer::state);
     let answering = async {
-        Ok(match api {
-            Some(api) => api.serve(&health, plan.relay.shutdown_timeout).await,
-            None => Drained::Whole,
-        })
+        let Some(api) = api else { return Ok(Drained::Whole) };
+        let (state, patience) = (api.state(), plan.relay.shutdown_timeout);
+        let drained = api.serve(&health, patience).await;
+        if let Some(events) = state.events() {
+            // Of whoever did not wait for his answer.
+            let _ = tokio::time::timeout(patience, events.close()).await;
+        }
+        Ok(drained)
     };
     let working = async {
         // Both end at the stop; a part that fails ends them at once.
@@ -214,6 +221,16 @@ async fn work(
     let wake = Wake::default();
     let events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
+    let broken = {
+        let events = events.clone();
+        async move {
+            match events {
+                Some(events) => events.broken().await,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let mut broken = std::pin::pin!(broken);
     let heartbeat =
         Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
@@ -232,6 +249,7 @@ async fn work(
         let ended = tokio::select! {
             () = stop.cancelled() => Ok(()),
             _ = beating => Err(RunError::Uninvited("the heartbeat")),
+            () = &mut broken => Err(RunError::Uninvited(LANE)),
         };
         sign_off(&heartbeat).await;
         return ended;
@@ -280,6 +298,7 @@ async fn work(
         ended = relay.run() => ended.map_err(RunError::from),
         _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
         _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
+        () = broken => Err(RunError::Uninvited(LANE)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = following => Err(RunError::Uninvited("the follower of the change stream")),

@@ -24,6 +24,7 @@ use crate::events::metrics::AppendMetrics;
 use crate::events::prepared::{Aggregate, Place, Prepared};
 use crate::events::stream::appended;
 use crate::events::transaction::{Ended, Guard, pause, write};
+use crate::failpoint;
 use crate::outbox::collections::Collections;
 use crate::relay::wake::{Hint, Wake};
 use crate::store::{ServerClock, StoreError};
@@ -114,6 +115,7 @@ impl Lane {
                 bytes += next.append.bytes;
                 group.push(next);
             }
+            failpoint::hit("events::group");
             self.work(group).await;
         }
     }

@@ -73,6 +73,8 @@ struct Inner {
     room: Arc<Semaphore>,
     shared: Shared,
     closing: CancellationToken,
+    /// A lane has ended before it was to.
+    broken: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -98,16 +100,23 @@ impl EventStore {
             metrics: AppendMetrics::new(),
         };
         let (closing, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let broken = CancellationToken::new();
         let lane = |_| {
             let (sender, queue) = mpsc::channel(QUEUE);
-            tasks.spawn(Lane::new(shared.clone()).run(queue, closing.clone()));
+            let (lane, closing) = (Lane::new(shared.clone()), closing.clone());
+            // A panic cancels it on its way out.
+            let guard = broken.clone().drop_guard();
+            tasks.spawn(async move {
+                lane.run(queue, closing).await;
+                guard.disarm();
+            });
             sender
         };
         let lanes = (0..LANES).map(lane).collect();
         tasks.close();
         let room = Arc::new(Semaphore::new(ROOM));
         let hasher = RandomState::new();
-        let inner = Arc::new(Inner { lanes, hasher, room, shared, closing, tasks });
+        let inner = Arc::new(Inner { lanes, hasher, room, shared, closing, broken, tasks });
         Self { context, inner }
     }
 
@@ -153,6 +162,12 @@ impl EventStore {
             },
         )?;
         Ok(answered)
+    }
+
+    /// Resolves when a part of the store has ended by a panic: what would go there is refused from
+    /// then on, and the process should end.
+    pub async fn broken(&self) {
+        self.inner.broken.cancelled().await;
     }
 
     /// Takes no more appends, and resolves when all that wait are answered, and units of work that

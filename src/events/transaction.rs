@@ -12,6 +12,7 @@ use mongodb::options::ReadConcern;
 use crate::context::{Context, Kind};
 use crate::events::prepared::{Place, Prepared};
 use crate::events::{rows, stream};
+use crate::failpoint;
 use crate::names::AggregateName;
 use crate::outbox::collections::{Collections, names};
 use crate::store::connect::{majority, primary};
@@ -165,13 +166,17 @@ fn by_name<'a>(appends: &[(&'a Prepared, Place)]) -> Vec<(&'a AggregateName, Vec
 
 /// Commits, and asks again while the answer is not known.
 pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
+    failpoint::hit("events::before_commit");
     let began = Instant::now();
     loop {
         let committing = async { session.commit_transaction().await };
         // Longer than the server is given, so that its words come first.
         let limit = limits::BATCH * 2;
         let error = match crate::store::within("commit an append", limit, committing).await {
-            Ok(()) => return Ended::Committed,
+            Ok(()) => {
+                failpoint::hit("events::after_commit");
+                return Ended::Committed;
+            }
             Err(error) => error,
         };
         if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {

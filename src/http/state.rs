@@ -63,6 +63,11 @@ impl State {
         let _ = self.services.set(services);
     }
 
+    /// The event store, once it is there.
+    pub fn events(&self) -> Option<&EventStore> {
+        self.services.get()?.events.as_ref()
+    }
+
     /// What the calls work on, as soon as it is there.
     pub(super) fn services(&self) -> Result<&Services, Problem> {
         self.services.get().ok_or_else(|| Problem::unavailable("MongoDB was not reached yet"))

@@ -10,6 +10,7 @@ mod described;
 mod drain;
 mod events;
 mod fleet;
+mod killed;
 mod limits;
 mod outbox;
 mod problems;

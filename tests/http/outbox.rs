@@ -173,14 +173,13 @@ async fn only_what_may_be_is_requeued_or_discarded() {
 
     let dry = post(format!("{}?dryRun=true", requeue("dead"))).await;
     assert_eq!(dry.body, json!({ "matched": 1, "requeued": 0 }));
-    let many = api
-        .post(&format!("{RECORDS}/requeue"), &json!({ "reason": "refused", "dryRun": true }))
-        .await;
+    let many =
+        api.post("/v1/outbox/requeue", &json!({ "reason": "refused", "dryRun": true })).await;
     assert_eq!(many.body, json!({ "matched": 1, "requeued": 0 }));
     assert_eq!(outbox.record("dead").await.get_str("status").unwrap(), "dead");
-    let other = api.post(&format!("{RECORDS}/requeue"), &json!({ "type": "U" })).await;
+    let other = api.post("/v1/outbox/requeue", &json!({ "type": "U" })).await;
     assert_eq!(other.body, json!({ "matched": 0, "requeued": 0 }));
-    let many = api.post(&format!("{RECORDS}/requeue"), &json!({ "key": "k" })).await;
+    let many = api.post("/v1/outbox/requeue", &json!({ "key": "k" })).await;
     assert_eq!(many.body, json!({ "matched": 1, "requeued": 1 }));
     assert_eq!(outbox.record("dead").await.get_str("status").unwrap(), "pending");
 

@@ -41,7 +41,7 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
         ("read", "GET", "/v1/instances", None),
         ("admin", "POST", "/v1/relay/pause", None),
         ("admin", "POST", "/v1/relay/resume", None),
-        ("admin", "POST", "/v1/outbox/records/requeue", Some(&json!({}))),
+        ("admin", "POST", "/v1/outbox/requeue", Some(&json!({}))),
     ] {
         for (holds, token) in [("append", "w-s3cret"), ("read", "r-s3cret"), ("admin", "a-s3cret")]
         {

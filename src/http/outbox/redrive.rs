@@ -45,7 +45,7 @@ pub(in crate::http) fn schema() -> Value {
 }
 
 /// Make dead records pending again, in their old place
-#[utoipa::path(post, path = "/v1/outbox/records/requeue", tag = "outbox",
+#[utoipa::path(post, path = "/v1/outbox/requeue", tag = "outbox",
     request_body(content = ref("#/components/schemas/Requeue"), content_type = "application/json"),
     responses((status = 200, description = "done", body = Requeued)),
 )]
