@@ -1,13 +1,15 @@
-//! Postrider: a transactional outbox relay for MongoDB.
+//! Postrider: a transactional outbox relay for MongoDB, and an event store beside it.
 //!
 //! An application writes its change and an outbox record in one transaction. Postrider takes the
 //! record, publishes it, and marks it done: at least once, and in the order of its key.
 //!
 //! ```text
-//!  producer's transaction
-//!        │ insert                        outbox::enqueue, or any driver in any language
-//!        ▼
-//!   outbox_records                       schema: collections, indexes, validator
+//!  producer's transaction               POST /v1/aggregates/…/events            http
+//!        │ insert                               │ append, several in one transaction
+//!        │ outbox::enqueue,                     │                               events
+//!        │ or any driver in any language        ├──▶ {aggregate}_event_stream
+//!        ▼                                      │    schema, context: collections, indexes
+//!   outbox_records ◀────────────────────────────┘
 //!        │  lane_idx (partition, key, seq) where status = pending
 //!        │      ▲ woken by follow (the change stream), else by a timer
 //!   take: snapshot read in index order → lease (one conditional update)    relay::look, take
@@ -32,10 +34,10 @@
 //! | at rest | [`store`] | MongoDB: connection, errors, its clock |
 //! | | [`schema`] | what must be there, created and verified |
 //! | | [`context`] | where events, snapshots and prepare keys live |
-//! | | [`events`] | the append path: event streams and records in one transaction |
+//! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
+//! | writing | [`events`] | the append path: event streams and records in one transaction; units of work |
 //! | | [`snapshot`] | the state of an aggregate as of a version |
 //! | | [`prepare`] | values reserved under a key, for ever or for a time |
-//! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
 //! | moving | [`relay`] | take → publish → settle |
 //! | | [`follow`] | the change stream: it only wakes |
 //! | | [`routing`] | which sink, and where within it |
@@ -57,14 +59,16 @@ pub mod names;
 mod shown;
 pub mod telemetry;
 
-// At rest: the only modules that speak to MongoDB, but for `check` and `partition`.
+// At rest: these, those that write, `check` and `partition` are all that speak to MongoDB.
 pub mod context;
-pub mod events;
 pub mod outbox;
-pub mod prepare;
 pub mod schema;
-pub mod snapshot;
 pub mod store;
+
+// Writing: what applications append and keep.
+pub mod events;
+pub mod prepare;
+pub mod snapshot;
 
 // Moving.
 pub mod follow;
