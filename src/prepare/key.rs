@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::Collection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,10 +12,11 @@ use super::document::{TTL_AT, VALUE, changed, taken_unless_held, while_held, whi
 use super::equal::equal;
 use super::name::PrepareName;
 use super::ttl::Ttl;
+use super::value::{decoded, encoded};
 use crate::context::{Context, Kind};
 use crate::names::check_id;
 use crate::store::insert::DUPLICATE_KEY;
-use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::limits;
 use crate::store::{StoreError, within};
 
 /// How often a write is tried that finds something else than it was to find. Each time somebody
@@ -44,6 +45,9 @@ const TRIES: usize = 100;
 /// # }
 /// ```
 ///
+/// `Bson` and `Document` are kept as they are. Of other types serde makes BSON, and takes a map such
+/// as `{"$oid": …}` for extended JSON.
+///
 /// An error of [`PrepareError::Store`] leaves it open whether the operation took effect: ask
 /// with [`get`](Self::get), or repeat it.
 #[derive(Debug)]
@@ -68,7 +72,7 @@ enum Change {
     Rollback,
 }
 
-impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
+impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     /// The keys of this name; nothing is contacted yet.
     pub fn new(context: Context, name: PrepareName) -> Self {
         Self { context, name, values: PhantomData }
@@ -208,9 +212,10 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
     async fn read(&self, key: &str) -> Result<Option<Prepared>, PrepareError> {
         checked(key)?;
         let keys = self.context.collection(Kind::Prepare, self.name.as_str());
+        let keys = keys.clone_with_type::<RawDocumentBuf>();
         let reading = keys.find_one(while_held(key)).into_future();
         let found = within("read a prepared key", limits::BATCH, reading).await?;
-        Ok(found.and_then(prepared))
+        prepared(found).map_err(PrepareError::Decode)
     }
 
     pub(super) async fn ready(&self) -> Result<Collection<Document>, PrepareError> {
@@ -225,22 +230,17 @@ impl<V> Clone for PrepareKey<V> {
     }
 }
 
-pub(super) fn prepared(mut document: Document) -> Option<Prepared> {
+/// What is held, if anything. Not by serde: it takes a document such as `{"$oid": …}`, which an
+/// application may well have prepared, for extended JSON.
+pub(super) fn prepared(
+    found: Option<RawDocumentBuf>,
+) -> Result<Option<Prepared>, bson::error::Error> {
+    let Some(found) = found else { return Ok(None) };
+    let mut document = Document::try_from(found)?;
     let ttl_at = Ttl::end(document.get(TTL_AT));
-    Some(Prepared { value: document.remove(VALUE)?, ttl_at })
+    Ok(document.remove(VALUE).map(|value| Prepared { value, ttl_at }))
 }
 
 pub(super) fn checked(key: &str) -> Result<(), PrepareError> {
     check_id(key).map_err(PrepareError::Key)
-}
-
-pub(super) fn encoded(value: &impl Serialize) -> Result<Bson, PrepareError> {
-    let value = bson::serialize_to_bson(value).map_err(PrepareError::Encode)?;
-    // The server tells of larger ones in many ways, or ends the connection.
-    let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
-    if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
-}
-
-fn decoded<V: DeserializeOwned>(value: Bson) -> Result<V, PrepareError> {
-    bson::deserialize_from_bson(value).map_err(PrepareError::Decode)
 }

@@ -12,6 +12,7 @@ mod moving;
 mod name;
 mod ttl;
 mod using;
+mod value;
 
 pub use error::PrepareError;
 pub use key::{PrepareKey, Prepared};
