@@ -66,6 +66,17 @@ pub struct Prepared<V = Bson> {
     pub ttl_at: Option<DateTime>,
 }
 
+/// What became of a key that was to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was changed.
+    Done,
+    /// It is held with another value than was expected.
+    Differs,
+    /// Nobody holds it.
+    NotHeld,
+}
+
 /// What is done to a key that is held with the expected value.
 enum Change {
     To(Vec<Document>),
@@ -137,12 +148,24 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         new: &V,
         ttl: Ttl,
     ) -> Result<bool, PrepareError> {
+        Ok(self.try_reprepare(key, old, new, ttl).await? == Outcome::Done)
+    }
+
+    /// The same, and tells why it did not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn try_reprepare(
+        &self,
+        key: &str,
+        old: Option<&V>,
+        new: &V,
+        ttl: Ttl,
+    ) -> Result<Outcome, PrepareError> {
         checked(key)?;
         let change = Change::To(changed(&encoded(new)?, ttl));
-        match old {
-            Some(old) => self.compare(key, &encoded(old)?, change).await,
-            None => Ok(self.change(&self.ready().await?, while_held(key), &change).await?),
-        }
+        self.change_held(key, old, change).await
     }
 
     /// Gives a key back, and answers whether it was held.
@@ -151,8 +174,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn rollback(&self, key: &str) -> Result<bool, PrepareError> {
-        checked(key)?;
-        Ok(self.change(&self.ready().await?, while_held(key), &Change::Rollback).await?)
+        Ok(self.try_rollback(key, None).await? == Outcome::Done)
     }
 
     /// Gives a key back where it has this value, and answers whether it was so held.
@@ -161,8 +183,38 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn rollback_value(&self, key: &str, value: &V) -> Result<bool, PrepareError> {
+        Ok(self.try_rollback(key, Some(value)).await? == Outcome::Done)
+    }
+
+    /// Gives a key back, where its value is this one (`None`: whatever it is), and tells why it
+    /// did not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn try_rollback(
+        &self,
+        key: &str,
+        value: Option<&V>,
+    ) -> Result<Outcome, PrepareError> {
         checked(key)?;
-        self.compare(key, &encoded(value)?, Change::Rollback).await
+        self.change_held(key, value, Change::Rollback).await
+    }
+
+    async fn change_held(
+        &self,
+        key: &str,
+        expected: Option<&V>,
+        change: Change,
+    ) -> Result<Outcome, PrepareError> {
+        let Some(expected) = expected else {
+            let keys = self.ready().await?;
+            return Ok(match self.change(&keys, while_held(key), &change).await? {
+                true => Outcome::Done,
+                false => Outcome::NotHeld,
+            });
+        };
+        self.compare(key, &encoded(expected)?, change).await
     }
 
     /// Changes a key that is held with a value equal to `expected`.
@@ -174,16 +226,15 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         key: &str,
         expected: &Bson,
         change: Change,
-    ) -> Result<bool, PrepareError> {
+    ) -> Result<Outcome, PrepareError> {
         let keys = self.ready().await?;
         for _ in 0..TRIES {
-            match self.read(key).await? {
-                Some(found) if equal(&found.value, expected) => {
-                    if self.change(&keys, while_held_with(key, &found.value), &change).await? {
-                        return Ok(true);
-                    }
-                }
-                _ => return Ok(false),
+            let Some(found) = self.read(key).await? else { return Ok(Outcome::NotHeld) };
+            if !equal(&found.value, expected) {
+                return Ok(Outcome::Differs);
+            }
+            if self.change(&keys, while_held_with(key, &found.value), &change).await? {
+                return Ok(Outcome::Done);
             }
         }
         Err(PrepareError::Contended)
