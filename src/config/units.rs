@@ -22,8 +22,14 @@ pub mod duration {
         parse(text).map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
     }
 
+    /// Reads a text.
+    ///
     /// Adds its parts up by itself: `humantime` panics where their sum overflows by a nanosecond.
-    fn parse(text: &str) -> Result<Duration, String> {
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Duration, String> {
         let mut parts = vec![String::new()];
         for character in text.trim().chars() {
             let last = parts.len() - 1;

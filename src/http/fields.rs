@@ -1,12 +1,16 @@
 //! The fields of a body, taken one by one; what is wrong is told all at once.
 
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bson::{Bson, DateTime, Document};
 use serde_json::{Map, Number, Value};
 
+use crate::config::units::duration;
 use crate::http::json;
 use crate::http::problem::{FieldError, Problem};
+use crate::names::check_id;
 
 /// What was not taken yet, and what was wrong.
 #[derive(Debug, Default)]
@@ -62,6 +66,31 @@ impl Fields {
         self.text(name)
     }
 
+    /// Takes what identifies something: a text that is not empty, nor too long.
+    pub fn id(&mut self, name: &str) -> Option<String> {
+        let id = self.text(name)?;
+        if let Err(wrong) = check_id(&id) {
+            self.wrong(name, wrong.to_string());
+        }
+        Some(id)
+    }
+
+    /// Takes an integer that must be there, and is this or more.
+    pub fn required_integer(&mut self, name: &str, least: i64) -> Option<i64> {
+        let number = match self.any(name) {
+            None => {
+                self.wrong(name, "is missing");
+                return None;
+            }
+            Some(Value::Number(number)) => integer(&number).filter(|number| *number >= least),
+            Some(_) => None,
+        };
+        if number.is_none() {
+            self.wrong(name, format!("is to be an integer, {least} or above"));
+        }
+        number
+    }
+
     /// Takes a truth.
     pub fn truth(&mut self, name: &str) -> Option<bool> {
         match self.optional(name)? {
@@ -87,6 +116,17 @@ impl Fields {
             );
         }
         time
+    }
+
+    /// Takes a duration: a text with a unit.
+    pub fn duration(&mut self, name: &str) -> Option<Duration> {
+        match duration::parse(&self.text(name)?) {
+            Ok(duration) => Some(duration),
+            Err(wrong) => {
+                self.wrong(name, format!("{wrong}; write a text with a unit, such as \"30s\""));
+                None
+            }
+        }
     }
 
     /// Takes an object, as BSON.
@@ -155,6 +195,15 @@ impl Fields {
     pub fn bson(&mut self, name: &str) -> Option<Bson> {
         let value = self.any(name)?;
         Some(json::bson(&format!("{}{name}", self.path), value, &mut self.errors))
+    }
+
+    /// Takes anything that must be there, as BSON; null is a value.
+    pub fn required_bson(&mut self, name: &str) -> Option<Bson> {
+        let value = self.bson(name);
+        if value.is_none() {
+            self.wrong(name, "is missing");
+        }
+        value
     }
 
     /// Takes bytes in base64.

@@ -5,7 +5,7 @@
 //!   → guard: request id, a place, a time limit, panics              guard
 //!     → route → Caller<scope>: whose token this is                  auth
 //!       → Path, Query, Body: what is wrong is told all at once      query, json, scan, fields
-//!         → the call                                                events, outbox, fleet
+//!         → the call                          events, snapshots, prepare, outbox, fleet
 //!     ← JSON, or problem+json                                       list, stream, problem
 //! ```
 //!
@@ -21,10 +21,12 @@ mod json;
 mod list;
 mod openapi;
 mod outbox;
+mod prepare;
 mod problem;
 mod query;
 mod scan;
 mod server;
+mod snapshots;
 mod state;
 mod stream;
 mod tls;
@@ -53,7 +55,12 @@ pub enum Drained {
 
 /// Every call.
 fn calls() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().merge(events::calls()).merge(outbox::calls()).merge(fleet::calls())
+    OpenApiRouter::new()
+        .merge(events::calls())
+        .merge(snapshots::calls())
+        .merge(prepare::calls())
+        .merge(outbox::calls())
+        .merge(fleet::calls())
 }
 
 /// All that is served.

@@ -5,7 +5,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Description;
 
 use crate::http::problem::{FieldError, ProblemBody};
-use crate::http::{events, outbox};
+use crate::http::{events, outbox, prepare, snapshots};
 use crate::outbox::fields::{DEAD, DONE, PENDING, SCHEDULED};
 
 /// A text that can mean the id of a record.
@@ -41,6 +41,11 @@ pub fn described(calls: Description) -> String {
     whole["components"]["schemas"]["Append"] = events::append_body();
     whole["components"]["schemas"]["EventStream"] = events::event_stream();
     whole["components"]["schemas"]["EventStreams"] = list_of("EventStream");
+    whole["components"]["schemas"]["SaveSnapshot"] = snapshots::save_body();
+    whole["components"]["schemas"]["Snapshot"] = snapshots::snapshot();
+    whole["components"]["schemas"]["Prepare"] = prepare::prepare_body();
+    whole["components"]["schemas"]["Reprepare"] = prepare::reprepare_body();
+    whole["components"]["schemas"]["Prepared"] = prepare::prepared();
     whole["components"]["schemas"]["NewRecord"] = outbox::new_record();
     whole["components"]["schemas"]["Requeue"] = outbox::requeue();
     whole["components"]["headers"] = json!({
@@ -73,6 +78,9 @@ fn common(path: &str, call: &mut Value) {
             }
             Some("name") => json!({ "type": "string", "pattern": AGGREGATE_NAME }),
             Some("id") => json!({ "type": "string", "minLength": 1, "maxLength": 255 }),
+            Some("key") if path.starts_with("/v1/prepare") => {
+                json!({ "type": "string", "minLength": 1, "maxLength": 255 })
+            }
             Some("fromTime" | "toTime") => json!({ "anyOf": [
                 { "type": "integer", "minimum": 0, "maximum": i64::MAX },
                 { "type": "string", "format": "date-time" },

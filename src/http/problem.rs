@@ -9,6 +9,7 @@ use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
 
+use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
@@ -151,6 +152,17 @@ impl Problem {
             }
             Meaning::Permanent => Self::fault(error),
         }
+    }
+
+    /// A collection that can't be used: its own words name the remedy, for whoever may apply it,
+    /// and quote nothing. Nothing was written.
+    pub fn of_schema(error: &SchemaError) -> Self {
+        let told = error.to_string();
+        if let SchemaError::Store(source) = error {
+            return Self::of_meaning(source.meaning(), source, told);
+        }
+        warn!(error = told, "a request was not done");
+        Self::unavailable(told)
     }
 
     /// What the log tells, and the answer does not.

@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use bson::DateTime;
+use bson::{Bson, DateTime};
 use percent_encoding::percent_decode_str;
 
+use crate::http::json;
 use crate::http::problem::{FieldError, Problem};
+use crate::http::scan;
 use crate::http::state::Shared;
 
 /// The query's parameters: what was not taken yet, and what was wrong.
@@ -51,6 +53,19 @@ impl Query {
     pub fn text(&mut self, name: &str) -> Option<String> {
         let at = self.left.iter().position(|(known, _)| known == name)?;
         Some(self.left.remove(at).1)
+    }
+
+    /// Takes a value, as BSON: JSON, or, where it is none, the text itself.
+    pub fn bson(&mut self, name: &str) -> Option<Bson> {
+        let text = self.text(name)?;
+        match serde_json::from_str(&text) {
+            Ok(value) => {
+                let within = |fault: FieldError| FieldError { field: name.to_owned(), ..fault };
+                self.errors.extend(scan::faults(&text).into_iter().map(within));
+                Some(json::bson(name, value, &mut self.errors))
+            }
+            Err(_) => Some(text.into()),
+        }
     }
 
     /// Takes one of these words.

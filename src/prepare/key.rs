@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::Collection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,10 +12,11 @@ use super::document::{TTL_AT, VALUE, changed, taken_unless_held, while_held, whi
 use super::equal::equal;
 use super::name::PrepareName;
 use super::ttl::Ttl;
+use super::value::{decoded, encoded};
 use crate::context::{Context, Kind};
 use crate::names::check_id;
 use crate::store::insert::DUPLICATE_KEY;
-use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::limits;
 use crate::store::{StoreError, within};
 
 /// How often a write is tried that finds something else than it was to find. Each time somebody
@@ -44,6 +45,9 @@ const TRIES: usize = 100;
 /// # }
 /// ```
 ///
+/// `Bson` and `Document` are kept as they are. Of other types serde makes BSON, and takes a map such
+/// as `{"$oid": …}` for extended JSON.
+///
 /// An error of [`PrepareError::Store`] leaves it open whether the operation took effect: ask
 /// with [`get`](Self::get), or repeat it.
 #[derive(Debug)]
@@ -62,13 +66,24 @@ pub struct Prepared<V = Bson> {
     pub ttl_at: Option<DateTime>,
 }
 
+/// What became of a key that was to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was changed.
+    Done,
+    /// It is held with another value than was expected.
+    Differs,
+    /// Nobody holds it.
+    NotHeld,
+}
+
 /// What is done to a key that is held with the expected value.
 enum Change {
     To(Vec<Document>),
     Rollback,
 }
 
-impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
+impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     /// The keys of this name; nothing is contacted yet.
     pub fn new(context: Context, name: PrepareName) -> Self {
         Self { context, name, values: PhantomData }
@@ -133,12 +148,24 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
         new: &V,
         ttl: Ttl,
     ) -> Result<bool, PrepareError> {
+        Ok(self.try_reprepare(key, old, new, ttl).await? == Outcome::Done)
+    }
+
+    /// The same, and tells why it did not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn try_reprepare(
+        &self,
+        key: &str,
+        old: Option<&V>,
+        new: &V,
+        ttl: Ttl,
+    ) -> Result<Outcome, PrepareError> {
         checked(key)?;
         let change = Change::To(changed(&encoded(new)?, ttl));
-        match old {
-            Some(old) => self.compare(key, &encoded(old)?, change).await,
-            None => Ok(self.change(&self.ready().await?, while_held(key), &change).await?),
-        }
+        self.change_held(key, old, change).await
     }
 
     /// Gives a key back, and answers whether it was held.
@@ -147,8 +174,7 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn rollback(&self, key: &str) -> Result<bool, PrepareError> {
-        checked(key)?;
-        Ok(self.change(&self.ready().await?, while_held(key), &Change::Rollback).await?)
+        Ok(self.try_rollback(key, None).await? == Outcome::Done)
     }
 
     /// Gives a key back where it has this value, and answers whether it was so held.
@@ -157,8 +183,38 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn rollback_value(&self, key: &str, value: &V) -> Result<bool, PrepareError> {
+        Ok(self.try_rollback(key, Some(value)).await? == Outcome::Done)
+    }
+
+    /// Gives a key back, where its value is this one (`None`: whatever it is), and tells why it
+    /// did not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PrepareError`].
+    pub async fn try_rollback(
+        &self,
+        key: &str,
+        value: Option<&V>,
+    ) -> Result<Outcome, PrepareError> {
         checked(key)?;
-        self.compare(key, &encoded(value)?, Change::Rollback).await
+        self.change_held(key, value, Change::Rollback).await
+    }
+
+    async fn change_held(
+        &self,
+        key: &str,
+        expected: Option<&V>,
+        change: Change,
+    ) -> Result<Outcome, PrepareError> {
+        let Some(expected) = expected else {
+            let keys = self.ready().await?;
+            return Ok(match self.change(&keys, while_held(key), &change).await? {
+                true => Outcome::Done,
+                false => Outcome::NotHeld,
+            });
+        };
+        self.compare(key, &encoded(expected)?, change).await
     }
 
     /// Changes a key that is held with a value equal to `expected`.
@@ -170,16 +226,15 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
         key: &str,
         expected: &Bson,
         change: Change,
-    ) -> Result<bool, PrepareError> {
+    ) -> Result<Outcome, PrepareError> {
         let keys = self.ready().await?;
         for _ in 0..TRIES {
-            match self.read(key).await? {
-                Some(found) if equal(&found.value, expected) => {
-                    if self.change(&keys, while_held_with(key, &found.value), &change).await? {
-                        return Ok(true);
-                    }
-                }
-                _ => return Ok(false),
+            let Some(found) = self.read(key).await? else { return Ok(Outcome::NotHeld) };
+            if !equal(&found.value, expected) {
+                return Ok(Outcome::Differs);
+            }
+            if self.change(&keys, while_held_with(key, &found.value), &change).await? {
+                return Ok(Outcome::Done);
             }
         }
         Err(PrepareError::Contended)
@@ -208,9 +263,10 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
     async fn read(&self, key: &str) -> Result<Option<Prepared>, PrepareError> {
         checked(key)?;
         let keys = self.context.collection(Kind::Prepare, self.name.as_str());
+        let keys = keys.clone_with_type::<RawDocumentBuf>();
         let reading = keys.find_one(while_held(key)).into_future();
         let found = within("read a prepared key", limits::BATCH, reading).await?;
-        Ok(found.and_then(prepared))
+        prepared(found).map_err(PrepareError::Decode)
     }
 
     pub(super) async fn ready(&self) -> Result<Collection<Document>, PrepareError> {
@@ -225,22 +281,17 @@ impl<V> Clone for PrepareKey<V> {
     }
 }
 
-pub(super) fn prepared(mut document: Document) -> Option<Prepared> {
+/// What is held, if anything. Not by serde: it takes a document such as `{"$oid": …}`, which an
+/// application may well have prepared, for extended JSON.
+pub(super) fn prepared(
+    found: Option<RawDocumentBuf>,
+) -> Result<Option<Prepared>, bson::error::Error> {
+    let Some(found) = found else { return Ok(None) };
+    let mut document = Document::try_from(found)?;
     let ttl_at = Ttl::end(document.get(TTL_AT));
-    Some(Prepared { value: document.remove(VALUE)?, ttl_at })
+    Ok(document.remove(VALUE).map(|value| Prepared { value, ttl_at }))
 }
 
 pub(super) fn checked(key: &str) -> Result<(), PrepareError> {
     check_id(key).map_err(PrepareError::Key)
-}
-
-pub(super) fn encoded(value: &impl Serialize) -> Result<Bson, PrepareError> {
-    let value = bson::serialize_to_bson(value).map_err(PrepareError::Encode)?;
-    // The server tells of larger ones in many ways, or ends the connection.
-    let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
-    if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
-}
-
-fn decoded<V: DeserializeOwned>(value: Bson) -> Result<V, PrepareError> {
-    bson::deserialize_from_bson(value).map_err(PrepareError::Decode)
 }

@@ -12,9 +12,10 @@ mod moving;
 mod name;
 mod ttl;
 mod using;
+mod value;
 
 pub use error::PrepareError;
-pub use key::{PrepareKey, Prepared};
+pub use key::{Outcome, PrepareKey, Prepared};
 pub use name::PrepareName;
 pub use ttl::Ttl;
 pub use using::UsingError;

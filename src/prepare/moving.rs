@@ -1,6 +1,6 @@
 //! A value that moves from one key to another: a user who takes another name.
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::FutureExt;
 use mongodb::error::Error;
 use mongodb::options::ReadConcern;
@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use super::PrepareError;
 use super::document::{taken_unless_held, while_held};
 use super::equal::equal;
-use super::key::{PrepareKey, checked, encoded, prepared};
+use super::key::{PrepareKey, checked, prepared};
 use super::ttl::Ttl;
+use super::value::encoded;
 use crate::store::connect::majority;
 use crate::store::{limits, within};
 
@@ -32,7 +33,7 @@ struct Move<'a> {
     pipeline: Vec<Document>,
 }
 
-impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
+impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     /// Takes the new key and gives the old one back, in one transaction: both or neither, also
     /// when this process dies in between. Answers whether it did: not where the new key is held.
     ///
@@ -83,8 +84,9 @@ impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
 impl Move<'_> {
     async fn make(&mut self, session: &mut ClientSession) -> mongodb::error::Result<()> {
         let held = while_held(self.old_key);
-        let found = self.keys.find_one(held.clone()).session(&mut *session).await?;
-        let found = found.and_then(prepared);
+        let keys = self.keys.clone_with_type::<RawDocumentBuf>();
+        let found = keys.find_one(held.clone()).session(&mut *session).await?;
+        let found = prepared(found)?;
         if !found.is_some_and(|found| equal(&found.value, &self.old_value)) {
             return Err(Error::custom(Undone::NotPrepared));
         }

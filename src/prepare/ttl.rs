@@ -35,11 +35,15 @@ impl Ttl {
         }
     }
 
+    /// When a key ends that is taken until this time; `None` for never.
+    pub(crate) fn end_at(time: DateTime) -> Option<DateTime> {
+        (time.timestamp_millis() < FOREVER).then_some(time)
+    }
+
     /// The end of a key with this `ttlAt`, where it has one. TTL indexes leave alone what is no
     /// date, and so do we.
     pub(super) fn end(stored: Option<&Bson>) -> Option<DateTime> {
-        let time = stored?.as_datetime()?;
-        (time.timestamp_millis() < FOREVER).then_some(*time)
+        Self::end_at(*stored?.as_datetime()?)
     }
 }
 

@@ -23,7 +23,7 @@ pub enum UsingError<E> {
     },
 }
 
-impl<V: Serialize + DeserializeOwned> PrepareKey<V> {
+impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     /// Prepares a key, does the work, and gives the key back where the work fails. Answers `None`
     /// where somebody else holds the key; the work is not begun then.
     ///

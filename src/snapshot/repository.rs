@@ -16,7 +16,8 @@ use crate::events::{
 use crate::names::{AggregateId, AggregateName};
 
 /// How the state of an aggregate comes of its events. It begins with the default, and what is
-/// serialized of it is the snapshot's state.
+/// serialized of it is the snapshot's state. (By serde: what others have written as they liked, such
+/// as `{"$oid": …}`, is better not kept as `Bson` or `Document`, which read it as extended JSON.)
 pub trait Aggregate: Default + Serialize + DeserializeOwned + Send {
     /// Takes what has happened into the state. An error refuses to load the aggregate.
     fn apply(&mut self, event: &Event) -> Result<(), Box<dyn Error + Send + Sync>>;

@@ -1,6 +1,7 @@
 //! Saved and loaded, guarded by version.
 
-use bson::{Document, doc};
+use bson::{Document, RawDocumentBuf, doc};
+use mongodb::Collection;
 
 use super::SnapshotError;
 use super::document::{TENANT_ID, VERSION, saved_unless_newer, snapshot, version};
@@ -112,10 +113,10 @@ impl SnapshotStore {
         if let Some(tenant) = tenant {
             filter.insert(TENANT_ID, tenant);
         }
-        let snapshots = self.context.collection(Kind::Snapshots, name.as_str());
+        let snapshots = self.stored(name);
         let loading = snapshots.find_one(filter).into_future();
         let found = within("load a snapshot", limits::BATCH, loading).await?;
-        Ok(found.and_then(|found| snapshot(id, found)))
+        Ok(found.and_then(|found| snapshot(id, Document::try_from(found).ok()?)))
     }
 
     /// The version of an aggregate's snapshot; 0 where there is none.
@@ -128,11 +129,17 @@ impl SnapshotStore {
         name: &AggregateName,
         id: &AggregateId,
     ) -> Result<i64, SnapshotError> {
-        let snapshots = self.context.collection(Kind::Snapshots, name.as_str());
+        let snapshots = self.stored(name);
         let asking = snapshots.find_one(with_id(id)).projection(doc! { VERSION: 1 });
         let found =
             within("read a snapshot's version", limits::BATCH, asking.into_future()).await?;
-        Ok(found.as_ref().and_then(version).unwrap_or(0))
+        Ok(found.and_then(|found| version(&Document::try_from(found).ok()?)).unwrap_or(0))
+    }
+
+    /// What is there, to be read without serde: it takes a document such as `{"$oid": …}`, which
+    /// an application may well have in a state, for extended JSON.
+    fn stored(&self, name: &AggregateName) -> Collection<RawDocumentBuf> {
+        self.context.collection(Kind::Snapshots, name.as_str()).clone_with_type()
     }
 }
 

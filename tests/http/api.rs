@@ -74,6 +74,10 @@ impl Api {
         Answer::of(self.request(Method::POST, path).json(body)).await
     }
 
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        Answer::of(self.request(Method::PUT, path).json(body)).await
+    }
+
     /// A body as it is.
     pub async fn post_text(&self, path: &str, body: &str) -> Answer {
         let request = self.request(Method::POST, path).header("content-type", "application/json");

@@ -32,12 +32,26 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
     let api = Api::start(&outbox, &[TOKENS]).await;
     let record = json!({ "type": "T", "payload": 1 });
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
+    let (snapshot, value) = (json!({ "version": 1, "state": {} }), json!({ "value": 1 }));
+    // These two don't succeed twice.
+    let key = "/v1/prepare/username/ada";
+    let taken = as_holder(&api, "w-s3cret", "POST", key, Some(&value)).await;
+    assert_eq!(taken.status, 201, "{taken:?}");
+    for (method, body) in [("POST", Some(&value)), ("DELETE", None)] {
+        for token in ["r-s3cret", "a-s3cret"] {
+            as_holder(&api, token, method, key, body).await.is(403, "forbidden");
+        }
+    }
     for (scope, method, path, body) in [
         ("append", "POST", "/v1/outbox/records", Some(&record)),
         ("append", "POST", "/v1/aggregates/order/1/events", Some(&event)),
         ("read", "GET", "/v1/outbox/records", None),
         ("read", "GET", "/v1/outbox/stats", None),
         ("read", "GET", "/v1/aggregates/order/1/events", None),
+        ("append", "PUT", "/v1/aggregates/order/1/snapshot", Some(&snapshot)),
+        ("read", "GET", "/v1/aggregates/order/1/snapshot", None),
+        ("append", "PUT", "/v1/prepare/username/ada", Some(&value)),
+        ("read", "GET", "/v1/prepare/username/ada", None),
         ("read", "GET", "/v1/instances", None),
         ("admin", "POST", "/v1/relay/pause", None),
         ("admin", "POST", "/v1/relay/resume", None),
@@ -81,7 +95,7 @@ async fn no_call_but_the_description_is_open_without_a_token() {
             calls += 1;
         }
     }
-    assert!(calls >= 15, "{calls}");
+    assert!(calls >= 22, "{calls}");
     api.stop().await;
     outbox.drop().await;
 }

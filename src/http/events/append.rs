@@ -240,7 +240,7 @@ impl From<AppendError> for Problem {
             AppendError::DuplicateRequest { .. } => Self::conflict("duplicate_request", told),
             AppendError::Overloaded => Self::overloaded(told),
             AppendError::Closed => Self::unavailable(told),
-            AppendError::Schema(ref source) => Self::of_meaning(source.meaning(), &error, told),
+            AppendError::Schema(source) => Self::of_schema(&source),
             AppendError::Unavailable(ref source) | AppendError::Unknown(ref source) => {
                 Self::of_meaning(source.meaning(), &error, told)
             }

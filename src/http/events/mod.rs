@@ -6,6 +6,7 @@ mod read;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::context::Context;
 use crate::events::{EventStore, LoadError};
 use crate::http::problem::{FieldError, Problem};
 use crate::http::query::Path;
@@ -25,7 +26,16 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 
 fn store(shared: &Shared) -> Result<&EventStore, Problem> {
     let store = shared.services()?.events.as_ref();
-    store.ok_or_else(|| Problem::not_found("events.enabled = false: this instance hosts none"))
+    store.ok_or_else(|| {
+        let detail =
+            "events.enabled = false: this instance hosts no events, snapshots or prepare keys";
+        Problem::not_found(detail)
+    })
+}
+
+/// Where snapshots and prepare keys live, too.
+pub(super) fn context(shared: &Shared) -> Result<&Context, Problem> {
+    Ok(store(shared)?.context())
 }
 
 pub(super) fn name_of(path: &Path) -> Result<AggregateName, Problem> {

@@ -1,6 +1,6 @@
 //! Which values are the same, and that nothing in them is ever an expression.
 
-use bson::{Bson, DateTime, Decimal128, bson, doc};
+use bson::{Bson, DateTime, Decimal128, Document, bson, doc};
 use mongodb::Client;
 use postrider::prepare::{PrepareKey, Ttl};
 
@@ -216,4 +216,32 @@ async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again(
     assert!(has_paused());
     assert_eq!(keys.get("ada").await.unwrap(), None);
     outbox.drop().await;
+}
+
+/// What serde takes for extended JSON is a value like any other, however it is kept and compared.
+#[tokio::test]
+async fn a_value_that_looks_like_extended_json_is_itself() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    for value in [
+        doc! { "$oid": "65a000000000000000000000" },
+        doc! { "$numberLong": "5" },
+        doc! { "in": [{ "$date": 1 }, { "$oid": 1 }, { "$numberLong": "x" }] },
+    ] {
+        let meant = bson!({ "other": 5_i64 });
+        let whole = Bson::from(value.clone());
+        assert!(keys.prepare("ada", &whole, Ttl::Forever).await.unwrap());
+
+        assert_eq!(keys.get_value("ada").await.unwrap().as_ref(), Some(&whole));
+        assert!(!keys.reprepare("ada", Some(&bson!(5_i64)), &meant, Ttl::Forever).await.unwrap());
+        assert!(keys.reprepare("ada", Some(&whole), &whole, Ttl::Forever).await.unwrap());
+        assert!(keys.move_key("ada", &whole, "bob", &whole, Ttl::Forever).await.unwrap());
+        let documents = PrepareKey::<Document>::new(home.context.clone(), keys.name().clone());
+        assert_eq!(documents.get_value("bob").await.unwrap().as_ref(), Some(&value));
+        assert!(documents.rollback_value("bob", &value).await.unwrap());
+        assert!(documents.prepare("eve", &value, Ttl::Forever).await.unwrap());
+        assert_eq!(keys.get_value("eve").await.unwrap(), Some(whole));
+        assert!(keys.rollback("eve").await.unwrap());
+    }
+    home.drop().await;
 }

@@ -210,3 +210,25 @@ async fn an_aggregate_without_a_snapshot_has_version_0() {
     assert_eq!(snapshots.load(&order(), &id("nobody"), None).await.unwrap(), None);
     home.drop().await;
 }
+
+/// What serde takes for extended JSON is a state like any other.
+#[tokio::test]
+async fn a_state_that_looks_like_extended_json_comes_back_as_it_was() {
+    let home = Home::new().await;
+    let snapshots = home.snapshots();
+    let states = [
+        doc! { "$oid": "65a000000000000000000000" },
+        doc! { "$numberLong": "5" },
+        doc! { "in": [{ "$date": 1 }, { "$oid": 1 }, { "$numberLong": "x" }] },
+        doc! { "$code": "x", "$scope": { "$uuid": "no" }, "$binary": 1 },
+    ];
+    for (version, state) in (1..).zip(states) {
+        let saved = Snapshot::new(id("order-1"), version, state.clone());
+        snapshots.save(&order(), saved).await.unwrap();
+
+        let loaded = snapshots.load(&order(), &id("order-1"), None).await.unwrap().unwrap();
+
+        assert_eq!((loaded.version, loaded.state), (version, state));
+    }
+    home.drop().await;
+}
