@@ -244,7 +244,7 @@ async fn health_is_json_part_by_part() {
     let (missing, _) = postrider.get("/nowhere").await;
 
     let fine = json!({ "status": "ok", "detail": "" });
-    let names = ["follow", "partitions", "relay", "schema", "sink rabbit", "store"];
+    let names = ["api", "follow", "partitions", "relay", "schema", "sink rabbit", "store"];
     let parts: serde_json::Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), fine.clone())).collect();
     assert_eq!((ready, report), (200, json!({ "status": "ok", "parts": parts })));

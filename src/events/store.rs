@@ -17,7 +17,7 @@ use crate::events::metrics::AppendMetrics;
 use crate::events::prepared::Prepared;
 use crate::outbox::collections::Collections;
 use crate::relay::wake::Wake;
-use crate::store::ServerClock;
+use crate::store::{ServerClock, StoreError};
 
 /// Transactions under way at once. While one waits for its commit, the other is filled.
 const LANES: usize = 2;
@@ -131,8 +131,8 @@ impl EventStore {
     pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let since = Instant::now();
         match self.enqueue(append, since).await {
-            // The lane counts what it answers.
-            Ok(answer) => answer.await.unwrap_or(Err(AppendError::Closed)),
+            // The lane counts what it answers. One that has panicked may have been in the middle of it.
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
             Err(error) => {
                 self.inner.shared.metrics.answered(since, Err(&error));
                 Err(error)
@@ -192,4 +192,9 @@ impl EventStore {
     pub fn context(&self) -> &Context {
         &self.context
     }
+}
+
+fn unanswered() -> AppendError {
+    let detail = "its lane has ended by a panic".to_owned();
+    AppendError::Unknown(Arc::new(StoreError::Answer { action: "append events", detail }))
 }
