@@ -159,7 +159,7 @@ async fn load(
     query.finish()?;
     let context = context(&shared)?;
     let found = SnapshotStore::new(context.clone()).load(&name, &id, tenant.as_deref()).await?;
-    let missing = || Problem::not_found(format!("{name} {id:?} has no snapshot"));
+    let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
     Ok(Json(shown(&context.settings().name, name.as_str(), found.ok_or_else(missing)?)))
 }
 

@@ -126,7 +126,8 @@ pub(super) async fn single(
     let tenant = query.text("tenantId");
     query.finish()?;
     let found = store(&shared)?.single(&name, &id, version, tenant.as_deref()).await?;
-    let missing = || Problem::not_found(format!("{name} {id:?} has no version {version}"));
+    let missing =
+        || Problem::not_found(format!("{name} {:?} has no version {version}", id.as_str()));
     Ok(Json(shown(&found.ok_or_else(missing)?)))
 }
 
@@ -152,7 +153,7 @@ pub(super) async fn last(
     let tenant = query.text("tenantId");
     query.finish()?;
     let found = store(&shared)?.last(&name, &id, tenant.as_deref()).await?;
-    let missing = || Problem::not_found(format!("{name} {id:?} has no events"));
+    let missing = || Problem::not_found(format!("{name} {:?} has no events", id.as_str()));
     Ok(Json(shown(&found.ok_or_else(missing)?)))
 }
 
