@@ -62,6 +62,9 @@ async fn one_that_nobody_reads_does_not_hold_up_the_stop() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, mut reader) = start(&outbox, &["sinks.out.timeout=1s"]);
     outbox.insert(large(100)).await;
+    // Degraded it is too before its first probe has ended, when nothing is delivered yet.
+    let some = async || outbox.count(doc! { "status": "done" }).await > 0;
+    eventually("the first lines", some).await;
     postrider
         .until_report("a full pipe", |report| report["parts"]["sink out"]["status"] == "degraded")
         .await;
