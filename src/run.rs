@@ -221,13 +221,10 @@ async fn work(
     let wake = Wake::default();
     let events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
-    let broken = {
-        let events = events.clone();
-        async move {
-            match events {
-                Some(events) => events.broken().await,
-                None => std::future::pending().await,
-            }
+    let broken = async {
+        match &events {
+            Some(events) => events.broken().await,
+            None => std::future::pending().await,
         }
     };
     let mut broken = std::pin::pin!(broken);
@@ -240,7 +237,7 @@ async fn work(
         api.open(Services {
             collections: collections.clone(),
             fleet: fleet.clone(),
-            events,
+            events: events.clone(),
             wake: plan.relay_enabled.then(|| wake.clone()),
         });
     }

@@ -9,7 +9,7 @@ use mongodb::Collection;
 use mongodb::options::ReturnDocument;
 
 use crate::schema::{Difference, Foreign, SchemaError};
-use crate::store::{StoreError, limits, within};
+use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
 
 /// Its collection.
 pub(crate) const COLLECTION: &str = "wow_database_metadata";
@@ -19,9 +19,6 @@ const ID: &str = "boundedContext";
 
 /// How the collections of a context are laid out.
 const LAYOUT_VERSION: i32 = 1;
-
-/// DuplicateKey: two claimed it in one moment.
-const DUPLICATE_KEY: i32 = 11000;
 
 /// One database, for one context.
 pub(super) struct Guard {
@@ -66,7 +63,8 @@ impl Guard {
             return Ok(None);
         }
         let found = match self.insert().await {
-            // By now there is something to be found, and nothing to be inserted.
+            // Two claimed it in one moment: by now there is something to be found, and nothing to
+            // be inserted.
             Err(error) if error.code() == Some(DUPLICATE_KEY) => self.insert().await?,
             other => other?,
         };

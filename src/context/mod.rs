@@ -11,14 +11,13 @@ mod once;
 use std::sync::Arc;
 
 use bson::Document;
-use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::{Client, Collection, Database};
 
 use crate::context::guard::Guard;
 use crate::context::once::Once;
 use crate::schema::aggregate::layout;
 use crate::schema::{Applied, Difference, Layout, SchemaError};
-use crate::store::connect::{majority, primary};
+use crate::store::connect;
 
 /// Within what a request id is unique.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -151,7 +150,7 @@ impl Context {
     /// The collection of a kind called after `name`, there or not: what a majority has is read
     /// on the primary, and a majority acknowledges what is written, whatever the URI says.
     pub fn collection(&self, kind: Kind, name: &str) -> Collection<Document> {
-        safely(&self.database(kind), &kind.collection(name))
+        connect::collection(&self.database(kind), &kind.collection(name))
     }
 
     /// The same, once it is sure that the collection is there with its indexes, in a database of
@@ -231,7 +230,7 @@ impl Context {
         let settings: Vec<&str> = kinds.iter().map(|kind| kind.setting()).collect();
         Guard {
             database: database.to_owned(),
-            metadata: safely(&self.client.database(database), guard::COLLECTION),
+            metadata: connect::collection(&self.client.database(database), guard::COLLECTION),
             context: self.settings.name.clone(),
             elsewhere: settings.join(", "),
         }
@@ -249,14 +248,4 @@ fn differs(kind: Kind, name: &str, differences: &[Difference]) -> SchemaError {
         Kind::Prepare => "--prepare",
     };
     SchemaError::Differs { differences: lines.join("; "), target: format!("{option} {name}") }
-}
-
-/// What a majority has is read on the primary, and a majority acknowledges what is written.
-fn safely(database: &Database, collection: &str) -> Collection<Document> {
-    let options = CollectionOptions::builder()
-        .selection_criteria(primary())
-        .read_concern(ReadConcern::majority())
-        .write_concern(majority())
-        .build();
-    database.collection_with_options(collection, options)
 }

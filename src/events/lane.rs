@@ -152,7 +152,7 @@ impl Lane {
             match next {
                 Next::Goes(place) => going.push((at, place)),
                 Next::Conflicts { actual } => conflicts.push((at, actual)),
-                Next::Unknown => self.doubted.extend([wishes[at].aggregate.clone()]),
+                Next::Unknown => _ = self.doubted.insert(wishes[at].aggregate.clone()),
                 Next::Later => {}
             }
         }
@@ -288,8 +288,7 @@ impl Lane {
             answers.push((*at, answer));
         }
         let count = answers.len();
-        let positions: Vec<(usize, ())> = answers.iter().map(|(at, _)| (*at, ())).collect();
-        let taken = take(waiting, &positions);
+        let taken = take(waiting, &answers);
         for (answered, (_, answer)) in taken.into_iter().zip(answers) {
             self.answer(answered, answer);
         }

@@ -188,7 +188,7 @@ impl EventStore {
         limit: u32,
     ) -> Result<impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send + use<>, LoadError>
     {
-        let streams = self.context.collection(Kind::Events, name.as_str());
+        let streams = self.context().collection(Kind::Events, name.as_str());
         let streams = streams.clone_with_type::<RawDocumentBuf>();
         let finding = streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH);
         let cursor = within(ACTION, limits::BATCH, finding.into_future()).await?;

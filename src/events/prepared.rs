@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::events::append::{Append, Expected, NewEvent};
 use crate::events::error::Flaw;
 use crate::names::{AggregateId, AggregateName};
+use crate::store::limits::LARGEST_DOCUMENT;
 
 /// The longest id of a request, command, tenant or owner, in characters: as an aggregate's.
 const LONGEST_ID: usize = 255;
@@ -16,7 +17,7 @@ const LONGEST_NAME: usize = 255;
 
 /// The largest stream document. Below MongoDB's 16 MiB by what an outbox record needs beside one
 /// event's body, its lease fields among them.
-const LARGEST: usize = (16 << 20) - (64 << 10);
+const LARGEST: usize = LARGEST_DOCUMENT - (64 << 10);
 
 /// What an event takes in the stream and in the outbox beside what was given, roughly.
 const OVERHEAD: usize = 512;

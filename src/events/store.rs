@@ -63,7 +63,6 @@ const UNIT: usize = 1 << 10;
 /// each is answered by itself, and once it is answered a majority has it.
 #[derive(Clone)]
 pub struct EventStore {
-    pub(super) context: Context,
     inner: Arc<Inner>,
 }
 
@@ -93,7 +92,7 @@ impl EventStore {
 
     fn open(context: Context, outbox: Collections, wake: Option<Wake>) -> Self {
         let shared = Shared {
-            context: context.clone(),
+            context,
             outbox,
             clock: Arc::new(ServerClock::default()),
             wake,
@@ -117,7 +116,7 @@ impl EventStore {
         let room = Arc::new(Semaphore::new(ROOM));
         let hasher = RandomState::new();
         let inner = Arc::new(Inner { lanes, hasher, room, shared, closing, broken, tasks });
-        Self { context, inner }
+        Self { inner }
     }
 
     /// Appends, in one transaction with one outbox record for each event.
@@ -149,7 +148,7 @@ impl EventStore {
         let units = u32::try_from(append.bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         let room = self.inner.room.clone().try_acquire_many_owned(units);
         let room = room.map_err(|_| AppendError::Overloaded)?;
-        let making = self.context.ready(Kind::Events, append.append.name.as_str());
+        let making = self.context().ready(Kind::Events, append.append.name.as_str());
         making.await.map_err(|error| AppendError::Schema(Arc::new(error)))?;
 
         let hash = self.inner.hasher.hash_one(append.aggregate());
@@ -190,7 +189,7 @@ impl EventStore {
 
     /// The context that it is of.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.inner.shared.context
     }
 }
 

@@ -16,8 +16,8 @@ use crate::failpoint;
 use crate::names::AggregateName;
 use crate::outbox::collections::{Collections, names};
 use crate::store::connect::{majority, primary};
-use crate::store::insert::{DUPLICATE_KEY, Refusal, insert};
-use crate::store::{Meaning, StoreError, limits};
+use crate::store::insert::{Refusal, insert};
+use crate::store::{DUPLICATE_KEY, Meaning, StoreError, limits};
 
 /// Between two tries to learn whether a transaction was committed.
 const ASK_AGAIN: Duration = Duration::from_millis(100);

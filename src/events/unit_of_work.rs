@@ -22,8 +22,7 @@ use crate::names::AggregateName;
 use crate::outbox::NewRecord;
 use crate::outbox::fields::{KEY, PENDING, STATUS};
 use crate::relay::wake::Hint;
-use crate::store::insert::DUPLICATE_KEY;
-use crate::store::{StoreError, within};
+use crate::store::{DUPLICATE_KEY, StoreError, within};
 use crate::telemetry::chain;
 
 /// An abort is waited for no longer.

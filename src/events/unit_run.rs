@@ -212,7 +212,7 @@ impl EventStore {
     }
 
     async fn make_ready(&self, name: &AggregateName) -> Result<(), UnitError> {
-        let made = self.context.ready(Kind::Events, name.as_str()).await;
+        let made = self.context().ready(Kind::Events, name.as_str()).await;
         made.map_err(|error| AppendError::Schema(Arc::new(error)))?;
         Ok(())
     }

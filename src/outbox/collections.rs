@@ -2,10 +2,9 @@
 
 use bson::Document;
 use bson::raw::RawDocumentBuf;
-use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::{Client, Collection, Database};
 
-use crate::store::connect::{majority, primary};
+use crate::store::connect;
 
 /// Handles on the outbox's collections, each of which reads and writes on the primary.
 #[derive(Clone, Debug)]
@@ -69,11 +68,6 @@ impl Collections {
 
     /// Any of them: what a majority has is read, and a majority acknowledges what is written.
     pub fn collection(&self, base: &str) -> Collection<Document> {
-        let options = CollectionOptions::builder()
-            .selection_criteria(primary())
-            .read_concern(ReadConcern::majority())
-            .write_concern(majority())
-            .build();
-        self.database.collection_with_options(&self.name(base), options)
+        connect::collection(&self.database, &self.name(base))
     }
 }

@@ -17,7 +17,7 @@ use crate::outbox::collections::{Collections, names};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::plan::{Move, plan};
 use crate::store::write::{Certainty, update};
-use crate::store::{StoreError, limits, within};
+use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
 
 /// `_id` of the switches of the relay, in `outbox_control`.
 pub const RELAY_SWITCH: &str = "relay";
@@ -227,6 +227,7 @@ impl Fleet {
         let action = "assign partitions";
         let written =
             update(database, &name, action, statements.collect(), Certainty::Majority).await?;
+        // What was made by another one first is no failure.
         match written.failed.iter().find(|(_, code)| *code != DUPLICATE_KEY) {
             Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
             None => Ok(()),
@@ -326,9 +327,6 @@ pub fn is_fresh(stale_after: Duration) -> Document {
         { "$gt": ["$lastHeartbeat", oldest] },
     ] }
 }
-
-/// Another one has made the document first.
-const DUPLICATE_KEY: i32 = 11_000;
 
 /// Documents in one answer: more than there are, so that one command reads all.
 const WHOLE: u32 = 10_000;

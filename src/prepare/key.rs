@@ -15,9 +15,8 @@ use super::ttl::Ttl;
 use super::value::{decoded, encoded};
 use crate::context::{Context, Kind};
 use crate::names::check_id;
-use crate::store::insert::DUPLICATE_KEY;
 use crate::store::limits;
-use crate::store::{StoreError, within};
+use crate::store::{DUPLICATE_KEY, StoreError, within};
 
 /// How often a write is tried that finds something else than it was to find. Each time somebody
 /// else has succeeded.

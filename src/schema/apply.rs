@@ -8,13 +8,10 @@ use crate::schema::index::{Index, Rival};
 use crate::schema::judge::{Taken, Verdict, judge};
 use crate::schema::layout::{Layout, Part};
 use crate::store::connect::primary;
-use crate::store::{StoreError, limits, within};
+use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
 
 /// NamespaceExists: somebody created the collection first.
 const COLLECTION_EXISTS: i32 = 48;
-
-/// DuplicateKey: two documents that are there already clash.
-const DUPLICATE_KEY: i32 = 11000;
 
 /// What the server answers where an index can't be had beside what is there:
 /// CannotCreateIndex, IndexAlreadyExists, IndexOptionsConflict, IndexKeySpecsConflict, DuplicateKey.

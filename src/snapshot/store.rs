@@ -8,9 +8,8 @@ use super::document::{TENANT_ID, VERSION, saved_unless_newer, snapshot, version}
 use super::state::Snapshot;
 use crate::context::{Context, Kind};
 use crate::names::{AggregateId, AggregateName};
-use crate::store::insert::DUPLICATE_KEY;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
-use crate::store::within;
+use crate::store::{DUPLICATE_KEY, within};
 
 /// How often a snapshot is saved that others insert or remove at the same time.
 const TRIES: usize = 20;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress,
-    WriteConcern,
+    Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReadPreference,
+    SelectionCriteria, ServerAddress, WriteConcern,
 };
-use mongodb::{Client, Database};
+use mongodb::{Client, Collection, Database};
 
 use crate::store::error::{StoreError, within};
 use crate::store::limits;
@@ -141,6 +141,17 @@ pub async fn ask(
 ) -> Result<Document, StoreError> {
     let asking = database.run_command(command).selection_criteria(primary());
     within(action, limits::BATCH, asking.into_future()).await
+}
+
+/// A collection of which what a majority has is read, on the primary, and a majority acknowledges
+/// what is written, whatever the URI says.
+pub fn collection(database: &Database, name: &str) -> Collection<Document> {
+    let options = CollectionOptions::builder()
+        .selection_criteria(primary())
+        .read_concern(ReadConcern::majority())
+        .write_concern(majority())
+        .build();
+    database.collection_with_options(name, options)
 }
 
 /// Reads go where the writes are.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
+use crate::store::write::TOO_LARGE;
+
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.
@@ -47,6 +49,9 @@ pub enum StoreError {
     },
 }
 
+/// DuplicateKey: a unique index has another document already.
+pub(crate) const DUPLICATE_KEY: i32 = 11000;
+
 /// What a failure asks for (codes as in the server's `error_codes.yml`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -84,9 +89,9 @@ impl StoreError {
 
     /// Whether a document outgrew 16 MiB, by itself or in its command.
     pub(crate) fn is_too_large(&self) -> bool {
-        /// The result of an update, of an upsert, or of an insert.
-        const CODES: [i32; 3] = [17419, 17420, 10334];
-        self.code().is_some_and(|code| CODES.contains(&code))
+        /// The result of an upsert.
+        const UPSERTED: i32 = 17420;
+        self.code().is_some_and(|code| code == UPSERTED || TOO_LARGE.contains(&code))
     }
 
     /// Whether a document was nested too deep.

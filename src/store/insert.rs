@@ -22,9 +22,6 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// DuplicateKey.
-pub(crate) const DUPLICATE_KEY: i32 = 11000;
-
 /// Inserts `documents` in the session's transaction, in their order.
 ///
 /// By the command itself: the driver's own `insert_many` does not hand on the `keyPattern`, by

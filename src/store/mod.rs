@@ -9,5 +9,6 @@ pub mod trouble;
 pub(crate) mod write;
 
 pub use clock::ServerClock;
+pub(crate) use error::DUPLICATE_KEY;
 pub use error::{Meaning, StoreError, within};
 pub use trouble::Trouble;

@@ -30,10 +30,11 @@ use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::{LaneKey, Record};
 use crate::partition;
 use crate::relay::wake::Hint;
-use crate::store::{ServerClock, limits, within};
+use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::{DUPLICATE_KEY, ServerClock, within};
 
 /// What MongoDB holds in one document, less what a relay adds to it.
-const LARGEST: usize = (16 << 20) - (16 << 10);
+const LARGEST: usize = LARGEST_DOCUMENT - (16 << 10);
 
 /// The body: a record, whose partition and place are made here.
 pub(in crate::http) fn schema() -> Value {
@@ -223,9 +224,6 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
         _ => Err(error.into()),
     }
 }
-
-/// Another record has the id or the dedupKey.
-const DUPLICATE_KEY: i32 = 11_000;
 
 /// A validator, which may be the user's own, refuses the record.
 const INVALID: i32 = 121;
