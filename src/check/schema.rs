@@ -48,7 +48,10 @@ pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> 
     let lines = lines.join("; ");
     let all_can_be_made = differences.iter().all(|difference| difference.made_by.is_some());
     Ok(match (all_can_be_made, plan.auto_init_schema) {
-        (true, true) => Finding::good(NAME, format!("made at start: {lines}")),
+        (true, true) => {
+            let made: Vec<String> = differences.iter().map(to_be_made).collect();
+            Finding::good(NAME, format!("made at start: {}", made.join(", ")))
+        }
         (true, false) => Finding::bad(
             NAME,
             lines,
@@ -60,4 +63,12 @@ pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> 
             "run `postrider schema apply`, which tells what is in the way and how to remove it",
         ),
     })
+}
+
+/// What `run` will make, by its name; what it will change, with both its states.
+fn to_be_made(difference: &Difference) -> String {
+    match difference.is_missing() {
+        true => difference.subject.clone(),
+        false => difference.to_string(),
+    }
 }

@@ -55,20 +55,16 @@ fn print(findings: &[Finding], format: Format) -> Result<(), Failure> {
             let findings = serde_json::to_value(findings);
             output::json(&findings.map_err(|error| Failure::Failed(error.into()))?)
         }
-        Format::Table => {
-            let rows: Vec<Vec<String>> = findings
-                .iter()
-                .map(|finding| {
-                    let ok = if finding.ok { "ok" } else { "NOT OK" };
-                    vec![
-                        finding.name.clone(),
-                        ok.to_owned(),
-                        finding.detail.clone(),
-                        finding.remedy.clone(),
-                    ]
-                })
-                .collect();
-            output::table(&["what", "", "detail", "remedy"], &rows)
-        }
+        Format::Table => output::text(&findings.iter().map(lines).collect::<String>()),
+    }
+}
+
+/// A finding in a line, and its remedy in one of its own: details are too long for columns.
+fn lines(finding: &Finding) -> String {
+    let ok = if finding.ok { "ok" } else { "NOT OK" };
+    let line = format!("{ok:<6}  {:<18}  {}\n", finding.name, finding.detail);
+    match finding.ok {
+        true => line,
+        false => format!("{line}{:<28}to mend: {}\n", "", finding.remedy),
     }
 }

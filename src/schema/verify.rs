@@ -24,6 +24,16 @@ pub struct Difference {
     pub made_by: Option<&'static str>,
 }
 
+/// What is found where there is nothing.
+const MISSING: &str = "missing";
+
+impl Difference {
+    /// Whether the thing is not there at all.
+    pub fn is_missing(&self) -> bool {
+        self.found == MISSING
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}, should be {}", self.subject, self.found, self.wanted)
@@ -58,7 +68,7 @@ impl Layout {
         };
         let (found, wanted, made_by) = match judge(index, there, self.retention) {
             Verdict::Same => return None,
-            Verdict::Missing => ("missing".into(), definition(), Some("createIndex")),
+            Verdict::Missing => (MISSING.into(), definition(), Some("createIndex")),
             Verdict::Expiry { found, wanted } => (
                 format!("deleting records {} s after delivery", found.into_relaxed_extjson()),
                 format!("deleting them after {wanted} s"),
@@ -79,7 +89,7 @@ impl Layout {
 fn collection(part: &Part, found: &Found) -> Option<Difference> {
     let (found, made_by) = match found.what_is_wrong_with(&part.name) {
         None if found.has(&part.name) => return None,
-        None => ("missing".to_owned(), Some("createCollection")),
+        None => (MISSING.to_owned(), Some("createCollection")),
         Some(wrong) => (wrong, None),
     };
     let subject = format!("collection {}", part.name);

@@ -3,6 +3,7 @@
 use bson::doc;
 use postrider::schema::roles::RELAY;
 
+use crate::support::authority::Authority;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::TestOutbox;
 use crate::support::queue::{host_of, mongo_settings, stdout_sink};
@@ -51,6 +52,40 @@ async fn tls_where_there_is_none_is_told() {
 }
 
 #[tokio::test]
+async fn tls_is_verified_against_the_authority_that_the_uri_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (authority, stranger) = (Authority::new("ours"), Authority::new("a stranger"));
+    let [server, client] = ["127.0.0.1", "relay"].map(|name| {
+        let certified = authority.certify(&[name]);
+        file(name, &(certified.certificate + &certified.key))
+    });
+    let [ours, strangers] = [("ours.pem", &authority), ("stranger.pem", &stranger)]
+        .map(|(name, it)| file(name, &it.pem()));
+    let mongod = Mongod::with_tls(&server, &ours).await;
+    let uri = |options: String| {
+        let timeout = "serverSelectionTimeoutMS=2000";
+        format!("{}&tls=true&{timeout}{options}", mongod.uri("", "app"))
+    };
+    let with_key = format!("&tlsCertificateKeyFile={}", client.display());
+
+    let known = uri(format!("&tlsCAFile={}{with_key}", ours.display()));
+    let known = check_uri(&known).await;
+    let wary = check_uri(&uri(format!("&tlsCAFile={}{with_key}", strangers.display()))).await;
+    let public_ones = check_uri(&uri(with_key)).await;
+    let nobody = check_uri(&uri(format!("&tlsCAFile={}", ours.display()))).await;
+
+    assert_eq!(known.bad(), [""; 0], "{:#?}", known.findings);
+    for refused in [wary, public_ones, nobody] {
+        refused.only("mongodb", "", "TLS options");
+    }
+}
+
+#[tokio::test]
 async fn a_refused_login_is_told_from_one_that_is_missing() {
     let outbox = TestOutbox::restricted().await;
     let wrong = roles::uri(RELAY.name, PLANTED, &outbox.database);
@@ -88,7 +123,7 @@ async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_m
     let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
 
     assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
-    found.is_good("schema", "made at start: collection outbox_records is missing");
+    found.is_good("schema", "made at start: collection outbox_records, collection");
     strict.only("schema", "outbox_records", "run `postrider schema apply`");
     strict.is_bad("schema", "dead_idx", "outbox.auto_init_schema = true");
     assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");

@@ -1,5 +1,6 @@
 //! A mongod of the test's own, alone: standalone, with access control, or on a port named before.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use bson::{Document, doc};
@@ -52,6 +53,18 @@ impl Mongod {
     /// One whose commands can be made to fail or to wait (`failCommand`).
     pub async fn with_fail_points() -> Self {
         Self::start(dead_port().await, &["--setParameter", "enableTestCommands=1"]).await
+    }
+
+    /// One that also speaks TLS, with the certificate and key in this file, to whoever has one of
+    /// this authority's.
+    pub async fn with_tls(certificate_and_key: &Path, authority: &Path) -> Self {
+        let certificate_and_key = certificate_and_key.to_str().unwrap();
+        let authority = authority.to_str().unwrap();
+        let own = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", certificate_and_key];
+        let arguments = [own, ["--replSet", "rs0", "--tlsCAFile", authority]].concat();
+        let server = Self::start(dead_port().await, &arguments).await;
+        server.initiate().await;
+        server
     }
 
     /// Makes it the primary of a replica set of its own.
