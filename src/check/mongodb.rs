@@ -71,11 +71,11 @@ async fn append_path(plan: &Resolved, client: &Client, admin: &Database) -> Vec<
 /// Why it is not reached; of a user who may do nothing in the database, also all that he lacks.
 async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     if error.code() != Some(UNAUTHORIZED) {
-        return vec![Finding::bad(NAME, told(error), remedy(error))];
+        return vec![Finding::bad(NAME, chain(error), remedy(error))];
     }
     let remedy = "name a user in mongo.uri who may use the database: `postrider schema print \
                   --roles` makes the roles for that";
-    let mut findings = vec![Finding::bad(NAME, told(error), remedy)];
+    let mut findings = vec![Finding::bad(NAME, chain(error), remedy)];
     if let Ok(client) = connect::client(plan.mongo.expose()).await {
         let admin = client.database("admin");
         let making = schema::making(plan, None);
@@ -127,7 +127,7 @@ async fn bounded(
 ) -> Finding {
     match timeout(PATIENCE, finding).await {
         Ok(Ok(finding)) => finding,
-        Ok(Err(error)) => Finding::bad(name, told(&error), remedy(&error)),
+        Ok(Err(error)) => Finding::bad(name, chain(&error), remedy(&error)),
         Err(_) => Finding::bad(name, format!("no answer within {PATIENCE:?}"), UNREACHED),
     }
 }
@@ -144,7 +144,7 @@ async fn schema_and_privileges(
     let schema = match seen {
         None => Finding::bad(schema::NAME, format!("no answer within {PATIENCE:?}"), UNREACHED),
         Some(seen) => schema::judge(plan, seen)
-            .unwrap_or_else(|error| Finding::bad(schema::NAME, told(&error), remedy(&error))),
+            .unwrap_or_else(|error| Finding::bad(schema::NAME, chain(&error), remedy(&error))),
     };
     (schema, privileges)
 }
@@ -166,14 +166,6 @@ fn remedy(error: &StoreError) -> &'static str {
              server's certificate"
         }
         _ => UNREACHED,
-    }
-}
-
-/// The server's words, without what else the driver shows of its answer.
-fn told(error: &StoreError) -> String {
-    match error {
-        StoreError::Driver { source, .. } => format!("{error}: {}", source.kind),
-        other => chain(other),
     }
 }
 

@@ -55,16 +55,20 @@ fn print(findings: &[Finding], format: Format) -> Result<(), Failure> {
             let findings = serde_json::to_value(findings);
             output::json(&findings.map_err(|error| Failure::Failed(error.into()))?)
         }
-        Format::Table => output::text(&findings.iter().map(lines).collect::<String>()),
+        Format::Table => {
+            let width = findings.iter().map(|finding| finding.name.chars().count()).max();
+            let lines = findings.iter().map(|finding| lines(finding, width.unwrap_or(0)));
+            output::text(&lines.collect::<String>())
+        }
     }
 }
 
 /// A finding in a line, and its remedy in one of its own: details are too long for columns.
-fn lines(finding: &Finding) -> String {
+fn lines(finding: &Finding, width: usize) -> String {
     let ok = if finding.ok { "ok" } else { "NOT OK" };
-    let line = format!("{ok:<6}  {:<18}  {}\n", finding.name, finding.detail);
+    let line = format!("{ok:<6}  {:<width$}  {}\n", finding.name, finding.detail);
     match finding.ok {
         true => line,
-        false => format!("{line}{:<28}to mend: {}\n", "", finding.remedy),
+        false => format!("{line}{:<6}  {:<width$}  to mend: {}\n", "", "", finding.remedy),
     }
 }

@@ -141,7 +141,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
         Err(Failure::Told) => ExitCode::FAILURE,

@@ -144,7 +144,11 @@ impl Problem {
     }
 
     /// MongoDB that is away comes back; that it refuses is for a person to mend.
-    pub fn of_meaning(meaning: Meaning, error: &dyn Error, detail: impl Into<String>) -> Self {
+    pub fn of_meaning(
+        meaning: Meaning,
+        error: &(dyn Error + 'static),
+        detail: impl Into<String>,
+    ) -> Self {
         match meaning {
             Meaning::Transient => {
                 warn!(error = chain(error), "a request was not done");
@@ -166,7 +170,7 @@ impl Problem {
     }
 
     /// What the log tells, and the answer does not.
-    pub fn fault(error: &dyn Error) -> Self {
+    pub fn fault(error: &(dyn Error + 'static)) -> Self {
         error!(error = chain(error), "a request failed");
         Self::internal()
     }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
+use mongodb::error::Error as DriverError;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -11,15 +12,25 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 /// An error with its sources, in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = words(error);
     let mut source = error.source();
     while let Some(cause) = source {
         // Writing to a String does not fail.
-        let _ = write!(text, ": {cause}");
+        let _ = write!(text, ": {}", words(cause));
         source = cause.source();
     }
     text
+}
+
+/// What an error says for itself; of MongoDB's driver without the labels, and the whole answer in
+/// hex, that it shows besides.
+fn words(error: &(dyn Error + 'static)) -> String {
+    let boxed = error.downcast_ref::<Box<DriverError>>().map(AsRef::as_ref);
+    match boxed.or_else(|| error.downcast_ref::<DriverError>()) {
+        Some(driver) => driver.kind.to_string(),
+        None => error.to_string(),
+    }
 }
 
 /// Crates that say nothing here, whatever the level. What goes wrong in them reaches their sink,
@@ -68,4 +79,28 @@ pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     let subscriber = tracing_subscriber::registry().with(layer);
     let subscriber = subscriber.with(filter_fn(is_fit_to_print)).with(filter);
     subscriber.try_init().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+    use super::*;
+    use crate::store::StoreError;
+
+    #[test]
+    fn of_the_drivers_errors_what_went_wrong_is_told_and_no_answer_in_hex() {
+        let driver = DriverError::custom("it rained");
+        assert!(driver.to_string().contains("server response"), "what is kept from showing");
+
+        let direct = chain(&driver);
+        let wrapped = StoreError::Driver { action: "look", source: Box::new(driver) };
+        let wrapped = chain(anyhow::Error::from(wrapped).context("no umbrella").as_ref());
+
+        for told in [&direct, &wrapped] {
+            assert!(told.contains("Custom user error"), "{told}");
+            assert!(!told.contains("server response"), "{told}");
+        }
+        assert!(wrapped.starts_with("no umbrella: failed to look: "), "{wrapped}");
+    }
 }
