@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn operators_are_told_of_every_metric_and_of_no_other() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/monitoring.md");
         let page = std::fs::read_to_string(file).unwrap();
-        let (_, signals) = page.split_once("\n## Signals\n").unwrap();
+        let (_, signals) = page.split_once("\n## Metrics\n").unwrap();
         let (signals, _) = signals.split_once("\n## ").unwrap();
         let source = include_str!("metrics.rs");
         let constants: Vec<&str> =

@@ -1,0 +1,157 @@
+//! A Prometheus of the test's own, which scrapes each second and has the alert rules.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use url::Url;
+
+use crate::support::outbox::eventually;
+use crate::support::process::Postrider;
+use crate::support::tcp::dead_port;
+use crate::support::watched::{dismiss, watched};
+
+/// A server that ends with this value, and its data with it.
+pub struct Prometheus {
+    process: Child,
+    base: Url,
+    http: reqwest::Client,
+    folder: TempDir,
+    since: SystemTime,
+}
+
+/// An alert rule, as Prometheus has read it.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub name: String,
+    pub severity: String,
+    pub query: String,
+    pub runbook: String,
+    pub has_texts: bool,
+}
+
+impl Prometheus {
+    /// Starts it, without targets.
+    pub async fn start(rules: &Path) -> Self {
+        let binary = std::env::var("POSTRIDER_TEST_PROMETHEUS").expect("run it by `make test`");
+        let (folder, port) = (TempDir::new().unwrap(), dead_port().await);
+        let targets = folder.path().join("targets");
+        std::fs::create_dir(&targets).unwrap();
+        let config = json!({
+            "global": {
+                "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s",
+            },
+            "rule_files": [rules],
+            "scrape_configs": [{
+                "job_name": "unnamed",
+                "file_sd_configs": [{ "files": [targets.join("*.json")], "refresh_interval": "1s" }],
+            }],
+        });
+        // JSON is YAML.
+        let file = folder.path().join("prometheus.yml");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut command = Command::new(binary);
+        command.arg(format!("--config.file={}", file.display()));
+        command.arg(format!("--storage.tsdb.path={}", folder.path().join("tsdb").display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        command.arg("--log.level=error");
+        let mut command = watched(&command, Some(folder.path()));
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let base = Url::parse(&format!("http://127.0.0.1:{port}/")).unwrap();
+        let (http, since) = (reqwest::Client::new(), SystemTime::now());
+        let prometheus = Self { process, base, http, folder, since };
+        eventually("Prometheus", || async {
+            let url = prometheus.base.join("-/ready").unwrap();
+            prometheus.http.get(url).send().await.is_ok_and(|answer| answer.status() == 200)
+        })
+        .await;
+        prometheus
+    }
+
+    /// Scrapes a process from now on, under these labels.
+    pub async fn scrape(&self, postrider: &Postrider, labels: &[(&str, &str)]) {
+        let address = postrider.address().await.to_string();
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        let targets = json!([{ "targets": [address], "labels": labels }]);
+        // In one step: it may be read at any time.
+        let draft = tempfile::NamedTempFile::new_in(self.folder.path()).unwrap();
+        std::fs::write(draft.path(), targets.to_string()).unwrap();
+        let file = format!("targets/{}.json", address.replace(':', "-"));
+        draft.persist(self.folder.path().join(file)).unwrap();
+    }
+
+    /// The rules, in the order of their file.
+    pub async fn rules(&self) -> Vec<Rule> {
+        let data = self.ask("api/v1/rules", &[]).await;
+        let groups = data["groups"].as_array().unwrap();
+        let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let rule = |rule: &Value| {
+            assert_ne!(rule["health"], "err", "{rule}");
+            let annotation = |name: &str| text(&rule["annotations"][name]);
+            Rule {
+                name: text(&rule["name"]),
+                severity: text(&rule["labels"]["severity"]),
+                query: text(&rule["query"]),
+                runbook: annotation("runbook_url"),
+                has_texts: ["summary", "description"].iter().all(|it| !annotation(it).is_empty()),
+            }
+        };
+        rules.map(rule).collect()
+    }
+
+    /// The labels of what a query finds at this moment.
+    pub async fn now(&self, query: &str) -> Vec<Value> {
+        let data = self.ask("api/v1/query", &[("query", query)]).await;
+        let found = data["result"].as_array().unwrap().iter();
+        found.map(|series| json!([series["metric"], series["value"][1]])).collect()
+    }
+
+    /// Every value that a query had at any second since the start, but NaN.
+    pub async fn ever(&self, query: &str) -> Vec<f64> {
+        let seconds = |time: SystemTime| {
+            time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().to_string()
+        };
+        let (start, end) = (seconds(self.since), seconds(SystemTime::now()));
+        let range = [("query", query), ("start", &start), ("end", &end), ("step", "1")];
+        let data = self.ask("api/v1/query_range", &range).await;
+        let series = data["result"].as_array().unwrap().iter();
+        let samples = series.flat_map(|series| series["values"].as_array().unwrap());
+        let values = samples.map(|sample| sample[1].as_str().unwrap().parse::<f64>().unwrap());
+        values.filter(|value| !value.is_nan()).collect()
+    }
+
+    /// The values of a label among the series that match.
+    pub async fn label_values(&self, series: &str, label: &str) -> Vec<String> {
+        let data = self.ask(&format!("api/v1/label/{label}/values"), &[("match[]", series)]).await;
+        let values = data.as_array().unwrap().iter();
+        values.map(|value| value.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Waits until a query finds something.
+    pub async fn until(&self, query: &str) {
+        let limit = Duration::from_secs(40);
+        let waiting = eventually(query, || async { !self.now(query).await.is_empty() });
+        let waited = tokio::time::timeout(limit, Box::pin(waiting)).await;
+        assert!(waited.is_ok(), "not within {limit:?}: {query}");
+    }
+
+    async fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Value {
+        let url = Url::parse_with_params(self.base.join(path).unwrap().as_str(), parameters);
+        let answer = self.http.get(url.unwrap()).send().await.unwrap();
+        let mut answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["status"], "success", "{parameters:?}: {answer}");
+        answer["data"].take()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        dismiss(&mut self.process);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
