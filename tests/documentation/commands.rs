@@ -38,7 +38,11 @@ fn commands_in_blocks_of_code_are_read_by_the_parser() {
 
 /// The words of the first call of `postrider` on a line of a shell.
 fn command(line: &str) -> Option<Vec<String>> {
-    let words = words(line);
+    let mut words = words(line);
+    // In a container of somebody's: `kubectl exec deploy/postrider -- postrider …`.
+    if let Some(inside) = words.windows(2).position(|two| two[0] == "--" && two[1] == "postrider") {
+        words.drain(..=inside);
+    }
     let is_ours = |word: &String| word == "postrider" || word.ends_with("/postrider");
     // Whatever stands before it: a prompt, variables, `sudo`.
     let before = words.iter().position(is_ours)?;

@@ -9,6 +9,9 @@
 //! <!-- test: in examples/x.rs -->      a part of that file, word for word: `excerpts.rs`
 //! <!-- test: not configuration -->     TOML that is something else's: `configuration.rs`
 //! ```
+//!
+//! A program has MongoDB's address, database and all, as `MONGODB_URI`; or it writes out
+//! `mongodb://127.0.0.1:27017/app?replicaSet=rs0`, in whose place the test's own is put.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
