@@ -16,6 +16,9 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
 
+/// What blocks that take messages are called, behind `consumer`.
+pub const CONSUMERS: [&str; 2] = ["rabbitmq", "kafka"];
+
 /// How many records there are; the first is sent again.
 const RECORDS: i32 = 5;
 

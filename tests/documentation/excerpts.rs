@@ -1,7 +1,9 @@
 //! Code that is a part of a file which is compiled and run elsewhere.
 
+use crate::consumers::CONSUMERS;
 use crate::expect_none;
 use crate::page::{blocks, root};
+use crate::producers::PRODUCERS;
 
 #[test]
 fn a_part_of_a_file_stands_there_word_for_word() {
@@ -25,7 +27,8 @@ fn a_part_of_a_file_stands_there_word_for_word() {
 #[test]
 fn every_block_that_is_marked_is_tested() {
     let known = |test: &[String]| match test {
-        [first, ..] if first == "producer" || first == "consumer" => true,
+        [first] => PRODUCERS.contains(&first.as_str()),
+        [first, second] if first == "consumer" => CONSUMERS.contains(&second.as_str()),
         [first, _] if first == "in" => true,
         [first, second] => first == "not" && second == "configuration",
         _ => false,

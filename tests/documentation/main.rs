@@ -4,14 +4,14 @@
 //! A block of code that is run has a comment above it, which readers don't see:
 //!
 //! ```text
-//! <!-- test: producer -->              a program that writes records: `producers.rs`
+//! <!-- test: producer -->              a program that writes records: `producers.rs` (and by the names there)
 //! <!-- test: consumer rabbitmq -->     one that takes messages: `consumers.rs`
 //! <!-- test: in examples/x.rs -->      a part of that file, word for word: `excerpts.rs`
 //! <!-- test: not configuration -->     TOML that is something else's: `configuration.rs`
 //! ```
 //!
-//! A program has MongoDB's address, database and all, as `MONGODB_URI`; or it writes out
-//! `mongodb://127.0.0.1:27017/app?replicaSet=rs0`, in whose place the test's own is put.
+//! A program has MongoDB's address, database and all, as `MONGODB_URI`. In place of each `"mongodb://…"`
+//! that it writes out, and each `getDatabase("…")`, the test's own is put; nothing else is changed.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 

@@ -16,6 +16,9 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 
+/// What blocks that write records are called.
+pub const PRODUCERS: [&str; 3] = ["producer", "readme-producer", "quickstart-insert"];
+
 #[allow(dead_code, reason = "its main")]
 #[path = "../../examples/producer.rs"]
 mod example;
@@ -23,10 +26,9 @@ mod example;
 #[tokio::test]
 async fn each_producer_writes_a_record_beside_its_own_change_and_it_is_delivered() {
     let blocks = blocks();
-    let producers: Vec<&Block> = blocks
-        .iter()
-        .filter(|block| block.test.first().is_some_and(|word| word == "producer"))
-        .collect();
+    let is_producer =
+        |block: &&Block| matches!(&block.test[..], [name] if PRODUCERS.contains(&name.as_str()));
+    let producers: Vec<&Block> = blocks.iter().filter(is_producer).collect();
     assert!(!producers.is_empty());
 
     let judged = join_all(producers.iter().map(|block| async {

@@ -7,9 +7,6 @@ use crate::page::Block;
 use crate::support::oracle::python;
 use crate::support::schema::MONGOSH;
 
-/// What a page writes where a reader puts his own.
-const ITS_MONGODB: &str = "mongodb://127.0.0.1:27017/app?replicaSet=rs0";
-
 /// A program in a file of its own, ready to be started.
 pub struct Program {
     pub command: Command,
@@ -17,10 +14,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// This block with MongoDB at `uri`, which it has as `MONGODB_URI`, or has written out.
+    /// This block with MongoDB and its database at `uri`, in place of its own.
     pub fn of(block: &Block, uri: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let code = block.code.replace(ITS_MONGODB, uri);
+        let code = with_uri(&block.code, uri);
         let mut command = match block.language.as_str() {
             "python" => {
                 let mut command = Command::new(python());
@@ -66,8 +63,37 @@ impl Program {
     }
 }
 
+/// The code with this address for each that it writes out, and this database for each that it names.
+fn with_uri(code: &str, uri: &str) -> String {
+    let database = uri.split('?').next().and_then(|uri| uri.rsplit('/').next()).unwrap();
+    let code = with_text(code, "\"mongodb://", &format!("\"{uri}"));
+    with_text(&code, "getDatabase(\"", &format!("getDatabase(\"{database}"))
+}
+
+/// The code with `own` for each text that begins so, up to its closing quotation mark.
+fn with_text(code: &str, beginning: &str, own: &str) -> String {
+    let mut parts = code.split(beginning);
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        whole += own;
+        whole += part.find('"').map_or("", |end| &part[end..]);
+    }
+    whole
+}
+
 fn put(folder: &tempfile::TempDir, name: &str, code: &str) -> PathBuf {
     let path = folder.path().join(name);
     std::fs::write(&path, code).unwrap();
     path
+}
+
+#[test]
+fn addresses_and_databases_are_the_tests_own() {
+    let code = "MongoClient(\"mongodb://h:1/shop?replicaSet=x\"); s.getDatabase(\"shop\").orders";
+
+    let own = with_uri(code, "mongodb://h:2/test?replicaSet=rs0");
+
+    let expected =
+        "MongoClient(\"mongodb://h:2/test?replicaSet=rs0\"); s.getDatabase(\"test\").orders";
+    assert_eq!(own, expected);
 }
