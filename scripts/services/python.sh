@@ -13,7 +13,7 @@ python_packages() { python_binary >/dev/null || wheel_packages; }
 python_install() {
   python_binary >/dev/null && return
   install_python python "$python_requirements" "$python_dir" \
-    'import bson.json_util, pymongo, cloudevents.core.bindings.rabbitmq'
+    'import bson.json_util, pymongo, cloudevents.core.bindings.rabbitmq, pika, confluent_kafka'
 }
 
 # Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part; this needs no more than pip.

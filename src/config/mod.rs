@@ -29,6 +29,9 @@ pub use load::{Inputs, LoadError, Loaded, Origin, load};
 pub use resolve::{Problem, Resolved, resolve};
 
 #[cfg(test)]
+mod reference;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::tree::Config;

@@ -11,11 +11,8 @@ const PYTHON: &str = "POSTRIDER_TEST_PYTHON";
 
 /// Runs `tests/oracle/<script>`, which reads JSON and answers with JSON.
 pub async fn ask(script: &str, arguments: &[&str], question: &Value) -> Value {
-    let python = std::env::var(PYTHON);
-    let python =
-        python.unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(script);
-    let mut command = Command::new(python);
+    let mut command = Command::new(python());
     command.arg(script).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let question = question.to_string();
     let asking = tokio::task::spawn_blocking(move || {
@@ -27,4 +24,10 @@ pub async fn ask(script: &str, arguments: &[&str], question: &Value) -> Value {
     let ended = asking.await.unwrap();
     assert!(ended.status.success(), "its own words are on standard error");
     serde_json::from_slice(&ended.stdout).unwrap()
+}
+
+/// That Python.
+pub fn python() -> String {
+    std::env::var(PYTHON)
+        .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"))
 }

@@ -16,7 +16,7 @@ use super::outbox::mongodb_uri;
 use super::roles;
 
 /// The variable with the path of mongosh.
-const MONGOSH: &str = "POSTRIDER_TEST_MONGOSH";
+pub const MONGOSH: &str = "POSTRIDER_TEST_MONGOSH";
 
 /// The script as users have it.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-setup.js");

@@ -1,0 +1,170 @@
+//! Programs that take messages: what comes twice has its effect once.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{Document, doc};
+
+use crate::page::{Block, blocks};
+use crate::producers::uri;
+use crate::program::Program;
+use crate::support::kafka::brokers;
+use crate::support::kafka::topic::Topic;
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::{Postrider, Signal, call_with};
+use crate::support::queue::{Queue, amqp_uri, mongo_settings};
+
+/// What blocks that take messages are called, behind `consumer`.
+pub const CONSUMERS: [&str; 2] = ["rabbitmq", "kafka"];
+
+/// How many records there are; the first is sent again.
+const RECORDS: i32 = 5;
+
+#[tokio::test]
+async fn a_consumer_of_rabbitmq_is_moved_once_by_what_comes_twice() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let environment = [("AMQP_URI", amqp_uri()), ("QUEUE", queue.name.clone())];
+
+    moved_once(&outbox, "rabbitmq", &environment, &queue.settings(&outbox)).await;
+
+    queue.delete().await;
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
+    let (outbox, topic) = (TestOutbox::new().await, Topic::new(3).await);
+    // A group of its own: one that a killed member has left is not divided anew for 45 s.
+    let environment = [
+        ("KAFKA_BROKERS", brokers()),
+        ("TOPIC", topic.name.clone()),
+        ("GROUP", topic.name.clone()),
+    ];
+    let sink = [
+        "sinks.k.kind=kafka".to_owned(),
+        format!("sinks.k.brokers={}", brokers()),
+        format!("sinks.k.topic={}", topic.name),
+    ];
+
+    moved_once(
+        &outbox,
+        "kafka",
+        &environment,
+        &[mongo_settings(&outbox.database), sink.to_vec()].concat(),
+    )
+    .await;
+
+    topic.drop().await;
+    outbox.drop().await;
+}
+
+/// Relays payments to the consumer of this name, with a relay that is killed between, and sends one of
+/// them again.
+async fn moved_once(
+    outbox: &TestOutbox,
+    name: &str,
+    environment: &[(&str, String)],
+    settings: &[String],
+) {
+    let block = consumer(name);
+    let mut program = Program::of(&block, &uri(outbox));
+    program.command.envs(environment.iter().map(|(name, value)| (name, value)));
+    let consumer = Running::start(program);
+    let payments = (1..=RECORDS).map(|number| {
+        let mut record = record(&format!("payment-{number}"), "account-1");
+        record.insert("type", "Paid");
+        record.insert("payload", doc! { "amount": number });
+        record
+    });
+    outbox.insert(payments).await;
+
+    let mut postrider = Postrider::start(settings);
+    let sum = (1..=RECORDS).sum();
+    consumer.until("every payment", || balance(outbox, sum)).await;
+    outbox.until_count(doc! { "status": "done" }, RECORDS.unsigned_abs().into()).await;
+    postrider.signal(Signal::KILL);
+    postrider.until_ended(Duration::from_secs(10)).await;
+    let again = ["outbox", "requeue", "--redeliver", "payment-1", "--yes"];
+    call_with(settings, &again).await.with_code(0);
+    let mut postrider = Postrider::start(settings);
+
+    // It has come twice indeed, and so have those behind it that come after it.
+    consumer.until_said("payment-1 again").await;
+    outbox.insert([last()]).await;
+    consumer.until("the last payment", || balance(outbox, sum + 100)).await;
+    postrider.stop().await;
+}
+
+fn last() -> Document {
+    let mut last = record("payment-last", "account-1");
+    last.insert("payload", doc! { "amount": 100 });
+    last
+}
+
+fn consumer(name: &str) -> Block {
+    let wanted = ["consumer", name];
+    let found = blocks().into_iter().find(|block| block.test == wanted);
+    found.unwrap_or_else(|| panic!("no page has a consumer of {name}"))
+}
+
+/// Whether the consumer's own collection says so.
+async fn balance(outbox: &TestOutbox, expected: i32) -> bool {
+    let accounts = outbox.client.database(&outbox.database).collection::<Document>("accounts");
+    let account = accounts.find_one(doc! { "_id": "account-1" }).await.unwrap();
+    account.is_some_and(|account| account.get_i32("balance").ok() == Some(expected))
+}
+
+/// A program that runs until the test ends.
+struct Running {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    _program: Program,
+}
+
+impl Running {
+    fn start(mut program: Program) -> Self {
+        let mut child = program.command.spawn().unwrap();
+        let said = Arc::<Mutex<String>>::default();
+        collect(child.stdout.take().unwrap(), &said);
+        collect(child.stderr.take().unwrap(), &said);
+        Self { child, said, _program: program }
+    }
+
+    /// Waits for a condition; what the program said is told when that does not come.
+    async fn until<F, Fut>(&self, what: &str, condition: F)
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = bool>,
+    {
+        let waiting = Box::pin(eventually(what, condition));
+        let patience = tokio::time::timeout(Duration::from_secs(50), waiting).await;
+        assert!(patience.is_ok(), "waited in vain for {what}; the program said:\n{}", self.said());
+    }
+
+    async fn until_said(&self, words: &str) {
+        self.until(words, || async { self.said().contains(words) }).await;
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(from: impl Read + Send + 'static, to: &Arc<Mutex<String>>) {
+    let to = to.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            *to.lock().unwrap() += &format!("{line}\n");
+        }
+    });
+}

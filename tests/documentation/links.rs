@@ -1,0 +1,71 @@
+//! Links within the repository lead to something that is there.
+
+use std::path::{Component, Path, PathBuf};
+
+use percent_encoding::percent_decode_str;
+
+use crate::expect_none;
+use crate::page::{Page, Piece, pages, root};
+
+#[test]
+fn links_and_their_anchors_resolve() {
+    let mut problems = Vec::new();
+    let mut within = 0;
+    for page in pages() {
+        for Piece { place, text } in page.links() {
+            if text.contains("://") || text.starts_with("mailto:") {
+                continue;
+            }
+            within += 1;
+            if let Err(problem) = resolve(&page, &text) {
+                problems.push(format!("{place}: the link {text}: {problem}"));
+            }
+        }
+    }
+    assert!(within > 20, "only {within} links were found");
+    expect_none(&problems);
+}
+
+fn resolve(page: &Page, link: &str) -> Result<(), String> {
+    let (file, anchor) = link.split_once('#').map_or((link, None), |(file, own)| (file, Some(own)));
+    let file = percent_decode_str(file).decode_utf8().unwrap();
+    let target = match (file.as_ref(), file.strip_prefix('/')) {
+        ("", _) => page.path.clone(),
+        (_, Some(from_root)) => PathBuf::from(from_root),
+        (relative, None) => page.path.parent().unwrap().join(relative),
+    };
+    let target = normal(&target).ok_or("leaves the repository")?;
+    if !root().join(&target).exists() {
+        return Err(format!("there is no {}", target.display()));
+    }
+    let Some(anchor) = anchor else { return Ok(()) };
+    if target.extension().is_none_or(|extension| extension != "md") {
+        return Err("an anchor in what is no page: it moves with every change".to_owned());
+    }
+    let anchors = Page::read(&target).anchors();
+    let nearest = |wanted: &str| {
+        let likeness = |own: &&String| strsim::jaro_winkler(own, wanted);
+        anchors.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).cloned()
+    };
+    match anchors.contains(anchor) {
+        true => Ok(()),
+        false => Err(format!(
+            "{} has no heading #{anchor}; the nearest is #{}",
+            target.display(),
+            nearest(anchor).unwrap_or_default()
+        )),
+    }
+}
+
+/// Without `.` and `..`.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => normal.pop().then_some(())?,
+            Component::Normal(name) => normal.push(name),
+            _ => {}
+        }
+    }
+    Some(normal)
+}
