@@ -40,9 +40,16 @@ A dictionary: {table, path}. Simple values first, then tables and lists of table
 {{- if regexMatch "^[A-Za-z0-9_-]+$" . }}{{ . }}{{ else }}{{ include "postrider.toml.text" . }}{{ end -}}
 {{- end }}
 
-{{/* JSON escapes as TOML does, but for DEL, which TOML wants escaped. */}}
+{{/*
+JSON escapes as TOML does, but for what TOML (DEL), or the YAML around it (U+0080 to U+009F, U+FEFF), wants escaped
+beside.
+*/}}
 {{- define "postrider.toml.text" -}}
-{{ . | toRawJson | replace "\x7f" "\\u007f" }}
+{{- $text := toRawJson . | replace "\ufeff" "\\ufeff" -}}
+{{- range untilStep 127 160 1 -}}
+{{- $text = $text | replace (printf "%c" .) (printf "\\u%04x" .) -}}
+{{- end -}}
+{{ $text }}
 {{- end }}
 
 {{- define "postrider.toml.value" -}}
