@@ -152,11 +152,13 @@ fn whatever_a_value_holds_comes_back_from_toml() {
 
 #[test]
 fn a_null_is_no_value() {
-    let chart = Chart::running().with_text("config: {log: {format: null}}");
+    let kafka = "stream: {kind: kafka, properties: {linger.ms: 5, acks: null}}";
+    let values = format!("config: {{log: {{format: null}}, sinks: {{{kafka}}}}}");
 
-    let made = toml_of(&chart.render(), "shop-postrider");
+    let made = toml_of(&Chart::running().with_text(&values).render(), "shop-postrider");
 
     assert_eq!(made["log"], json!({}));
+    assert_eq!(made["sinks"]["stream"]["properties"], json!({ "linger.ms": 5 }));
 }
 
 /// The value of a key in the configuration of these settings.

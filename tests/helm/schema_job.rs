@@ -9,7 +9,13 @@ use super::support::process::finish;
 
 /// Its own Secret, and names beside the outbox.
 const VALUES: &str = "
-schemaJob: {enabled: true, existingSecret: admin, key: uri, aggregates: [order], prepare: [email]}
+schemaJob:
+  enabled: true
+  existingSecret: admin
+  key: uri
+  aggregates: [order]
+  prepare: [email]
+  extraEnv: [{name: POSTRIDER__LOG__LEVEL, value: debug}]
 extraEnv: [{name: POSTRIDER__SINKS__ORDERS__EXCHANGE, value: orders}]
 ";
 
@@ -67,7 +73,11 @@ fn the_job_comes_before_the_release_and_needs_nothing_of_it() {
     let spec = &job["spec"]["template"]["spec"];
     assert_eq!(spec.get("serviceAccountName"), None, "the release's own is not there yet");
     assert_eq!(spec["restartPolicy"], json!("Never"));
-    // Of the Secrets its own alone.
+    // Of variables and Secrets its own alone.
+    let variables = spec["containers"][0]["env"].as_array().unwrap();
+    let names: Vec<&str> =
+        variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["POD_NAME", "POSTRIDER__MONGO__URI_FILE", "POSTRIDER__LOG__LEVEL"]);
     let sources = spec["volumes"][1]["projected"]["sources"].as_array().unwrap();
     assert_eq!(sources.len(), 1);
     assert_eq!(sources[0]["secret"]["name"], json!("admin"));
