@@ -57,6 +57,10 @@ fn values_that_exclude_each_other_are_refused() {
         (vec!["config.ops.listen=127.0.0.1:9464"], vec!["config.ops.listen", "127.0.0.1"]),
         (vec!["config.ops.listen=0.0.0.0:0"], vec!["config.ops.listen"]),
         (vec!["config.api.enabled=true"], vec!["config.api.enabled", "api.tokens"]),
+        (
+            vec!["apiTls.existingSecret=tls", "config.api.tls.cert_file=/a"],
+            vec!["apiTls.existingSecret", "config.api.tls"],
+        ),
         (vec!["secrets.existingSecret="], vec!["secrets.keys.mongo.uri", "secrets.existingSecret"]),
     ] {
         refuses(&settings, &words);

@@ -53,6 +53,9 @@
 {{- end -}}
 {{- end -}}
 
+{{- if and $values.apiTls.existingSecret (dig "api" "tls" "" $values.config) -}}
+{{- fail "apiTls.existingSecret and config.api.tls: keep one of the two" -}}
+{{- end -}}
 {{- if $config.api.enabled -}}
 {{- $api := $config.api -}}
 {{- $tokens := or $api.tokens (hasKey $values.secrets.keys "api.tokens") -}}
