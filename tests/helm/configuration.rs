@@ -68,6 +68,19 @@ async fn a_misspelt_property_gets_through_to_postrider_which_refuses_it() {
     assert!(ended.with_code(2).stderr.contains("relay.bach_size"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_image_has_in_its_environment_does_not_win() {
+    let rendered = Chart::running().set(&["config.ops.listen=0.0.0.0:9500"]).render();
+    let pod = rendered.relay();
+    let container = pod.ours()[0];
+    let files = Files::of(&rendered, &pod, container, secret);
+
+    let printed = finish(files.command(container, "shop-0", &["config", "print"])).await;
+
+    assert!(printed.clone().with_code(0).stdout.contains("listen = \"0.0.0.0:9500\""), "{printed}");
+    assert_eq!(container["ports"][0]["containerPort"], json!(9500));
+}
+
 /// The configuration of the release, as TOML reads it.
 fn toml_of(rendered: &Rendered, name: &str) -> Value {
     let text = rendered.named("ConfigMap", name)["data"]["postrider.toml"].as_str().unwrap();
@@ -221,6 +234,7 @@ fn no_secret_is_in_what_is_rendered_but_its_name() {
         Value::Object(variables),
         json!({
             "POD_NAME": null,
+            "POSTRIDER__OPS__LISTEN": "0.0.0.0:9464",
             "POSTRIDER__MONGO__URI_FILE": "/etc/postrider/secrets/mongo.uri",
             "POSTRIDER__SINKS__STREAM__PROPERTIES__SASL_PASSWORD_FILE":
                 "/etc/postrider/secrets/sinks.stream.properties.sasl.password",

@@ -62,6 +62,8 @@ impl Files {
         let all = arguments.iter().chain(&given[from..]).map(|argument| self.moved(argument));
         let mut command = command(&[]);
         command.args(all);
+        // The image's own environment (Dockerfile).
+        command.env("POSTRIDER__OPS__LISTEN", "0.0.0.0:9464");
         for variable in list(&container["env"]) {
             let value = match variable["value"].as_str() {
                 Some(value) => value.replace("$(POD_NAME)", pod_name),

@@ -77,7 +77,15 @@ fn the_job_comes_before_the_release_and_needs_nothing_of_it() {
     let variables = spec["containers"][0]["env"].as_array().unwrap();
     let names: Vec<&str> =
         variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["POD_NAME", "POSTRIDER__MONGO__URI_FILE", "POSTRIDER__LOG__LEVEL"]);
+    assert_eq!(
+        names,
+        [
+            "POD_NAME",
+            "POSTRIDER__OPS__LISTEN",
+            "POSTRIDER__MONGO__URI_FILE",
+            "POSTRIDER__LOG__LEVEL"
+        ]
+    );
     let sources = spec["volumes"][1]["projected"]["sources"].as_array().unwrap();
     assert_eq!(sources.len(), 1);
     assert_eq!(sources[0]["secret"]["name"], json!("admin"));

@@ -6,6 +6,9 @@ imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  # The image has this one in its environment, which wins over the file.
+  - name: POSTRIDER__OPS__LISTEN
+    value: {{ (include "postrider.config" $root | fromJson).ops.listen | quote }}
   {{- with include "postrider.secretEnv" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
