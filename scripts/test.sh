@@ -11,7 +11,7 @@ source "$repo/scripts/services/borrow.sh"
 cd "$repo"
 
 start=$(now_ms)
-"$services" install toolchain mongosh python schemathesis faketime
+"$services" install toolchain mongosh python schemathesis faketime helm
 
 tests=(--workspace --features failpoints)
 # All but the benchmarks, which only `make bench` runs.

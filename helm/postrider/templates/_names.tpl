@@ -1,0 +1,57 @@
+{{- define "postrider.name" -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* At most 52: a StatefulSet's pods, and what stands behind it here, have longer names. */}}
+{{- define "postrider.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{/* What never changes in the life of a release: a Deployment's selector can't. */}}
+{{- define "postrider.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "postrider.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* The relay's pods, and not the schema Job's or the test's. */}}
+{{- define "postrider.relayLabels" -}}
+{{- if and (eq .Values.workload.kind "None") .Values.sidecar.podLabels -}}
+{{ toYaml .Values.sidecar.podLabels }}
+{{- else -}}
+{{ include "postrider.selectorLabels" . }}
+app.kubernetes.io/component: relay
+{{- end -}}
+{{- end }}
+
+{{- define "postrider.labels" -}}
+{{- $own := include "postrider.selectorLabels" . | fromYaml -}}
+{{- $about := dict
+    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+    "app.kubernetes.io/version" .Chart.AppVersion
+    "app.kubernetes.io/managed-by" .Release.Service -}}
+{{ mergeOverwrite (deepCopy .Values.commonLabels) $about $own | toYaml }}
+{{- end }}
+
+{{- define "postrider.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ default (include "postrider.fullname" .) .Values.serviceAccount.name }}
+{{- else -}}
+{{ default "default" .Values.serviceAccount.name }}
+{{- end -}}
+{{- end }}
+
+{{- define "postrider.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end }}
