@@ -1,6 +1,7 @@
 //! From settings to what the parts are built from, by the rules that span several keys.
 
 mod api;
+mod bindings;
 mod sinks;
 
 use std::collections::BTreeMap;
@@ -226,6 +227,7 @@ fn warnings(config: &Config) -> Vec<String> {
             "relay.on_dead = \"block\" has no effect with relay.ordering = \"none\"".to_owned(),
         );
     }
+    warnings.extend(bindings::warnings(&config.sinks));
     warnings
 }
 
@@ -658,5 +660,26 @@ mod tests {
 
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(with(&[]).unwrap().warnings.is_empty());
+    }
+
+    #[test]
+    fn a_binding_that_looks_like_a_glob_and_is_none_is_said() {
+        let warned = |key: &str, kind: &str| {
+            let declare = format!(
+                "sinks.r.declare={{exchanges=[{{name=\"e\",type=\"{kind}\"}}],queues=[{{name=\"q\"}}],\
+                 bindings=[{{exchange=\"e\",queue=\"q\",routing_key=\"{key}\"}}]}}"
+            );
+            let sink = ["sinks.r.kind=rabbitmq", "sinks.r.uri=amqp://h", "relay.default_sink=r"];
+            with(&[&sink[..], &[declare.as_str()]].concat()).unwrap().warnings
+        };
+
+        for literal in ["Order*", "order.#more", "a.*b.c"] {
+            let warnings = warned(literal, "topic");
+            assert!(warnings.len() == 1 && warnings[0].contains(literal), "{warnings:?}");
+        }
+        for meant in ["#", "*", "order.*", "#.created", "OrderCreated", ""] {
+            assert_eq!(warned(meant, "topic"), [""; 0], "{meant}");
+        }
+        assert_eq!(warned("Order*", "direct"), [""; 0], "where nothing is a pattern");
     }
 }

@@ -234,6 +234,7 @@ fn no_secret_is_in_what_is_rendered_but_its_name() {
         Value::Object(variables),
         json!({
             "POD_NAME": null,
+            "POSTRIDER_CONFIG": "/etc/postrider/config/postrider.toml",
             "POSTRIDER__OPS__LISTEN": "0.0.0.0:9464",
             "POSTRIDER__MONGO__URI_FILE": "/etc/postrider/secrets/mongo.uri",
             "POSTRIDER__SINKS__STREAM__PROPERTIES__SASL_PASSWORD_FILE":

@@ -54,11 +54,12 @@ impl Files {
         text.replace(ROOT, self.folder.path().to_str().unwrap())
     }
 
-    /// The container's process; `arguments` stand in place of its own, up to `--config`.
+    /// The container's process; `arguments` stand in place of its own command, before its options.
     pub fn command(&self, container: &Value, pod_name: &str, arguments: &[&str]) -> Command {
         let given: Vec<&str> =
             list(&container["args"]).map(|argument| argument.as_str().unwrap()).collect();
-        let from = given.iter().position(|argument| *argument == "--config").unwrap();
+        let options = given.iter().position(|argument| argument.starts_with('-'));
+        let from = options.unwrap_or(given.len());
         let all = arguments.iter().chain(&given[from..]).map(|argument| self.moved(argument));
         let mut command = command(&[]);
         command.args(all);

@@ -81,6 +81,7 @@ fn the_job_comes_before_the_release_and_needs_nothing_of_it() {
         names,
         [
             "POD_NAME",
+            "POSTRIDER_CONFIG",
             "POSTRIDER__OPS__LISTEN",
             "POSTRIDER__MONGO__URI_FILE",
             "POSTRIDER__LOG__LEVEL"

@@ -6,6 +6,9 @@ imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  # For whatever runs in the container: `kubectl exec … -- postrider outbox stats` reads the same.
+  - name: POSTRIDER_CONFIG
+    value: /etc/postrider/config/postrider.toml
   # The image has this one in its environment, which wins over the file.
   - name: POSTRIDER__OPS__LISTEN
     value: {{ (include "postrider.config" $root | fromJson).ops.listen | quote }}
@@ -87,8 +90,6 @@ volumeMounts:
 name: postrider
 args:
   - run
-  - --config
-  - /etc/postrider/config/postrider.toml
   {{- with $values.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
