@@ -197,8 +197,8 @@ def it_works_and_stops():
         print(f"  its log:\n{log.read_text()[-4000:]}", file=sys.stderr)
         raise
     finally:
-        subprocess.run([*CRUN, "delete", "--force", NAME], capture_output=True)
-        running.wait()
+        subprocess.run([*CRUN, "delete", "--force", NAME], capture_output=True, timeout=30)
+        running.wait(30)
         database.client.drop_database(NAME)
         try:
             rabbitmq("DELETE", f"queues/%2F/{quote(NAME)}")
