@@ -1,6 +1,6 @@
 # The commands a newcomer needs. What they do stands in scripts/.
 
-.PHONY: help demo test chaos model fuzz lint bench services services-stop
+.PHONY: help demo test chaos model fuzz lint bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
@@ -12,6 +12,7 @@ help:
 	@echo 'make fuzz           random input to all that reads it, for FUZZ_MINUTES (5)'
 	@echo 'make lint           formatting, clippy, documentation, scripts'
 	@echo 'make bench          the benchmarks'
+	@echo 'make image          the container image, built and proved without Docker; needs root'
 	@echo 'make services       start the servers for tests; then: eval "$$(scripts/services.sh env)"'
 	@echo 'make services-stop  stop them'
 
@@ -35,6 +36,9 @@ lint:
 
 bench:
 	@scripts/bench.sh
+
+image:
+	@scripts/image.sh
 
 services:
 	@scripts/services.sh start

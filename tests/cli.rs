@@ -70,6 +70,7 @@ mod usage {
             (vec!["outbox", "prune"], "older than an age"),
             (vec!["config"], "The configuration"),
             (vec!["config", "print"], "where each value came from"),
+            (vec!["healthcheck"], "container's health check"),
             (vec!["completions"], "Completions for a shell"),
         ] {
             let help = call(&[arguments.as_slice(), &["--help"]].concat()).await.with_code(0);

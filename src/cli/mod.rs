@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod config;
 mod fleet;
+mod healthcheck;
 mod outbox;
 mod output;
 mod run;
@@ -72,6 +73,8 @@ enum Command {
     /// The configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Whether the `run` of the same configuration lives: exit 0, for a container's health check
+    Healthcheck(healthcheck::Options),
     /// Completions for a shell, on standard output
     Completions(completions::Options),
 }
@@ -130,6 +133,7 @@ pub fn main() -> ExitCode {
         Command::Partitions(shown) => fleet::run(&cli.given, fleet::Asked::Partitions(*shown)),
         Command::Relay(switch) => fleet::run(&cli.given, fleet::Asked::Relay(*switch)),
         Command::Config(command) => config::run(&cli.given, command),
+        Command::Healthcheck(options) => healthcheck::run(&cli.given, options),
         Command::Completions(options) => completions::run(options),
     };
     match done {

@@ -7,6 +7,7 @@ mod support;
 
 mod crash;
 mod hanging;
+mod health;
 mod log;
 mod moments;
 /// Elsewhere nothing can be made to panic.

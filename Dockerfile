@@ -1,0 +1,69 @@
+# The image of postrider: docs/docker.md says how it is run. Built by BuildKit (`docker build .`), Podman or buildah;
+# scripts/image.sh builds it where there is no registry, and proves what docs/docker.md says.
+
+# Another registry, or a digest: --build-arg BUILDER=… --build-arg RUNTIME=…
+ARG BUILDER=docker.io/library/rust:1.95.0-slim-bookworm
+ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
+
+FROM ${BUILDER} AS builder
+
+# librdkafka is C: it wants make, g++ and OpenSSL's headers.
+RUN apt-get -qq update \
+  && apt-get -qq -y install --no-install-recommends g++ libssl-dev make pkg-config >/dev/null \
+  && rm -rf /var/lib/apt/lists/*
+
+# The runtime image has no zlib: librdkafka's must be inside the binary, whatever the builder has. Without the tables of
+# source lines: a panic says its own line in any case, and the functions in a backtrace (RUST_BACKTRACE=1) have names.
+ENV LIBZ_SYS_STATIC=1 \
+    CARGO_PROFILE_RELEASE_DEBUG=none
+
+WORKDIR /build
+
+# Dependencies, in a layer of their own, which only the manifests change: they are built for an empty library. The
+# manifests name targets and a member of the workspace that must exist, and that nobody builds here. What comes of the
+# empty library is removed: by its date it could pass for newer than the sources below.
+COPY Cargo.toml Cargo.lock ./
+COPY tests/model/Cargo.toml tests/model/
+RUN mkdir -p benches src tests/model/src \
+  && sed -n '/^\[\[bench\]\]/,/^name/ s|^name = "\(.*\)"|benches/\1.rs|p' Cargo.toml | xargs touch \
+  && touch src/lib.rs tests/model/src/lib.rs \
+  && echo 'fn main() {}' >src/main.rs \
+  && cargo build --release --locked \
+  && cargo clean --release --package postrider
+
+COPY src src
+RUN cargo build --release --locked --offline --bin postrider
+
+FROM ${RUNTIME}
+
+COPY config/image.toml /etc/postrider/postrider.toml
+COPY --from=builder /build/target/release/postrider /usr/bin/postrider
+
+# Probes and Prometheus come from outside the container, to whom its loopback is closed; the variable wins over the
+# file. The API stays on loopback, where it needs no token, until somebody opens it.
+ENV POSTRIDER_CONFIG=/etc/postrider/postrider.toml \
+    POSTRIDER__OPS__LISTEN=0.0.0.0:9464 \
+    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+EXPOSE 9464 8080
+
+# By number, so that Kubernetes can tell that it is not root. Any other works too, since nothing is written anywhere;
+# the home of this one is closed to others.
+USER 65532:65532
+WORKDIR /
+
+# Without a shell between, so that it is process 1 that gets the signal.
+ENTRYPOINT ["postrider"]
+CMD ["run"]
+STOPSIGNAL SIGTERM
+# There is no shell and no curl. It asks /livez, which fails only when a restart would help.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["postrider", "healthcheck"]
+
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG SOURCE=unknown
+LABEL org.opencontainers.image.title="Postrider" \
+      org.opencontainers.image.description="Transactional outbox relay for MongoDB, to RabbitMQ and Kafka" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -1,0 +1,106 @@
+//! `postrider healthcheck`: what a container's HEALTHCHECK asks, where there is no shell and no curl.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::cli::{Failure, Given, block_on, output};
+
+/// Below what images allow their HEALTHCHECK, so that we are the ones who say why.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Far above any report: one part for each sink and a few more.
+const LONGEST_ANSWER: usize = 64 * 1024;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Ask /readyz: whether it can do its work, not only whether it lives
+    #[arg(long)]
+    ready: bool,
+}
+
+pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
+    // Not resolved: whatever else is wrong is for `run` to say.
+    let address = reachable(&given.load()?.config.ops.listen).map_err(wrong)?;
+    let page = if options.ready { "/readyz" } else { "/livez" };
+    block_on(async {
+        let (status, body) = timeout(PATIENCE, ask(&address, page))
+            .await
+            .map_err(|_| anyhow!("no answer within {}s", PATIENCE.as_secs()))
+            .flatten()
+            .with_context(|| format!("http://{address}{page}"))?;
+        let told = format!("http://{address}{page}: {} {body}", status.as_u16());
+        match status {
+            StatusCode::OK => output::text(&format!("{told}\n")),
+            _ => Err(Failure::Failed(anyhow!(told))),
+        }
+    })
+}
+
+fn wrong(detail: String) -> Failure {
+    Failure::Usage(vec![format!("ops.listen: {detail}")])
+}
+
+/// Where `ops.listen` is reached from this host: who listens on all addresses is asked at loopback.
+fn reachable(listen: &str) -> Result<String, String> {
+    let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    match port {
+        None => return Err(format!("{listen:?} is no host:port, such as 127.0.0.1:9464")),
+        Some(0) => {
+            return Err(format!(
+                "{listen:?} takes any port, so that nobody knows whom to ask; choose one"
+            ));
+        }
+        Some(_) => {}
+    }
+    Ok(match listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => {
+            let loopback = match address.ip() {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            };
+            SocketAddr::new(loopback, address.port()).to_string()
+        }
+        // An address of this host, or a name.
+        _ => listen.to_owned(),
+    })
+}
+
+/// Status and body of a page.
+async fn ask(address: &str, page: &str) -> anyhow::Result<(StatusCode, String)> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::get(page).header(header::HOST, address).body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+    let body = body.map_err(|error| anyhow!(error).context("its answer"))?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_on_all_addresses_is_asked_at_loopback() {
+        for (listen, asked) in [
+            ("0.0.0.0:9464", "127.0.0.1:9464"),
+            ("[::]:1", "[::1]:1"),
+            ("10.1.2.3:1", "10.1.2.3:1"),
+            ("localhost:1", "localhost:1"),
+        ] {
+            assert_eq!(reachable(listen).as_deref(), Ok(asked));
+        }
+    }
+}
