@@ -83,3 +83,7 @@ pub mod cli;
 pub mod http;
 pub mod ops;
 pub mod run;
+
+// Of the tests.
+#[cfg(test)]
+mod blessed;

@@ -11,7 +11,6 @@ toolchain_packages() {
   have cc || echo gcc libc6-dev
   have c++ || echo g++
   have make || echo make
-  have cmake || echo cmake
   have pkg-config || echo pkg-config
   have_openssl_headers || echo libssl-dev
 }

@@ -9,10 +9,10 @@ use toml::Table;
 use super::keys::{self, Holds, KEYS};
 use super::tree::Sink;
 use super::{Inputs, load, resolve};
+use crate::blessed::compare;
 
 const SAMPLE: &str = include_str!("../../config/postrider.toml");
 const TEMPLATE: &str = include_str!("reference.template.md");
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
 
 /// The user's own name in what is asked here.
 const NAME: &str = "name";
@@ -20,17 +20,9 @@ const NAME: &str = "name";
 /// Values beyond the bounds of any key that has some.
 const BEYOND: [&str; 8] = ["0", "-1.0", "0.5", "1000000000", "0s", "100years", "0B", "1EB"];
 
-/// With `POSTRIDER_BLESS=1` the file is written anew.
 #[test]
 fn the_page_in_the_repository_is_what_the_code_says() {
-    let expected = page();
-    if std::env::var_os("POSTRIDER_BLESS").is_some() {
-        std::fs::write(FILE, &expected).unwrap();
-    }
-
-    let file = std::fs::read_to_string(FILE).unwrap();
-
-    assert!(file == expected, "{FILE} is out of date: POSTRIDER_BLESS=1 writes it anew");
+    compare("docs/configuration.md", &page());
 }
 
 #[test]

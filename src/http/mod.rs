@@ -25,6 +25,7 @@ mod prepare;
 mod problem;
 mod query;
 mod scan;
+mod schemas;
 mod server;
 mod snapshots;
 mod state;

@@ -5,12 +5,9 @@ use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Description;
 
 use crate::http::problem::{FieldError, ProblemBody};
+use crate::http::schemas::{RECORD_ID, anything, list_of, object};
 use crate::http::{events, outbox, prepare, snapshots};
 use crate::outbox::fields::{DEAD, DONE, PENDING, SCHEDULED};
-
-/// A text that can mean the id of a record.
-pub(super) const RECORD_ID: &str = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|\
-    oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])";
 
 /// See [`AggregateName`](crate::names::AggregateName).
 const AGGREGATE_NAME: &str = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$";
@@ -131,75 +128,13 @@ fn problem(status: &str) -> Value {
     } })
 }
 
-/// Any JSON that BSON has room for.
-fn anything() -> Value {
-    json!({ "description": "Any JSON; integers within 64 bits, names without NUL.", "anyOf": [
-        { "type": "null" },
-        { "type": "boolean" },
-        { "type": "string" },
-        { "type": "integer", "format": "int64", "minimum": i64::MIN, "maximum": i64::MAX },
-        { "type": "number" },
-        { "type": "array", "items": { "$ref": "#/components/schemas/Json" } },
-        { "$ref": "#/components/schemas/JsonObject" },
-    ] })
-}
-
-/// An id in a body, which may be absent.
-pub(super) fn id_text(description: &str) -> Value {
-    json!({
-        "type": ["string", "null"], "minLength": 1, "maxLength": 255, "description": description,
-    })
-}
-
-fn list_of(schema: &str) -> Value {
-    json!({
-        "type": "object",
-        "required": ["items", "next"],
-        "properties": {
-            "items": {
-                "type": "array",
-                "items": { "$ref": format!("#/components/schemas/{schema}") },
-            },
-            "next": { "type": ["string", "null"] },
-        },
-    })
-}
-
-/// A time in a body, which may be absent.
-pub(super) fn time(description: &str) -> Value {
-    json!({ "description": description, "anyOf": [
-        { "type": "null" },
-        { "type": "string", "format": "date-time", "description": "RFC 3339." },
-        { "type": "integer", "format": "int64", "minimum": i64::MIN, "maximum": i64::MAX,
-            "description": "Milliseconds since 1970." },
-    ] })
-}
-
-fn object() -> Value {
-    json!({
-        "description": "A JSON object, kept as written: it never becomes extended JSON.",
-        "type": "object",
-        "propertyNames": { "pattern": "^[^\\u0000]*$" },
-        "additionalProperties": { "$ref": "#/components/schemas/Json" },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blessed::compare;
 
-    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/openapi.json");
-
-    /// With `POSTRIDER_BLESS=1` the file is written anew.
     #[test]
     fn the_file_in_the_repository_is_what_is_served() {
-        let served = described(crate::http::calls().into_openapi());
-        if std::env::var_os("POSTRIDER_BLESS").is_some() {
-            std::fs::write(FILE, &served).unwrap();
-        }
-
-        let file = std::fs::read_to_string(FILE).unwrap();
-
-        assert!(file == served, "{FILE} is out of date: POSTRIDER_BLESS=1 writes it anew");
+        compare("schema/openapi.json", &described(crate::http::calls().into_openapi()));
     }
 }

@@ -44,20 +44,11 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blessed::compare;
 
-    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-setup.js");
-
-    /// With `POSTRIDER_BLESS=1` the file is written anew.
     #[test]
     fn the_file_in_the_repository_is_the_script_at_the_defaults() {
-        let expected = script("", &SchemaOptions::default());
-        if std::env::var_os("POSTRIDER_BLESS").is_some() {
-            std::fs::write(FILE, &expected).unwrap();
-        }
-
-        let file = std::fs::read_to_string(FILE).unwrap();
-
-        assert!(file == expected, "{FILE} is out of date: POSTRIDER_BLESS=1 writes it anew");
+        compare("schema/mongodb-setup.js", &script("", &SchemaOptions::default()));
     }
 
     #[test]
