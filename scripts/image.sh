@@ -25,12 +25,6 @@ image=localhost/postrider
 store=${POSTRIDER_IMAGE_STORE:-$cache/image}
 work=$store/work
 
-# All of its folders are ours: neither what the machine's own Podman has is seen, nor its settings.
-driver=overlay
-buildah() {
-  command buildah --root "$store/images" --runroot "$store/run" --storage-driver "$driver" "$@"
-}
-
 # The checkout may be another user's.
 git() { command git -c "safe.directory=$repo" "$@"; }
 
@@ -43,6 +37,12 @@ have debootstrap || missing+=(debootstrap)
 [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)
 install_packages "${missing[@]}"
 "$services" install toolchain python
+
+# All of its folders are ours: neither what the machine's own Podman has is seen, nor its settings.
+driver=overlay
+buildah() {
+  command buildah --root "$store/images" --runroot "$store/run" --storage-driver "$driver" "$@"
+}
 
 mkdir -p "$store"
 exec 8>"$store/lock"
