@@ -25,9 +25,6 @@ image=localhost/postrider
 store=${POSTRIDER_IMAGE_STORE:-$cache/image}
 work=$store/work
 
-# The checkout may be another user's.
-git() { command git -c "safe.directory=$repo" "$@"; }
-
 missing=()
 have git || missing+=(git)
 have buildah || missing+=(buildah)
@@ -38,6 +35,8 @@ have debootstrap || missing+=(debootstrap)
 install_packages "${missing[@]}"
 "$services" install toolchain python
 
+# From here on the programs have these two in front. The checkout may be another user's.
+git() { command git -c "safe.directory=$repo" "$@"; }
 # All of its folders are ours: neither what the machine's own Podman has is seen, nor its settings.
 driver=overlay
 buildah() {
