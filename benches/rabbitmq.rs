@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bson::{Document, RawDocumentBuf};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::BasicProperties;
@@ -150,6 +151,23 @@ async fn hot_key(count: usize) -> f64 {
     rate / ceiling
 }
 
+/// Records so large that `relay.batch_bytes` bounds what is in hand: the memory that they take.
+async fn large(size: usize, count: usize) {
+    let queue = Queue::declare("classic").await;
+    let collections = support::outbox().await;
+    let payload = "x".repeat(size);
+    for n in 0..count {
+        let mut record = Document::try_from(&*support::record(n, support::KEYS)).unwrap();
+        record.insert("payload", &payload);
+        let record = RawDocumentBuf::try_from(&record).unwrap();
+        collections.records().insert_one(record).await.unwrap();
+    }
+    let Relayed { peak_mb, .. } = relay(&collections, &queue, count).await;
+    println!("{count:>5} records of {:>5} KB  peak {peak_mb} MB", size / 1_000);
+    support::drop(collections).await;
+    queue.delete().await;
+}
+
 /// A steady thousand a second: from before the insertion to the confirm.
 async fn steady(seconds: usize) {
     let queue = Queue::declare("classic").await;
@@ -197,12 +215,15 @@ async fn steady(seconds: usize) {
     queue.delete().await;
 }
 
+/// How large, and how many of them: what is in hand, some times over.
+const LARGE: [(usize, usize); 3] = [(64_000, 2_000), (1_000_000, 300), (8_000_000, 40)];
+
 /// `cargo bench --bench rabbitmq -- hot steady` measures those parts alone.
 fn main() {
     // What the relay has to say: nothing, if all is well.
     postrider::telemetry::init(Some(false), "warn").unwrap();
     let asked: Vec<String> = std::env::args().collect();
-    let parts = ["classic", "quorum", "hot", "steady"];
+    let parts = ["classic", "quorum", "hot", "steady", "large"];
     let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
     let wanted = |part: &str| !any || asked.iter().any(|asked| asked == part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -217,6 +238,9 @@ fn main() {
             }
             if wanted("steady") {
                 steady(support::seconds()).await;
+            }
+            for (size, count) in LARGE.into_iter().filter(|_| wanted("large")) {
+                large(size, count).await;
             }
         }
         for (name, mut values) in ratios {
