@@ -52,7 +52,7 @@ async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state
     scraped.until("postrider_outbox_records", &none).await;
     scraped.until("postrider_oldest_pending_age_seconds", &[(&[], 0.0)]).await;
     let (_, page) = postrider.get("/metrics").await;
-    let (content, said) = promtool(&page);
+    let (content, said) = promtool(&["check", "metrics"], &page);
     assert!(content, "{said}\n{page}");
     postrider.stop().await;
     queue.delete().await;
@@ -130,7 +130,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
 
     let age = age[&BTreeMap::new()];
     assert!((1.0..120.0).contains(&age), "the one that waits has an age: {age}");
-    let (content, said) = promtool(&page);
+    let (content, said) = promtool(&["check", "metrics"], &page);
     assert!(content, "{said}\n{page}");
     let (labels, metrics) = labels_and_metrics(&page);
     for label in &labels {
@@ -178,7 +178,7 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     scraped.until("postrider_partitions_owned", &[(&[], 0.0)]).await;
     scraped.until("postrider_outbox_records", &[]).await;
     scraped.until(age, &[]).await;
-    let (content, said) = promtool(&postrider.get("/metrics").await.1);
+    let (content, said) = promtool(&["check", "metrics"], &postrider.get("/metrics").await.1);
     assert!(content, "{said}");
     let (status, report) = postrider.readyz().await;
     let (live, _) = postrider.get("/livez").await;

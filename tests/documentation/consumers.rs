@@ -1,8 +1,5 @@
 //! Programs that take messages: what comes twice has its effect once.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Child;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -12,7 +9,7 @@ use crate::producers::uri;
 use crate::program::Program;
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
-use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
 
@@ -71,7 +68,7 @@ async fn moved_once(
     let block = consumer(name);
     let mut program = Program::of(&block, &uri(outbox));
     program.command.envs(environment.iter().map(|(name, value)| (name, value)));
-    let consumer = Running::start(program);
+    let consumer = program.start();
     let payments = (1..=RECORDS).map(|number| {
         let mut record = record(&format!("payment-{number}"), "account-1");
         record.insert("type", "Paid");
@@ -82,7 +79,7 @@ async fn moved_once(
 
     let mut postrider = Postrider::start(settings);
     let sum = (1..=RECORDS).sum();
-    consumer.until("every payment", || balance(outbox, sum)).await;
+    consumer.process.eventually("every payment", || balance(outbox, sum)).await;
     outbox.until_count(doc! { "status": "done" }, RECORDS.unsigned_abs().into()).await;
     postrider.signal(Signal::KILL);
     postrider.until_ended(Duration::from_secs(10)).await;
@@ -91,9 +88,10 @@ async fn moved_once(
     let mut postrider = Postrider::start(settings);
 
     // It has come twice indeed, and so have those behind it that come after it.
-    consumer.until_said("payment-1 again").await;
+    let again = || async { consumer.process.stdout().contains("payment-1 again") };
+    consumer.process.eventually("payment-1 again", again).await;
     outbox.insert([last()]).await;
-    consumer.until("the last payment", || balance(outbox, sum + 100)).await;
+    consumer.process.eventually("the last payment", || balance(outbox, sum + 100)).await;
     postrider.stop().await;
 }
 
@@ -114,57 +112,4 @@ async fn balance(outbox: &TestOutbox, expected: i32) -> bool {
     let accounts = outbox.client.database(&outbox.database).collection::<Document>("accounts");
     let account = accounts.find_one(doc! { "_id": "account-1" }).await.unwrap();
     account.is_some_and(|account| account.get_i32("balance").ok() == Some(expected))
-}
-
-/// A program that runs until the test ends.
-struct Running {
-    child: Child,
-    said: Arc<Mutex<String>>,
-    _program: Program,
-}
-
-impl Running {
-    fn start(mut program: Program) -> Self {
-        let mut child = program.command.spawn().unwrap();
-        let said = Arc::<Mutex<String>>::default();
-        collect(child.stdout.take().unwrap(), &said);
-        collect(child.stderr.take().unwrap(), &said);
-        Self { child, said, _program: program }
-    }
-
-    /// Waits for a condition; what the program said is told when that does not come.
-    async fn until<F, Fut>(&self, what: &str, condition: F)
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = bool>,
-    {
-        let waiting = Box::pin(eventually(what, condition));
-        let patience = tokio::time::timeout(Duration::from_secs(50), waiting).await;
-        assert!(patience.is_ok(), "waited in vain for {what}; the program said:\n{}", self.said());
-    }
-
-    async fn until_said(&self, words: &str) {
-        self.until(words, || async { self.said().contains(words) }).await;
-    }
-
-    fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn collect(from: impl Read + Send + 'static, to: &Arc<Mutex<String>>) {
-    let to = to.clone();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            *to.lock().unwrap() += &format!("{line}\n");
-        }
-    });
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use percent_encoding::percent_decode_str;
 
 use crate::expect_none;
-use crate::page::{Page, Piece, pages, root};
+use crate::page::{Page, Piece, pages, root, slug};
 
 #[test]
 fn links_and_their_anchors_resolve() {
@@ -68,4 +68,16 @@ fn normal(path: &Path) -> Option<PathBuf> {
         }
     }
     Some(normal)
+}
+
+#[test]
+fn anchors_are_githubs() {
+    assert_eq!(slug("Two commands"), "two-commands");
+    assert_eq!(
+        slug("To RabbitMQ (`benches/rabbitmq.rs`, its defaults)"),
+        "to-rabbitmq-benchesrabbitmqrs-its-defaults"
+    );
+    assert_eq!(slug("[sinks.NAME]"), "sinksname");
+    assert_eq!(slug("relay.batch_size"), "relaybatch_size");
+    assert_eq!(slug("A — B"), "a--b");
 }

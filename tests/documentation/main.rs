@@ -23,10 +23,11 @@ mod configuration;
 mod consumers;
 mod excerpts;
 mod links;
-mod page;
 mod producers;
 mod program;
 mod seq;
+
+use support::page;
 
 /// Fails with everything that was found, a line each: `docs/page.md:12: …`.
 #[track_caller]

@@ -5,11 +5,18 @@ use std::process::{Command, Stdio};
 
 use crate::page::Block;
 use crate::support::oracle::python;
+use crate::support::process::Process;
 use crate::support::schema::MONGOSH;
 
 /// A program in a file of its own, ready to be started.
 pub struct Program {
     pub command: Command,
+    folder: tempfile::TempDir,
+}
+
+/// A program that runs, and its file with it.
+pub struct Running {
+    pub process: Process,
     _folder: tempfile::TempDir,
 }
 
@@ -39,7 +46,12 @@ impl Program {
         };
         command.env("MONGODB_URI", uri);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { command, _folder: folder }
+        Self { command, folder }
+    }
+
+    /// Starts it, until the value that this gives ends.
+    pub fn start(self) -> Running {
+        Running { process: Process::spawn(self.command), _folder: self.folder }
     }
 
     /// Runs it to its end, which must be a good one.

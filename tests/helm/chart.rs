@@ -34,6 +34,11 @@ pub fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
 }
 
+/// What stands in a list; nothing where there is none.
+pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
 /// Helm with these arguments; nothing of the user's own configuration reaches it.
 fn helm(arguments: &[&str]) -> (bool, String) {
     let own = TempDir::new().unwrap();
@@ -225,11 +230,16 @@ impl Rendered {
         pods.collect()
     }
 
-    /// The pod in which the relay runs.
+    /// The pods in which a relay runs.
+    pub fn relays(&self) -> impl Iterator<Item = Pod<'_>> {
+        let workload = |pod: &Pod| ["Deployment", "StatefulSet"].contains(&pod.kind());
+        self.pods().into_iter().filter(workload)
+    }
+
+    /// The first of them.
     #[track_caller]
     pub fn relay(&self) -> Pod<'_> {
-        let workload = |pod: &Pod| ["Deployment", "StatefulSet"].contains(&pod.kind());
-        self.pods().into_iter().find(workload).expect("no workload")
+        self.relays().next().expect("no workload")
     }
 }
 
@@ -248,8 +258,7 @@ impl<'a> Pod<'a> {
 
     /// Those that come first too.
     pub fn containers(&self) -> Vec<&'a Value> {
-        let of = |key: &str| self.spec[key].as_array().into_iter().flatten();
-        of("initContainers").chain(of("containers")).collect()
+        list(&self.spec["initContainers"]).chain(list(&self.spec["containers"])).collect()
     }
 
     /// Those that are ours.

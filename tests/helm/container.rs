@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::chart::{Pod, Rendered};
+use super::chart::{Pod, Rendered, list};
 use super::support::process::command;
 
 /// Where the chart mounts everything.
@@ -98,8 +98,4 @@ fn contents(
             (path.clone(), secret(&path))
         })
         .collect()
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }

@@ -1,11 +1,13 @@
 //! Values, their schema, the configuration's keys and the documentation, held against each other.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use postrider::config::keys::KEYS;
 use serde_json::Value;
 
 use super::chart::{Chart, at_root, yaml};
+use super::support::page::{Block, Page};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(at_root(path)).unwrap()
@@ -144,40 +146,16 @@ fn every_value_has_a_comment() {
     assert!(seen > 100, "{seen}");
 }
 
-/// The blocks of a language in a page, each with the line that it begins at.
-fn blocks(page: &str, language: &str) -> Vec<(usize, String)> {
-    let mut blocks = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    for (at, line) in page.lines().enumerate() {
-        match (&mut open, line.strip_prefix("```")) {
-            (None, Some(named)) => {
-                open = Some((at + 1, String::new()));
-                if named != language {
-                    // Its end is to be seen, its text is of no use.
-                    open = Some((0, String::new()));
-                }
-            }
-            (Some(_), Some(_)) => blocks.extend(open.take().filter(|(at, _)| *at > 0)),
-            (Some((_, text)), None) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    blocks
-}
-
 #[test]
 fn the_examples_of_the_documentation_are_values_that_render() {
-    let page = read("docs/kubernetes.md");
-    let examples = blocks(&page, "yaml");
+    let mut examples = Page::read(Path::new("docs/kubernetes.md")).blocks();
+    examples.retain(|block| block.language == "yaml");
     assert!(examples.len() > 8, "{}", examples.len());
 
-    for (line, example) in examples {
-        let chart = Chart::running().with_text(&example);
+    for Block { place, code, .. } in examples {
+        let chart = Chart::running().with_text(&code);
         if let Err(said) = chart.lint() {
-            panic!("docs/kubernetes.md:{line}: {said}");
+            panic!("{place}: {said}");
         }
         chart.render();
     }

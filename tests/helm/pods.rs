@@ -4,12 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::chart::{Chart, Rendered, values};
+use super::chart::{Chart, Rendered, list, values};
 use super::valid::matrix;
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
 
 /// What of "restricted" (Pod Security Standards) a pod breaks.
 fn breaches(spec: &Value, containers: &[&Value]) -> Vec<String> {
@@ -106,11 +102,9 @@ fn selects(selector: &Value, labels: &Value) -> bool {
     !wanted.is_empty() && wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Every pod of the relay, wherever it is.
+/// The labels of every pod of the relay, wherever it is.
 fn relays(rendered: &Rendered) -> Vec<Value> {
-    let pods = rendered.pods();
-    let workloads = pods.iter().filter(|pod| ["Deployment", "StatefulSet"].contains(&pod.kind()));
-    workloads.map(|pod| pod.metadata["labels"].clone()).collect()
+    rendered.relays().map(|pod| pod.metadata["labels"].clone()).collect()
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Alerts and dashboard, as the chart hands them on.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::chart::{Chart, at_root, yaml};
+use super::support::prometheus::promtool;
 
 fn rules(settings: &[&str]) -> Value {
     let chart = Chart::running().set(&["prometheusRule.enabled=true"]).set(settings);
@@ -55,16 +54,13 @@ fn an_alert_may_be_left_out_and_all_may_be_labelled() {
 
 #[test]
 fn promtool_takes_the_rules_with_the_labels() {
-    let Ok(promtool) = std::env::var("POSTRIDER_TEST_PROMTOOL") else {
-        panic!("no promtool; eval \"$(scripts/services.sh env)\"")
-    };
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules(&["prometheusRule.ruleLabels.team=shop"]).to_string())
         .unwrap();
 
-    let said = Command::new(promtool).args(["check", "rules"]).arg(file.path()).output().unwrap();
+    let (content, said) = promtool(&["check", "rules", file.path().to_str().unwrap()], "");
 
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(content, "{said}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod message;
 pub mod mongod;
 pub mod oracle;
 pub mod outbox;
+pub mod page;
 pub mod payloads;
 pub mod peer;
 pub mod process;

@@ -103,8 +103,9 @@ impl fmt::Display for Ended {
     }
 }
 
-/// A child whose output is read as it comes, so that it never waits for its reader.
-struct Process {
+/// A child whose output is read as it comes, so that it never waits for its reader. It ends with
+/// this value.
+pub struct Process {
     child: Child,
     stdout: Arc<Mutex<String>>,
     stderr: Arc<Mutex<String>>,
@@ -112,7 +113,8 @@ struct Process {
 }
 
 impl Process {
-    fn spawn(mut command: Command) -> Self {
+    /// Starts a command whose standard error is piped, and its standard output unless the caller has it.
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = <(Arc<Mutex<String>>, Arc<Mutex<String>>)>::default();
         let mut readers = vec![collect(child.stderr.take().unwrap(), stderr.clone())];
@@ -135,12 +137,25 @@ impl Process {
         }
     }
 
-    fn stdout(&self) -> String {
+    /// What it wrote to standard output so far.
+    pub fn stdout(&self) -> String {
         self.stdout.lock().unwrap().clone()
     }
 
-    fn stderr(&self) -> String {
+    /// What it wrote to standard error so far.
+    pub fn stderr(&self) -> String {
         self.stderr.lock().unwrap().clone()
+    }
+
+    /// Waits for a condition; what it said is told when that does not come.
+    pub async fn eventually<F, Fut>(&self, what: &str, condition: F)
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = bool>,
+    {
+        let waiting = Box::pin(eventually(what, condition));
+        let patience = tokio::time::timeout(Duration::from_secs(50), waiting).await;
+        assert!(patience.is_ok(), "waited in vain for {what}; it said:\n{}", self.stderr());
     }
 }
 
@@ -296,14 +311,11 @@ impl Postrider {
         self.until_ended(Duration::from_secs(40)).await.with_code(0)
     }
 
-    /// Waits for a condition; what it logged is told when that does not come.
     async fn eventually<F, Fut>(&self, what: &str, condition: F)
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = bool>,
     {
-        let waiting = Box::pin(eventually(what, condition));
-        let patience = tokio::time::timeout(Duration::from_secs(50), waiting).await;
-        assert!(patience.is_ok(), "waited in vain for {what}; it said:\n{}", self.stderr());
+        self.process.eventually(what, condition).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::process::Postrider;
 /// Every label that a series may have; none of them holds an id.
 pub const LABELS: [&str; 7] = ["sink", "outcome", "status", "what", "reason", "version", "le"];
 
-fn variable(name: &str) -> String {
+/// What the environment says of our servers and tools.
+pub fn variable(name: &str) -> String {
     std::env::var(name)
         .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
 }
@@ -32,12 +33,7 @@ impl Scraped {
         let name = format!("test_{}", uuid::Uuid::new_v4().simple());
         let folder = PathBuf::from(variable("POSTRIDER_TEST_PROMETHEUS_TARGETS"));
         let file = folder.join(format!("{name}.json"));
-        let address = postrider.address().await.to_string();
-        let targets = json!([{ "targets": [address], "labels": { "test": name } }]);
-        // In one step: it may be read at any time.
-        let draft = tempfile::NamedTempFile::new_in(folder).unwrap();
-        std::fs::write(draft.path(), targets.to_string()).unwrap();
-        draft.persist(&file).unwrap();
+        list_target(postrider, &[("test", &name)], &file, &folder).await;
         let http = reqwest::Client::new();
         let scraped = Self { name, file, http };
         eventually("the first scrape", || async { !scraped.query("up == 1").await.is_empty() })
@@ -94,16 +90,33 @@ impl Drop for Scraped {
     }
 }
 
-/// What promtool has to say against a page, and whether it is content.
-pub fn promtool(page: &str) -> (bool, String) {
+/// Has a process scraped under these labels, by a file that Prometheus is told of. It is drafted in
+/// a folder beside it.
+pub async fn list_target(
+    postrider: &Postrider,
+    labels: &[(&str, &str)],
+    file: &Path,
+    drafts: &Path,
+) {
+    let address = postrider.address().await.to_string();
+    let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+    let targets = json!([{ "targets": [address], "labels": labels }]);
+    // In one step: it may be read at any time.
+    let draft = tempfile::NamedTempFile::new_in(drafts).unwrap();
+    std::fs::write(draft.path(), targets.to_string()).unwrap();
+    draft.persist(file).unwrap();
+}
+
+/// What promtool has to say, given this on its standard input, and whether it is content.
+pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(variable("POSTRIDER_TEST_PROMTOOL"))
-        .args(["check", "metrics"])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(said).unwrap())

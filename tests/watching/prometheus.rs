@@ -1,6 +1,5 @@
 //! A Prometheus of the test's own, which scrapes each second and has the alert rules.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -11,6 +10,7 @@ use url::Url;
 
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
+use crate::support::prometheus::{list_target, variable};
 use crate::support::tcp::dead_port;
 use crate::support::watched::{dismiss, watched};
 
@@ -23,20 +23,10 @@ pub struct Prometheus {
     since: SystemTime,
 }
 
-/// An alert rule, as Prometheus has read it.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    pub name: String,
-    pub severity: String,
-    pub query: String,
-    pub runbook: String,
-    pub has_texts: bool,
-}
-
 impl Prometheus {
     /// Starts it, without targets.
     pub async fn start(rules: &Path) -> Self {
-        let binary = std::env::var("POSTRIDER_TEST_PROMETHEUS").expect("run it by `make test`");
+        let binary = variable("POSTRIDER_TEST_PROMETHEUS");
         let (folder, port) = (TempDir::new().unwrap(), dead_port().await);
         let targets = folder.path().join("targets");
         std::fs::create_dir(&targets).unwrap();
@@ -73,34 +63,17 @@ impl Prometheus {
 
     /// Scrapes a process from now on, under these labels.
     pub async fn scrape(&self, postrider: &Postrider, labels: &[(&str, &str)]) {
-        let address = postrider.address().await.to_string();
-        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
-        let targets = json!([{ "targets": [address], "labels": labels }]);
-        // In one step: it may be read at any time.
-        let draft = tempfile::NamedTempFile::new_in(self.folder.path()).unwrap();
-        std::fs::write(draft.path(), targets.to_string()).unwrap();
-        let file = format!("targets/{}.json", address.replace(':', "-"));
-        draft.persist(self.folder.path().join(file)).unwrap();
+        let folder = self.folder.path();
+        let file = folder.join(format!("targets/{}.json", postrider.id()));
+        list_target(postrider, labels, &file, folder).await;
     }
 
-    /// The rules, in the order of their file.
-    pub async fn rules(&self) -> Vec<Rule> {
+    /// How many rules it has, none of which has failed.
+    pub async fn rules(&self) -> usize {
         let data = self.ask("api/v1/rules", &[]).await;
         let groups = data["groups"].as_array().unwrap();
         let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let rule = |rule: &Value| {
-            assert_ne!(rule["health"], "err", "{rule}");
-            let annotation = |name: &str| text(&rule["annotations"][name]);
-            Rule {
-                name: text(&rule["name"]),
-                severity: text(&rule["labels"]["severity"]),
-                query: text(&rule["query"]),
-                runbook: annotation("runbook_url"),
-                has_texts: ["summary", "description"].iter().all(|it| !annotation(it).is_empty()),
-            }
-        };
-        rules.map(rule).collect()
+        rules.inspect(|rule| assert_ne!(rule["health"], "err", "{rule}")).count()
     }
 
     /// The labels of what a query finds at this moment.

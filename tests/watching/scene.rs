@@ -11,8 +11,8 @@ use serde_json::json;
 use crate::dashboard::{Panel, Variable, annotations, filled_in, panels, variables};
 use crate::file;
 use crate::fleets::Fleets;
-use crate::prometheus::{Prometheus, Rule};
-use crate::rules::RULES;
+use crate::prometheus::Prometheus;
+use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::eventually;
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
@@ -80,10 +80,11 @@ impl Alerts<'_> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_every_fault_its_alert_becomes_true_and_every_query_of_the_dashboard_has_data() {
-    let rules = file(RULES);
-    let (prometheus, mut fleets) = join!(Prometheus::start(&rules), Fleets::start());
+    let file = file(RULES);
+    let (prometheus, mut fleets) = join!(Prometheus::start(&file), Fleets::start());
     fleets.watched_by(&prometheus).await;
-    let rules = prometheus.rules().await;
+    let rules = rules();
+    assert_eq!(prometheus.rules().await, rules.len());
     let alerts = Alerts { prometheus: &prometheus, rules, seen: Mutex::default() };
 
     // A heartbeat may be late now and then.

@@ -30,6 +30,11 @@ app.kubernetes.io/component: relay
 {{- end -}}
 {{- end }}
 
+{{/* Whether there are such pods: the chart's own, or those of an application that said what they are called. */}}
+{{- define "postrider.knowsPods" -}}
+{{- if or (ne .Values.workload.kind "None") .Values.sidecar.podLabels }}yes{{ end -}}
+{{- end }}
+
 {{- define "postrider.labels" -}}
 {{- $own := include "postrider.selectorLabels" . | fromYaml -}}
 {{- $about := dict
