@@ -12,10 +12,8 @@ RUN apt-get -qq update \
   && apt-get -qq -y install --no-install-recommends g++ libssl-dev make pkg-config >/dev/null \
   && rm -rf /var/lib/apt/lists/*
 
-# The runtime image has no zlib: librdkafka's must be inside the binary, whatever the builder has. Without the tables of
-# source lines: a panic says its own line in any case, and the functions in a backtrace (RUST_BACKTRACE=1) have names.
-ENV LIBZ_SYS_STATIC=1 \
-    CARGO_PROFILE_RELEASE_DEBUG=none
+# The runtime image has no zlib: librdkafka's must be inside the binary, whatever the builder has.
+ENV LIBZ_SYS_STATIC=1
 
 WORKDIR /build
 

@@ -1,16 +1,17 @@
 # The commands a newcomer needs. What they do stands in scripts/.
 
-.PHONY: help demo test chaos model fuzz lint bench image services services-stop
+.PHONY: help demo test chaos model mutants fuzz lint bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo           watch records go from MongoDB to RabbitMQ (DEMO=forever: until Ctrl-C)'
 	@echo 'make test           every test, against real servers (KEEP_SERVICES=1: leave them running)'
-	@echo 'make chaos          a fleet through kills, pauses, cuts, rollbacks…: SEEDS (10) histories, or SEED again'
+	@echo 'make chaos          processes through kills, cuts, rollbacks…: SEEDS (10) histories, those of a file, or SEED again'
 	@echo 'make model          the protocols in every state, with larger bounds than in make test'
+	@echo 'make mutants        changes of the protocol modules that the tests must notice: MODULES (all of them)'
 	@echo 'make fuzz           random input to all that reads it, for FUZZ_MINUTES (5)'
-	@echo 'make lint           formatting, clippy, documentation, scripts'
+	@echo 'make lint           formatting, clippy, documentation, dependencies, scripts'
 	@echo 'make bench          the benchmarks'
 	@echo 'make image          the container image, built and proved without Docker; needs root'
 	@echo 'make services       start the servers for tests; then: eval "$$(scripts/services.sh env)"'
@@ -27,6 +28,9 @@ chaos:
 
 model:
 	@scripts/model.sh
+
+mutants:
+	@scripts/mutants.sh
 
 fuzz:
 	@scripts/fuzz.sh

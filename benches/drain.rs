@@ -40,6 +40,9 @@ impl Sink for Discard {
         pending().await
     }
     async fn close(&self) {}
+    fn isolated(&self) -> Self {
+        Self
+    }
 }
 
 /// Records per second of a bare loop with `workers` workers, each over its own partitions.

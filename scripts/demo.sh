@@ -48,7 +48,7 @@ need_port relay "$POSTRIDER_DEMO_OPS_PORT" POSTRIDER_DEMO_OPS_PORT=…
 say relay "starting, log $relay_log"
 launch_job "$relay" "$repo/target/release/postrider" run --config "$repo/config/demo.toml" \
   --set "mongo.uri=$POSTRIDER_TEST_MONGODB_URI" --set "sinks.rabbitmq.uri=$POSTRIDER_TEST_AMQP_URI" \
-  --set "ops.listen=127.0.0.1:$POSTRIDER_DEMO_OPS_PORT" --set "api.listen=127.0.0.1:0"
+  --set "ops.listen=127.0.0.1:$POSTRIDER_DEMO_OPS_PORT"
 if ! await_ready "$relay" 60 http_ok "$POSTRIDER_DEMO_OPS_PORT" /readyz; then
   rm -f "$run/$relay.pid"
   exit 1

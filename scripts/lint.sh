@@ -5,7 +5,8 @@
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
 cd "$repo"
 
-"$repo/scripts/services.sh" install toolchain
+"$repo/scripts/services.sh" install toolchain deny
+eval "$("$repo/scripts/services.sh" env deny)"
 
 say lint "formatting…"
 cargo fmt --all --check
@@ -13,6 +14,15 @@ say lint "clippy…"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 say lint "documentation…"
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+say lint "dependencies: licences, versions, sources…"
+deny() { "$POSTRIDER_CARGO_DENY" --config .deny.toml --locked "$@"; }
+deny check licenses bans sources
+if timeout 120 "$POSTRIDER_CARGO_DENY" --config .deny.toml fetch db >"$logs/advisories.log" 2>&1; then
+  say lint "dependencies: advisories…"
+  deny check advisories
+else
+  say lint "advisories: skipped, the database cannot be had ($logs/advisories.log)"
+fi
 if have shellcheck; then
   say lint "scripts…"
   mapfile -t scripts < <(grep -rlE '^#( shellcheck shell=|!.*)bash' scripts .ci)

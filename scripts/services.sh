@@ -10,8 +10,8 @@
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
 # Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python schemathesis faketime toolchain helm
-# (only installed).
-# Without names: all.
+# (only installed); deny (for `make lint`, only by its name).
+# Without names: all but that.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
 # scripts/versions.env; a variable of the same name in the environment wins.
@@ -23,12 +23,13 @@ source "$here/services/common.sh"
 
 servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
 tools=(mongosh python schemathesis faketime toolchain helm)
+by_name=(deny)
 
 # shellcheck source=services/wheel.sh
 source "$here/services/wheel.sh"
 # shellcheck source=services/packages.sh
 source "$here/services/packages.sh"
-for name in "${servers[@]}" "${tools[@]}"; do
+for name in "${servers[@]}" "${tools[@]}" "${by_name[@]}"; do
   # shellcheck disable=SC1090 # one file per name
   source "$here/services/$name.sh"
 done
@@ -123,7 +124,7 @@ if (($# == 0)); then
 fi
 chosen_servers=()
 for name in "$@"; do
-  declare -F "${name}_install" >/dev/null || die services "no such name: $name (there are: ${servers[*]} ${tools[*]})"
+  declare -F "${name}_install" >/dev/null || die services "no such name: $name (there are: ${servers[*]} ${tools[*]} ${by_name[*]})"
   if is_server "$name"; then chosen_servers+=("$name"); fi
 done
 

@@ -26,18 +26,20 @@ use crate::events::metrics::AppendMetrics;
 use crate::follow::{Follower, Following};
 use crate::http::{Api, ApiServer, Drained, Services, StartError};
 use crate::ids::{InstanceId, SinkName};
-use crate::ops::{BindError, Health, OpsServer, Part, survey};
+use crate::ops::{BindError, BlockedKeys, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::partition::coordinator::{Coordinator, Standing};
 use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::share::{self, Allotted, Share};
+use crate::relay::circuits::OpenDestination;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::wake::Wake;
 use crate::relay::{Relay, RelayError, RelayParts};
 use crate::schema::access::{Access, Lacking, Part as Allowed, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
+use crate::sink::Address;
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperty};
 use crate::sink::rabbitmq::RabbitMq;
@@ -91,7 +93,7 @@ pub enum RunError {
     Schema(#[source] SchemaError),
     /// The append path has no transactions there.
     #[error(
-        "events.enabled needs transactions, and MongoDB is a standalone server: make it a replica set \
+        "the append path needs transactions, and MongoDB is a standalone server: make it a replica set \
          of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
     )]
     Standalone,
@@ -130,8 +132,9 @@ pub async fn run(
     let health = Health::default();
     health.set("store", Part::down("MongoDB was not reached yet"));
     let ops = OpsServer::bind(&plan.ops_listen).await?;
-    info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
-    let serving = ops.serve(health.clone(), metrics.clone());
+    info!(address = %ops.address(), "serving /livez, /readyz, /metrics and /blocked-keys");
+    let blocked = BlockedKeys::default();
+    let serving = ops.serve(health.clone(), metrics.clone(), blocked.clone());
     let api = match &plan.api {
         Some(api) => Some(ApiServer::bind(api, stop.clone()).await?),
         None => None,
@@ -152,7 +155,7 @@ pub async fn run(
     };
     let working = async {
         // Both end at the stop; a part that fails ends them at once.
-        match try_join(work(&plan, &health, opened, &stop), answering).await? {
+        match try_join(work(&plan, &health, &blocked, opened, &stop), answering).await? {
             ((), Drained::Whole) => Ok(()),
             ((), Drained::Cut(connections)) => Err(RunError::Cut(connections)),
         }
@@ -178,6 +181,7 @@ pub async fn run(
 async fn work(
     plan: &Resolved,
     health: &Health,
+    blocked: &BlockedKeys,
     api: Option<Api>,
     stop: &CancellationToken,
 ) -> Result<(), RunError> {
@@ -207,9 +211,12 @@ async fn work(
             until_guarded(plan, &context, health).await?;
         }
         until_schema(plan, &collections, health).await?;
-        Ok::<_, RunError>((collections, context))
+        // Connections of its own: slow reads of the API must not keep heartbeats and leases waiting.
+        let own = connect::relay_client(plan.mongo.expose()).await.map_err(RunError::Mongo)?;
+        let protocol = collections.through(own);
+        Ok::<_, RunError>((collections, protocol, context))
     };
-    let (collections, context) = tokio::select! {
+    let (collections, protocol, context) = tokio::select! {
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
@@ -229,14 +236,13 @@ async fn work(
     };
     let mut broken = std::pin::pin!(broken);
     let heartbeat =
-        Heartbeat::new(collections.clone(), instance, plan.profile.clone(), plan.heartbeat);
+        Heartbeat::new(protocol.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     watch_store(health, heartbeat.pulse());
-    let fleet = Fleet::new(collections.clone(), plan.fleet.stale_after);
     if let Some(api) = api {
         api.open(Services {
             collections: collections.clone(),
-            fleet: fleet.clone(),
+            fleet: Fleet::new(collections.clone(), plan.fleet.stale_after),
             events: events.clone(),
             wake: plan.relay_enabled.then(|| wake.clone()),
         });
@@ -252,9 +258,15 @@ async fn work(
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
-    let follower = plan.follow.then(|| Follower::new(collections.clone(), wake.clone()));
-    let relay = relay(plan, sinks, collections.clone(), instance, shared_out, wake, stop);
+    let follower = plan.follow.then(|| Follower::new(protocol.clone(), wake.clone()));
+    let relay = relay(plan, sinks, protocol.clone(), instance, shared_out, wake, stop);
+    watch_relay(health, heartbeat.pulse(), &relay);
+    let fleet = Fleet::new(protocol, plan.fleet.stale_after);
     let (allotted, partitions) = watch::channel(Allotted::default());
+    let inspected = relay.shared();
+    blocked.set(move |key, limit| inspected.blocked_keys(key, limit));
+    let told = relay.shared();
+    heartbeat.tell(move || told.state());
     let hands = relay.shared();
     let in_hand = move || hands.hands.in_hand();
     let coordinator =
@@ -269,7 +281,7 @@ async fn work(
         health.watch(&part, move || match shared.outlets.get(&name) {
             Some(outlet) => match outlet.gate.trouble() {
                 Some(down) => Part::degraded(down.detail),
-                None => Part::ok(),
+                None => confirming(&outlet.circuits.open()),
             },
             None => Part::ok(),
         });
@@ -458,11 +470,38 @@ async fn once(
 }
 
 fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
-    health.watch("store", move || match &*pulse.borrow() {
+    health.watch("store", move || store(&pulse.borrow()));
+}
+
+/// The same with what the relay meets: MongoDB may acknowledge heartbeats and refuse the rest.
+fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
+    let shared = relay.shared();
+    health.watch("store", move || match (&*pulse.borrow(), shared.store_trouble()) {
+        (Pulse::Alive, Some(trouble)) => Part::degraded(trouble),
+        (pulse, _) => store(pulse),
+    });
+}
+
+fn store(pulse: &Pulse) -> Part {
+    match pulse {
         Pulse::Alive => Part::ok(),
         Pulse::Starting => Part::down("no heartbeat was acknowledged yet"),
         Pulse::Lost(why) => Part::down(format!("no majority acknowledges heartbeats: {why}")),
-    });
+        Pulse::Refused(why) => Part::down(why),
+    }
+}
+
+/// The state of a sink that is up.
+fn confirming(paused: &[OpenDestination]) -> Part {
+    let Some(first) = paused.first() else { return Part::ok() };
+    let Address { destination, key } = &first.destination;
+    let key = key.as_ref().map(|key| format!(", key {key:?}")).unwrap_or_default();
+    let others = match paused.len() - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} other destinations)"),
+    };
+    let cause = &first.cause;
+    Part::degraded(format!("destination {destination:?}{key} does not confirm{others}: {cause}"))
 }
 
 fn watch_following(health: &Health, following: watch::Receiver<Following>) {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dates::rfc3339;
 use crate::ids::RecordId;
+use crate::outbox::undecoded::Shown;
 
 /// A record as JSON: the field names of the contract, `_id` as `id`.
 pub(crate) fn record(document: &Document) -> Value {
@@ -13,6 +14,19 @@ pub(crate) fn record(document: &Document) -> Value {
         (name.to_owned(), value(field))
     });
     Value::Object(fields.collect::<Map<String, Value>>())
+}
+
+/// The same of a record that may be invalid in any way: it says how in `invalid`, and an `_id` that is
+/// none of the contract's is the text by which commands know the record.
+pub(crate) fn shown(shown: &Shown) -> Value {
+    let mut fields = record(&shown.document);
+    if shown.id.decoded().is_none() {
+        fields["id"] = json!(shown.id.text());
+    }
+    if !shown.invalid.is_empty() {
+        fields["invalid"] = json!(shown.invalid);
+    }
+    fields
 }
 
 /// Dates are RFC 3339, UUIDs and ObjectIds text, timestamps `{t, i}`; the rest is relaxed

@@ -557,9 +557,84 @@ async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alon
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 52).await;
 
     let stopped = relay.stop().await;
-    let told = stopped.stderr.matches("MongoDB refuses to lease").count();
+    let told = stopped.stderr.matches("MongoDB refuses to let the relay change a record").count();
     assert_eq!(told, 1, "{stopped}");
     let out = &stopped.stdout;
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
     outbox.drop().await;
+}
+
+/// One that permits the lease, and neither a failure nor a death: it holds up nothing but the keys
+/// of the records that meet it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    validate(&outbox, doc! { "status": { "$ne": "dead" }, "lastError": { "$exists": false } })
+        .await;
+    let mut refused = Vec::new();
+    for number in 0..4 {
+        let id = format!("missing {number}");
+        let mut missing = record(&id, &id);
+        missing.insert("destination", "no.such.exchange");
+        let id = format!("malformed {number}");
+        let mut malformed = record(&id, &id);
+        malformed.remove("type");
+        refused.extend([missing, malformed]);
+    }
+    outbox.insert(refused).await;
+    outbox.insert((0..1_000).map(|n| record(&format!("{n}"), &format!("k{}", n % 50)))).await;
+
+    let mut relay = Postrider::start(&settings(&outbox, &vhost.uri()));
+    outbox.until_count(doc! { "status": "done" }, 1_000).await;
+    relay.until_metric("postrider_keys_held{reason=\"refused\"}", |keys| keys == 8.0).await;
+    let report = relay.readyz().await.1;
+    let more = (0..100).map(|n| record(&format!("more {n}"), &format!("k{}", n % 50)));
+    outbox.insert(more).await;
+    outbox.until_count(doc! { "status": "done" }, 1_100).await;
+
+    let store = &report["parts"]["store"];
+    assert_eq!(store["status"], "degraded", "{report}");
+    assert!(store["detail"].as_str().unwrap().contains("the outcome of 8 records"), "{report}");
+    assert_eq!(outbox.count(doc! { "status": "pending", "attempt": 1 }).await, 8);
+    let stopped = relay.stop().await.with_code(0);
+    let told = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
+    assert_eq!(told, 8, "{stopped}");
+    vhost.drop().await;
+    outbox.drop().await;
+}
+
+/// What a broker has confirmed is not published again because MongoDB does not take that it is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_marked_done_is_published_once() {
+    let outbox = TestOutbox::new().await;
+    validate(&outbox, doc! { "$or": [{ "key": { "$ne": "strict" } }, { "status": "pending" }] })
+        .await;
+    outbox.insert(["s1", "s2"].map(|id| record(id, "strict"))).await;
+    outbox.insert((0..50).map(|n| record(&format!("{n}"), &format!("k{}", n % 5)))).await;
+    let own =
+        ["sinks.out.kind=stdout", "sinks.out.timeout=1s", "relay.lease=3s"].map(str::to_owned);
+    let settings = [mongo_settings(&outbox.database), own.to_vec()];
+
+    let mut relay = Postrider::start(&settings.concat());
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 50).await;
+    // Its lease has ended long ago.
+    let ended = doc! { "$lt": ["$leaseUntil", { "$subtract": ["$$NOW", 4_000] }] };
+    outbox.until_count(doc! { "_id": "s1", "attempt": 1, "$expr": ended }, 1).await;
+    validate(&outbox, doc! {}).await;
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 52).await;
+
+    let stopped = relay.stop().await.with_code(0);
+    let out = &stopped.stdout;
+    let published = |id: &str| out.matches(&format!(r#"{{"id":"{id}","#)).count();
+    assert_eq!((published("s1"), published("s2")), (1, 1), "{out}");
+    assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
+    outbox.drop().await;
+}
+
+/// Gives the collection a validator of its user's own.
+async fn validate(outbox: &TestOutbox, validator: Document) {
+    let command = doc! { "collMod": "outbox_records", "validator": validator };
+    outbox.client.database(&outbox.database).run_command(command).await.unwrap();
 }

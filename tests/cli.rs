@@ -140,10 +140,11 @@ mod configuration {
         says(
             &ended.with_code(2),
             &[
-                "relay.batchsize is no key; did you mean relay.batch_size?",
-                "ops.listn is no key; did you mean ops.listen?",
-                path,
-                "outbox.prefix is no key; did you mean outbox.collection_prefix? (from --set)",
+                &format!(
+                    "error: {path}:2: relay.batchsize: unknown key; did you mean relay.batch_size?"
+                ),
+                &format!("error: {path}:4: ops.listn: unknown key; did you mean ops.listen?"),
+                "error: --set: outbox.prefix: unknown key; did you mean outbox.collection_prefix?",
             ],
         );
     }
@@ -157,7 +158,7 @@ mod configuration {
         says(
             &ended.with_code(2),
             &[
-                "did you mean relay.lease? (from POSTRIDER__RELAY__LEASES)",
+                "error: POSTRIDER__RELAY__LEASES: relay.leases: unknown key; did you mean relay.lease?",
                 "mongo.uri",
                 "POSTRIDER__MONGO__URL_FILE",
             ],
@@ -169,7 +170,7 @@ mod configuration {
         for (setting, parts) in [
             ("relay.lease=30", ["relay.lease", "such as \"30s\"", "--set"]),
             ("relay.batch_size=many", ["relay.batch_size", "such as 5", "--set"]),
-            ("relay.batch_size=\"5\"", ["relay.batch_size", "invalid type: string", "--set"]),
+            ("relay.batch_size=\"5\"", ["relay.batch_size", "must be an integer", "--set"]),
             ("relay.ordering=type", ["relay.ordering", "`key`", "--set"]),
             ("relay.batch_bytes=16", ["relay.batch_bytes", "16MiB", "--set"]),
             ("relay.enabled=yes", ["relay.enabled", "true", "--set"]),
@@ -183,17 +184,91 @@ mod configuration {
     #[tokio::test]
     async fn a_broken_rule_is_told_with_its_key_and_the_remedy() {
         for (setting, parts) in [
-            ("relay.max_attempts=0", ["relay.max_attempts", "from 1 to"]),
+            ("relay.max_attempts=0", ["--set: relay.max_attempts = 0", "between 1 and 1000000"]),
             ("sinks.out.timeout=30s", ["sinks.out.timeout", "below relay.lease"]),
             ("relay.default_sink=other", ["relay.default_sink", "there is out"]),
             ("partitions.static=9-300", ["partitions.static", "0"]),
             ("outbox.collection_prefix=a b", ["outbox.collection_prefix", "letters"]),
             ("log.level=loud=very", ["log.level", "debug"]),
+            ("log.level=warning", ["log.level = \"warning\"", "error, warn, info, debug, trace"]),
         ] {
             let ended = call_with(&with(valid(), &[setting]), &["run"]).await.with_code(2);
 
             says(&ended, &parts);
         }
+    }
+
+    #[tokio::test]
+    async fn every_broken_rule_has_prefix_file_line_key_and_value() {
+        let file = file(&format!(
+            "[mongo]\nuri = \"mongodb://u:{PLANTED}@h:1/app\"\n[relay]\nmax_attempts = 0\nbatch_size = 0\n\
+             [sinks.out]\nkind = \"stdout\"\ntimeout = \"1h\"\n[[routes]]\nsink = \"other\"\n"
+        ));
+        let path = file.path().to_str().unwrap();
+        let environment = [("POSTRIDER__RELAY__POLL_INTERVAL", "1ms")];
+
+        let ended = with_environment(&environment, &["check", "--offline", "--config", path]).await;
+        let run = with_environment(&environment, &["run", "--config", path]).await.with_code(2);
+
+        let mut lines: Vec<&str> = run.stderr.lines().collect();
+        lines.sort_unstable();
+        let mut expected = [
+            format!("error: {path}:4: relay.max_attempts = 0: must be between 1 and 1000000"),
+            format!("error: {path}:5: relay.batch_size = 0: must be between 1 and 10000"),
+            format!("error: {path}:8: sinks.out.timeout = \"1h\": must be above 0 and below relay.lease: a publish that outlives its lease is repeated"),
+            format!("error: {path}:10: routes.0.sink = \"other\": must be the name of a sink; there is out"),
+            "error: POSTRIDER__RELAY__POLL_INTERVAL: relay.poll_interval = \"1ms\": must be at least 10ms".to_owned(),
+        ];
+        expected.sort_unstable();
+        assert_eq!(lines, expected);
+        // `check` reports the same, without a remedy that is the key again.
+        let ended = ended.with_code(2);
+        for line in &expected {
+            let line = line.strip_prefix("error: ").unwrap();
+            assert!(ended.stdout.contains(line), "no {line}: {ended}");
+        }
+        assert!(!ended.stdout.contains("to mend"), "{ended}");
+    }
+
+    #[tokio::test]
+    async fn no_error_is_a_dump_of_the_driver() {
+        let refused = "127.0.0.1:1/app?serverSelectionTimeoutMS=300";
+        for (uri, code, said) in [
+            (format!("mongodb://{refused}"), 1, "MongoDB at 127.0.0.1:1: connection refused"),
+            (
+                format!("mongodb://{refused}&tls=true"),
+                1,
+                "MongoDB at 127.0.0.1:1: connection refused",
+            ),
+            ("localhost:27017/app".to_owned(), 2, "connection string contains no scheme"),
+            ("mongodb://h:x/app".to_owned(), 2, "mongo.uri"),
+        ] {
+            let settings =
+                with(stdout_sink(), &[&format!("mongo.uri={uri}"), "mongo.database=app"]);
+
+            let ended = call_with(&settings, &["outbox", "stats"]).await.with_code(code);
+
+            says(&ended, &[said]);
+            for dump in ["Kind:", "labels", "Topology", "server response", "None"] {
+                assert!(!ended.stderr.contains(dump), "{dump}: {ended}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_variable_with_single_underscores_is_warned_of() {
+        let environment = [("POSTRIDER_RELAY_BATCH_SIZE", "3")];
+        let mut arguments = vec!["check", "--offline"];
+        let settings = valid();
+        for setting in &settings {
+            arguments.extend(["--set", setting.as_str()]);
+        }
+
+        let ended = with_environment(&environment, &arguments).await.with_code(0);
+
+        let warning =
+            "POSTRIDER_RELAY_BATCH_SIZE is not read; did you mean POSTRIDER__RELAY__BATCH_SIZE?";
+        assert!(ended.stdout.contains(warning), "{ended}");
     }
 
     #[tokio::test]
@@ -255,7 +330,8 @@ mod configuration {
         for part in [
             "max_attempts = 7 # POSTRIDER__RELAY__MAX_ATTEMPTS",
             "batch_size = 9 # --set",
-            &format!("kind = \"stdout\" # {path}"),
+            &format!("kind = \"stdout\" # {path}:4"),
+            "retention = \"7d\" # default",
             "lease = \"30s\" # default",
         ] {
             assert!(printed.stdout.contains(part), "{part}: {printed}");
@@ -587,6 +663,34 @@ mod outbox {
         let table = table.with_code(0);
         assert!(table.stdout.contains(&format!("id         {id}")), "{table}");
         assert!(table.stdout.contains("2023-11-14T22:13:20.123Z"), "{table}");
+        outbox.drop().await;
+    }
+
+    #[tokio::test]
+    async fn a_table_holds_wide_cells_and_no_control_characters() {
+        let outbox = TestOutbox::new().await;
+        let wide = "x".repeat(70_000);
+        let mut wide_payload = record("payload", "k");
+        wide_payload.insert("payload", format!("\u{1b}[2J\u{9b}\n{wide}"));
+        let mut escapes = record("\u{1b}[31mid", "k\r\u{202e}");
+        escapes.insert("type", "\u{7f}");
+        outbox.insert([wide_payload, record("key", &wide), escapes]).await;
+
+        let shown = call_with(&settings(&outbox), &["outbox", "show", "payload"]).await;
+        let listed = call_with(&settings(&outbox), &["outbox", "list"]).await.with_code(0);
+        let arguments = ["outbox", "list", "--output", "json"];
+        let whole = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
+
+        let shown = shown.with_code(0).stdout;
+        assert!(shown.contains(&format!("\\u{{1b}}[2J\\u{{9b}}\\n{wide}")), "{shown:.2000}");
+        for page in [shown, listed.stdout.clone()] {
+            let mut obeyed = page.chars().filter(|one| one.is_control() && *one != '\n');
+            assert_eq!(obeyed.next(), None, "{page:.2000}");
+        }
+        assert!(listed.stdout.lines().all(|line| line.chars().count() < 400), "{listed}");
+        assert!(listed.stdout.contains("xxx…  "), "{listed}");
+        let keys = whole.as_array().unwrap().iter().map(|record| record["key"].as_str().unwrap());
+        assert!(keys.into_iter().any(|key| key == wide), "JSON is whole");
         outbox.drop().await;
     }
 

@@ -57,6 +57,10 @@ impl Sink for Unhurried {
     async fn close(&self) {
         self.0.close().await;
     }
+
+    fn isolated(&self) -> Self {
+        Self(self.0.isolated())
+    }
 }
 
 /// A relay and producers at work on a backlog.

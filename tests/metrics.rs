@@ -137,7 +137,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
         assert!(LABELS.contains(&&**label), "{label}: {page}");
     }
     assert!(metrics.iter().all(|metric| metric.starts_with("postrider_")), "{metrics:?}");
-    assert_eq!(metrics.len(), 19, "each is described: {metrics:?}");
+    assert_eq!(metrics.len(), 18, "each is described: {metrics:?}");
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
     for id in ["planted", &outbox.database, &queue.name, &instance] {
@@ -236,7 +236,7 @@ async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_json_part_by_part() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let mut postrider = Postrider::start(&queue.settings(&outbox));
+    let mut postrider = Postrider::start(&with(queue.settings(&outbox), &["api.enabled=true"]));
     postrider.until_report("all well", |report| report["status"] == "ok").await;
 
     let (ready, report) = postrider.readyz().await;

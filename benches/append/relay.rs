@@ -21,6 +21,7 @@ pub async fn measure() {
         let queue = Queue::declare("classic").await;
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut settings = queue.settings();
+        settings.push("api.enabled=true".to_owned());
         settings.push(format!("api.listen=127.0.0.1:{port}"));
         let mut daemons = [Daemon::start(&collections, &settings)];
         until_divided(&mut daemons).await;

@@ -53,8 +53,6 @@ impl Daemon {
         let ops = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut daemon = command(collections, &["run"]);
         daemon.args(["--set", &format!("ops.listen=127.0.0.1:{ops}")]);
-        // Several of them cannot all have the default port.
-        daemon.args(["--set", "api.listen=127.0.0.1:0"]);
         for setting in settings {
             daemon.args(["--set", setting]);
         }

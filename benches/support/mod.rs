@@ -140,8 +140,8 @@ pub struct Noting<S, G, F> {
 impl<S, G, F> Sink for Noting<S, G, F>
 where
     S: Sink,
-    G: Fn(&str) + Send + Sync + 'static,
-    F: Fn(String) + Send + Sync + 'static,
+    G: Fn(&str) + Clone + Send + Sync + 'static,
+    F: Fn(String) + Clone + Send + Sync + 'static,
 {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let id = message.id.clone();
@@ -158,6 +158,10 @@ where
     }
     async fn close(&self) {
         self.inner.close().await;
+    }
+    fn isolated(&self) -> Self {
+        let (given, note) = (self.given.clone(), self.note.clone());
+        Self { inner: self.inner.isolated(), given, note }
     }
 }
 

@@ -130,7 +130,6 @@ def environment_of(port, secrets):
         "POSTRIDER__SINKS__QUEUE__DECLARE": f'{{ queues = [{{ name = "{NAME}", type = "classic" }}] }}',
         # As in the image, but for the port, which others on this host may have.
         "POSTRIDER__OPS__LISTEN": f"0.0.0.0:{port}",
-        "POSTRIDER__API__LISTEN": "127.0.0.1:0",
     }
 
 

@@ -11,7 +11,7 @@ pub struct Finding {
     pub ok: bool,
     /// How it is; never a secret.
     pub detail: String,
-    /// What to do about it; empty where nothing is to be mended.
+    /// What to do about it; empty where nothing is wrong, or `detail` says it.
     pub remedy: String,
 }
 

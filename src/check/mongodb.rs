@@ -98,7 +98,7 @@ async fn deployment(
             replica_set::NAME,
             STANDALONE,
             "make it a replica set of one member: start mongod with --replSet rs0, and run \
-             rs.initiate() in mongosh; a relay alone runs here with events.enabled = false",
+             rs.initiate() in mongosh; a relay runs here, and an append path does not",
         )],
         Topology::Sharded => {
             vec![bounded(shard_key::NAME, shard_key::probe(admin, collections)).await]

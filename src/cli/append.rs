@@ -37,8 +37,8 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
     let plan = given.resolve_without_relay()?;
     let append = read(options)?;
     block_on(async {
-        let (client, topology) =
-            connect::reach(plan.mongo.expose(), &plan.database).await.context("no MongoDB")?;
+        let reached = connect::reach(plan.mongo.expose(), &plan.database).await;
+        let (client, topology) = reached.map_err(anyhow::Error::from)?;
         if topology == Topology::Standalone {
             return Err(Failure::Failed(RunError::Standalone.into()));
         }

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::check::{self, Finding};
-use crate::cli::output::{self, Format};
+use crate::cli::output::{self, Format, padded, printable};
 use crate::cli::{Failure, Given, block_on};
 use crate::config::resolve;
 
@@ -22,13 +22,8 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
     let findings = match resolve(&loaded) {
         Err(problems) => problems
             .into_iter()
-            .map(|problem| {
-                Finding::bad(
-                    "configuration",
-                    problem.to_string(),
-                    format!("change {}", problem.key),
-                )
-            })
+            // What is wrong says what to do.
+            .map(|problem| Finding::bad("configuration", problem.to_string(), ""))
             .collect(),
         Ok(plan) => {
             let rules = std::iter::once("every rule holds").map(str::to_owned);
@@ -66,9 +61,10 @@ fn print(findings: &[Finding], format: Format) -> Result<(), Failure> {
 /// A finding in a line, and its remedy in one of its own: details are too long for columns.
 fn lines(finding: &Finding, width: usize) -> String {
     let ok = if finding.ok { "ok" } else { "NOT OK" };
-    let line = format!("{ok:<6}  {:<width$}  {}\n", finding.name, finding.detail);
-    match finding.ok {
+    let name = padded(&printable(&finding.name), width);
+    let line = format!("{ok:<6}  {name}  {}\n", printable(&finding.detail));
+    match finding.remedy.is_empty() {
         true => line,
-        false => format!("{line}{:<6}  {:<width$}  to mend: {}\n", "", "", finding.remedy),
+        false => format!("{line}{}  to mend: {}\n", padded("", width + 8), finding.remedy),
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use crate::cli::output::{self, Format};
-use crate::cli::{Failure, Given, block_on, collections};
+use crate::cli::{Failure, Given, block_on, blocked, collections};
 use crate::partition::fleet::Fleet;
 
 #[derive(Clone, Copy, Debug, Args)]
@@ -14,12 +14,28 @@ pub(super) struct Shown {
     output: Format,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
-pub(super) enum Switch {
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum Relay {
     /// Stop publishing, on all instances and until resumed, whatever restarts
     Pause,
     /// Go on
     Resume,
+    /// The keys that the `run` of the same configuration has found blocked, and by which record
+    BlockedKeys(blocked::Options),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Switch {
+    Pause,
+    Resume,
+}
+
+pub(super) fn relay(given: &Given, command: &Relay) -> Result<(), Failure> {
+    match command {
+        Relay::Pause => run(given, Asked::Relay(Switch::Pause)),
+        Relay::Resume => run(given, Asked::Relay(Switch::Resume)),
+        Relay::BlockedKeys(options) => blocked::run(given, options),
+    }
 }
 
 /// What is asked of the fleet.

@@ -30,14 +30,10 @@ pub(super) struct Options {
 
 pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
     // Not resolved: whatever else is wrong is for `run` to say.
-    let address = reachable(&given.load()?.config.ops.listen).map_err(wrong)?;
+    let address = reachable(&given.load()?.config.ops.listen)?;
     let page = if options.ready { "/readyz" } else { "/livez" };
     block_on(async {
-        let (status, body) = timeout(PATIENCE, ask(&address, page))
-            .await
-            .map_err(|_| anyhow!("no answer within {}s", PATIENCE.as_secs()))
-            .flatten()
-            .with_context(|| format!("http://{address}{page}"))?;
+        let (status, body) = ask(&address, page, LONGEST_ANSWER).await?;
         let told = format!("http://{address}{page}: {} {body}", status.as_u16());
         match status {
             StatusCode::OK => output::text(&format!("{told}\n")),
@@ -50,8 +46,13 @@ fn wrong(detail: String) -> Failure {
     Failure::Usage(vec![format!("ops.listen: {detail}")])
 }
 
-/// Where `ops.listen` is reached from this host: who listens on all addresses is asked at loopback.
-fn reachable(listen: &str) -> Result<String, String> {
+/// Where `ops.listen` is reached from this host.
+pub(super) fn reachable(listen: &str) -> Result<String, Failure> {
+    address(listen).map_err(wrong)
+}
+
+/// A listener on all addresses is asked at loopback.
+fn address(listen: &str) -> Result<String, String> {
     let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     match port {
         None => return Err(format!("{listen:?} is no host:port, such as 127.0.0.1:9464")),
@@ -75,15 +76,27 @@ fn reachable(listen: &str) -> Result<String, String> {
     })
 }
 
-/// Status and body of a page.
-async fn ask(address: &str, page: &str) -> anyhow::Result<(StatusCode, String)> {
+/// Status and body of a page of the ops server, if the body is no longer than that.
+pub(super) async fn ask(
+    address: &str,
+    page: &str,
+    longest: usize,
+) -> anyhow::Result<(StatusCode, String)> {
+    timeout(PATIENCE, get(address, page, longest))
+        .await
+        .map_err(|_| anyhow!("no answer within {}s", PATIENCE.as_secs()))
+        .flatten()
+        .with_context(|| format!("http://{address}{page}"))
+}
+
+async fn get(address: &str, page: &str, longest: usize) -> anyhow::Result<(StatusCode, String)> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = Request::get(page).header(header::HOST, address).body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+    let body = Limited::new(response.into_body(), longest).collect().await;
     let body = body.map_err(|error| anyhow!(error).context("its answer"))?.to_bytes();
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
@@ -100,7 +113,7 @@ mod tests {
             ("10.1.2.3:1", "10.1.2.3:1"),
             ("localhost:1", "localhost:1"),
         ] {
-            assert_eq!(reachable(listen).as_deref(), Ok(asked));
+            assert_eq!(address(listen).as_deref(), Ok(asked));
         }
     }
 }

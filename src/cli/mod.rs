@@ -3,6 +3,7 @@
 //! 0 is success, 1 a failure, 2 wrong usage or configuration (contract, section 6).
 
 mod append;
+mod blocked;
 mod check;
 mod completions;
 mod config;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadError, Loaded, load};
 use crate::config::{Problem, Resolved, resolve};
 use crate::outbox::collections::Collections;
 use crate::sink::kafka::alive;
@@ -67,9 +68,9 @@ enum Command {
     Instances(fleet::Shown),
     /// Which instance has which partition
     Partitions(fleet::Shown),
-    /// Pause and resume, for all instances
+    /// Pause and resume, for all instances; the blocked keys of one
     #[command(subcommand)]
-    Relay(fleet::Switch),
+    Relay(fleet::Relay),
     /// The configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -108,7 +109,10 @@ impl Given {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
-        load(&inputs).map_err(|error| Failure::Usage(vec![chain(&error)]))
+        load(&inputs).map_err(|error| match error {
+            LoadError::Problems(problems) => Failure::from(problems),
+            error => Failure::Usage(vec![chain(&error)]),
+        })
     }
 
     /// For commands that relay and serve nothing, and so need no sink, and no token of the API's.
@@ -131,7 +135,7 @@ pub fn main() -> ExitCode {
         Command::Append(options) => append::run(&cli.given, options),
         Command::Instances(shown) => fleet::run(&cli.given, fleet::Asked::Instances(*shown)),
         Command::Partitions(shown) => fleet::run(&cli.given, fleet::Asked::Partitions(*shown)),
-        Command::Relay(switch) => fleet::run(&cli.given, fleet::Asked::Relay(*switch)),
+        Command::Relay(command) => fleet::relay(&cli.given, command),
         Command::Config(command) => config::run(&cli.given, command),
         Command::Healthcheck(options) => healthcheck::run(&cli.given, options),
         Command::Completions(options) => completions::run(options),

@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::cli::Failure;
 use crate::shown;
 
+/// The widest cell of a list, in characters: an `_id` as a UUID, and most errors, fit.
+pub(super) const WIDEST: usize = 80;
+
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -35,22 +38,65 @@ pub(super) fn json(value: &Value) -> Result<(), Failure> {
 
 /// Prints rows below a heading, each column as wide as its widest cell.
 pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
+    text(&laid_out(heading, rows))
+}
+
+fn laid_out(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let heading = heading.iter().map(|cell| (*cell).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heading)
+        .chain(rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()))
+        .collect();
+    let mut widths: Vec<usize> = Vec::new();
+    for row in &rows {
+        widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |cells: Vec<&str>| {
-        let padded: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", padded.join("  ").trim_end())
-    };
-    let mut page = line(heading.to_vec());
-    for row in rows {
-        page.push_str(&line(row.iter().map(String::as_str).collect()));
+    let mut page = String::new();
+    for row in &rows {
+        let start = page.len();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // The last cell is not padded: the column may hold a payload of megabytes.
+            let is_last = column + 1 == row.len();
+            page.push_str(&padded(cell, if is_last { 0 } else { width + 2 }));
+        }
+        page.truncate(start + page[start..].trim_end().len());
+        page.push('\n');
     }
-    text(&page)
+    page
+}
+
+/// A text with spaces behind it, up to a width. (The widths of formats end at 65,535.)
+pub(super) fn padded(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(text.chars().count());
+    text.chars().chain(std::iter::repeat_n(' ', missing)).collect()
+}
+
+/// A text that changes nothing on a terminal: control characters, line breaks and marks that turn
+/// the direction of writing are escaped.
+pub(super) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\u{061c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => printable.extend(character.escape_unicode()),
+            _ if character.is_control() => printable.extend(character.escape_default()),
+            _ => printable.push(character),
+        }
+    }
+    printable
+}
+
+/// A text of at most `widest` characters, the last of which is an ellipsis where it was longer.
+pub(super) fn shortened(text: String, widest: usize) -> String {
+    match text.char_indices().nth(widest) {
+        None => text,
+        Some(_) => text.chars().take(widest.saturating_sub(1)).chain(['…']).collect(),
+    }
 }
 
 /// Prints counts by their names, an object of numbers.
@@ -77,7 +123,8 @@ pub(super) fn documents(
         Format::Json => json(&found.iter().map(shown::record).collect()),
         Format::Table => {
             let row = |document: &Document| {
-                fields.iter().map(|field| cell(document.get(*field))).collect()
+                let cell = |field: &&str| shortened(cell(document.get(*field)), WIDEST);
+                fields.iter().map(cell).collect()
             };
             let rows: Vec<Vec<String>> = found.iter().map(row).collect();
             let heading: Vec<&str> =
@@ -93,5 +140,74 @@ pub(super) fn cell(value: Option<&Bson>) -> String {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text,
         Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_and_lines_end_in_no_space() {
+        let page = laid_out(&["id", "what"], &rows(&[&["größer", "x"], &["a", ""], &["b"]]));
+
+        assert_eq!(page, "id      what\ngrößer  x\na\nb\n");
+    }
+
+    #[test]
+    fn a_table_holds_cells_of_any_width() {
+        let wide = "x".repeat(70_000);
+
+        let page = laid_out(&["a", "b"], &rows(&[&[&wide, "1"], &["y", &wide]]));
+
+        assert_eq!(page.lines().map(str::len).max(), Some(140_002));
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped() {
+        let page = laid_out(&["a"], &rows(&[&["\u{1b}[2J\r\n\u{9b}1m\u{202e}é"]]));
+
+        assert_eq!(page, "a\n\\u{1b}[2J\\r\\n\\u{9b}1m\\u{202e}é\n");
+    }
+
+    #[test]
+    fn a_long_text_ends_in_an_ellipsis() {
+        assert_eq!(shortened("ßßß".to_owned(), 3), "ßßß");
+        assert_eq!(shortened("ßßßß".to_owned(), 3), "ßß…");
+    }
+
+    proptest! {
+        #[test]
+        fn any_cells_make_a_line_each_without_control_characters(
+            cells in proptest::collection::vec(
+                proptest::collection::vec(
+                    prop_oneof![
+                        any::<String>(),
+                        "[\u{0}-\u{20}\u{7f}-\u{9f}\u{2028}-\u{202e}é😀]{0,20}",
+                        (0_usize..70_000).prop_map(|length| "ß".repeat(length)),
+                    ],
+                    0..4,
+                ),
+                0..4,
+            ),
+        ) {
+            let page = laid_out(&["id", "key", "payload"], &cells);
+
+            prop_assert_eq!(page.lines().count(), cells.len() + 1);
+            prop_assert!(page.chars().all(|one| one == '\n' || !one.is_control()), "{:?}", page);
+        }
+
+        #[test]
+        fn any_text_is_shortened_to_its_width(text in any::<String>(), widest in 1_usize..100) {
+            let short = shortened(text.clone(), widest);
+
+            prop_assert_eq!(short.chars().count(), widest.min(text.chars().count()));
+        }
     }
 }

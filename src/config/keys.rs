@@ -91,9 +91,12 @@ pub const KEYS: [(&str, Holds); 73] = [
     ("api.max_connections", Value),
     ("api.max_concurrent", Value),
     ("api.timeout", Text),
-    ("api.insecure", Value),
+    ("api.allow_unauthenticated", Value),
     ("routes", Value),
 ];
+
+/// Keys that had another name, and the one that they have now.
+const RENAMED: [(&str, &str); 1] = [("api.insecure", "api.allow_unauthenticated")];
 
 /// What the key at `path` holds; `None` where there is no such key.
 pub fn holds(path: &[String]) -> Option<Holds> {
@@ -111,6 +114,9 @@ pub fn is_section(path: &[String]) -> bool {
 /// The known key nearest to a path that is none, with the user's own names in it.
 pub fn nearest(path: &[String]) -> Option<String> {
     let wanted = path.join(".");
+    if let Some((_, now)) = RENAMED.iter().find(|(former, _)| *former == wanted) {
+        return Some((*now).to_owned());
+    }
     let candidates = KEYS.iter().map(|(pattern, _)| {
         let parts = pattern.split('.').enumerate();
         let parts: Vec<&str> = parts

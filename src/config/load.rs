@@ -1,22 +1,20 @@
 //! The layers of configuration, merged: defaults < file < environment < `--set`.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
+use crate::config::file::{self, Lines};
 use crate::config::keys::{self, Holds};
+use crate::config::problem::{self, Origin, Problem};
 use crate::config::tree::Config;
-
-/// Environment variables that begin so are ours, all of them.
-const PREFIX: &str = "POSTRIDER__";
+use crate::config::variable::{FILE_SUFFIX, PREFIX};
+use crate::config::{print, variable};
 
 /// Where the name of a property stands: `sinks.<name>.properties.<property>`.
 const PROPERTY: usize = 3;
-
-/// Names a secret's file in place of its value.
-const FILE_SUFFIX: &str = "_FILE";
 
 /// Where configuration comes from.
 #[derive(Clone, Debug, Default)]
@@ -29,37 +27,17 @@ pub struct Inputs {
     pub set: Vec<String>,
 }
 
-/// Where one value came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody said anything else.
-    Default,
-    /// A line of the file.
-    File(PathBuf),
-    /// An environment variable.
-    Environment(String),
-    /// The command line.
-    Set,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Environment(name) => f.write_str(name),
-            Self::Set => f.write_str("--set"),
-        }
-    }
-}
-
 /// The merged configuration and where its values came from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The settings.
     pub config: Config,
-    /// By path, for every leaf that somebody has set.
+    /// By path, for every leaf that a layer sets.
     pub origins: BTreeMap<Vec<String>, Origin>,
+    /// The lines of the file.
+    pub lines: Lines,
+    /// What an operator should know, though it stops nothing.
+    pub warnings: Vec<String>,
 }
 
 impl Loaded {
@@ -75,12 +53,50 @@ impl Loaded {
             set.len() >= path.len() && set.iter().zip(path).all(|(own, wanted)| own == wanted)
         })
     }
+
+    /// The same problem with its value and its place.
+    pub fn located(&self, problem: Problem) -> Problem {
+        let path = path_of(&problem.key);
+        let value = print::shown(&self.config, &path);
+        let origin = place(&self.origins, &self.lines, &path, value.is_some());
+        Problem { origin, value, ..problem }
+    }
 }
 
-/// A configuration that can't be read; each problem names its key and where it stands.
+/// The path that a key names. (A name of the user's with a dot in it is not found, and has no place.)
+fn path_of(key: &str) -> Vec<String> {
+    let mut path: Vec<String> = key.split('.').map(str::to_owned).collect();
+    if path.len() > PROPERTY && path[0] == "sinks" && path[2] == "properties" {
+        let name = path.split_off(PROPERTY).join(".");
+        path.push(name);
+    }
+    path
+}
+
+/// Where a value was written; where it is absent, the section of the file that lacks it.
+fn place(
+    origins: &BTreeMap<Vec<String>, Origin>,
+    lines: &Lines,
+    path: &[String],
+    has_value: bool,
+) -> Origin {
+    let longest = move || (1..=path.len()).rev().map(move |length| &path[..length]);
+    if let Some(origin) = longest().find_map(|path| origins.get(path)) {
+        return match origin {
+            // Within a list its item has a line of its own.
+            Origin::File(..) => longest().find_map(|path| lines.get(path)).unwrap_or(origin),
+            origin => origin,
+        }
+        .clone();
+    }
+    let section = longest().find_map(|path| lines.get(path)).filter(|_| !has_value);
+    section.cloned().unwrap_or(Origin::Default)
+}
+
+/// A configuration that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A named file that can't be read.
+    /// A named file that cannot be read.
     #[error("cannot read the configuration file {}", path.display())]
     File {
         /// The file.
@@ -89,7 +105,7 @@ pub enum LoadError {
         #[source]
         source: std::io::Error,
     },
-    /// A file that is no TOML. (The line itself is not quoted: it may hold a secret.)
+    /// A file that is not TOML. (The line itself is not quoted: it may hold a secret.)
     #[error("{}:{line}:{column}: {detail}", path.display())]
     Syntax {
         /// The file.
@@ -101,65 +117,42 @@ pub enum LoadError {
         /// The parser's words.
         detail: String,
     },
-    /// Keys that there are not, all of them.
-    #[error("{}", .0.join("\n"))]
-    Unknown(Vec<String>),
-    /// A value that can't be used.
-    #[error("{key}: {detail} (from {origin})")]
-    Value {
-        /// The key.
-        key: String,
-        /// What is wrong, and what would be right.
-        detail: String,
-        /// Where it stands.
-        origin: Origin,
-    },
-    /// A `--set` that is no `key=value`.
-    #[error("--set {0:?}: write --set section.key=value")]
-    Set(String),
+    /// Unknown keys and values of the wrong type, all of them.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Problems(Vec<Problem>),
 }
 
 /// Reads and merges all layers.
 ///
 /// # Errors
 ///
-/// [`LoadError`]; unknown keys are told all at once.
+/// [`LoadError`]; unknown keys and wrong types all at once.
 pub fn load(inputs: &Inputs) -> Result<Loaded, LoadError> {
     let mut layers = Layers::default();
     if let Some(path) = &inputs.file {
-        let table = read_file(path)?;
-        layers.merge(table, &mut Vec::new(), &Origin::File(path.clone()));
+        let (table, lines) = file::read(path)?;
+        layers.lines = lines;
+        layers.merge(table, &mut Vec::new(), &Origin::File(path.clone(), 1));
     }
     for (name, text) in &inputs.environment {
-        if let Some(rest) = name.strip_prefix(PREFIX) {
-            layers.environment(name, rest, text)?;
+        match name.strip_prefix(PREFIX) {
+            Some(rest) => layers.environment(name, rest, text),
+            None => layers.warnings.extend(variable::slip(name)),
         }
     }
     for setting in &inputs.set {
-        layers.set(setting)?;
+        layers.set(setting);
     }
     layers.finish()
-}
-
-fn read_file(path: &Path) -> Result<Table, LoadError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| LoadError::File { path: path.to_owned(), source })?;
-    text.parse::<Table>().map_err(|error| {
-        let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(""));
-        LoadError::Syntax {
-            path: path.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before.chars().rev().take_while(|character| *character != '\n').count() + 1,
-            detail: error.message().to_owned(),
-        }
-    })
 }
 
 #[derive(Default)]
 struct Layers {
     table: Table,
     origins: BTreeMap<Vec<String>, Origin>,
-    unknown: Vec<String>,
+    lines: Lines,
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
 }
 
 impl Layers {
@@ -176,8 +169,9 @@ impl Layers {
         }
     }
 
-    /// Sets one leaf, or notes that there is no such key.
+    /// Sets one leaf, or notes that the key is unknown.
     fn put(&mut self, mut path: Vec<String>, value: Value, origin: &Origin) {
+        let origin = &self.line_of(&path, origin);
         if keys::holds(&path) == Some(Holds::Properties) {
             // One form, whether its dots were TOML's or quoted.
             let name = path.split_off(PROPERTY).join(".");
@@ -194,6 +188,14 @@ impl Layers {
         self.origins.insert(path, origin.clone());
     }
 
+    /// The origin, with the line of this key where it is the file's.
+    fn line_of(&self, path: &[String], origin: &Origin) -> Origin {
+        match origin {
+            Origin::File(..) => self.lines.get(path).unwrap_or(origin).clone(),
+            origin => origin.clone(),
+        }
+    }
+
     fn check_routes(&mut self, routes: &[Value], origin: &Origin) {
         for (at, route) in routes.iter().enumerate() {
             for name in route.as_table().into_iter().flat_map(Table::keys) {
@@ -206,16 +208,20 @@ impl Layers {
     }
 
     fn unknown(&mut self, path: &[String], origin: &Origin) {
-        let key = path.join(".");
-        let hint = match (keys::is_section(path), keys::nearest(path)) {
-            (true, _) => "is a section, not a value".to_owned(),
-            (false, Some(nearest)) => format!("is no key; did you mean {nearest}?"),
-            (false, None) => "is no key; config/postrider.toml shows all".to_owned(),
+        let detail = match (keys::is_section(path), keys::nearest(path)) {
+            (true, _) => "is a section; set a key below it".to_owned(),
+            (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),
+            (false, None) => "unknown key; config/postrider.toml has all keys".to_owned(),
         };
-        self.unknown.push(format!("{key} {hint} (from {origin})"));
+        self.wrong(path, detail, origin);
     }
 
-    fn environment(&mut self, name: &str, rest: &str, text: &str) -> Result<(), LoadError> {
+    fn wrong(&mut self, path: &[String], detail: impl Into<String>, origin: &Origin) {
+        let origin = self.line_of(path, origin);
+        self.problems.push(Problem { origin, ..Problem::new(path.join("."), detail) });
+    }
+
+    fn environment(&mut self, name: &str, rest: &str, text: &str) {
         let origin = Origin::Environment(name.to_owned());
         let path = self.with_known_names(rest.to_lowercase());
         // A key may itself end so; none does at present, nor does a property of librdkafka.
@@ -227,27 +233,20 @@ impl Layers {
                 return self.put_file(path, text, &origin);
             }
         }
-        self.put_text(path, text, &origin)
+        self.put_text(path, text, &origin);
     }
 
-    fn put_file(
-        &mut self,
-        path: Vec<String>,
-        file: &str,
-        origin: &Origin,
-    ) -> Result<(), LoadError> {
-        let wrong = |detail: String| LoadError::Value {
-            key: path.join("."),
-            detail,
-            origin: origin.clone(),
-        };
+    fn put_file(&mut self, path: Vec<String>, file: &str, origin: &Origin) {
         if let Some(Origin::Environment(other)) = self.origins.get(&path) {
-            return Err(wrong(format!("is set by {other} too; keep one of the two")));
+            let detail = format!("is set by {other} too; keep one of the two");
+            return self.wrong(&path, detail, origin);
         }
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| wrong(format!("cannot read the file {file:?}: {error}")))?;
-        let text = text.strip_suffix('\n').unwrap_or(&text).to_owned();
-        self.put_text(path, &text, origin)
+        match std::fs::read_to_string(file) {
+            Ok(text) => self.put_text(path, text.strip_suffix('\n').unwrap_or(&text), origin),
+            Err(error) => {
+                self.wrong(&path, format!("cannot read the file {file:?}: {error}"), origin);
+            }
+        }
     }
 
     /// Names in the environment are upper case; those of sinks and sources may be known otherwise.
@@ -270,37 +269,39 @@ impl Layers {
         path
     }
 
-    fn set(&mut self, setting: &str) -> Result<(), LoadError> {
-        let wrong = || LoadError::Set(redact(setting));
-        let (key, text) = setting.split_once('=').ok_or_else(wrong)?;
-        // The dotted key is TOML's own, quoted names and all.
-        let probe: Table = format!("{key} = 0").parse().map_err(|_| wrong())?;
+    fn set(&mut self, setting: &str) {
+        match Self::parsed(setting) {
+            Some((path, text)) => self.put_text(path, text, &Origin::Set),
+            None => {
+                let key = redact(setting);
+                self.wrong(&[key], "must be section.key=value", &Origin::Set);
+            }
+        }
+    }
+
+    /// Path and text of `key=value`. The dotted key is TOML's own, quoted names and all.
+    fn parsed(setting: &str) -> Option<(Vec<String>, &str)> {
+        let (key, text) = setting.split_once('=')?;
+        let mut value = Value::Table(format!("{key} = 0").parse().ok()?);
         let mut path = Vec::new();
-        let mut value = Value::Table(probe);
         while let Value::Table(table) = value {
-            let (name, below) = table.into_iter().next().ok_or_else(wrong)?;
+            let (name, below) = table.into_iter().next()?;
             path.push(name);
             value = below;
         }
-        self.put_text(path, text, &Origin::Set)
+        Some((path, text))
     }
 
-    fn put_text(
-        &mut self,
-        path: Vec<String>,
-        text: &str,
-        origin: &Origin,
-    ) -> Result<(), LoadError> {
+    fn put_text(&mut self, path: Vec<String>, text: &str, origin: &Origin) {
         let value = match keys::holds(&path) {
             None => {
-                match read_value(text) {
+                return match read_value(text) {
                     // A whole section at once, as `{ sink = "a", destination = "b" }`.
                     Some(Value::Table(table)) if keys::is_section(&path) => {
                         self.merge(table, &mut path.clone(), origin);
                     }
                     _ => self.unknown(&path, origin),
-                }
-                return Ok(());
+                };
             }
             Some(Holds::Text | Holds::Properties) => Value::String(text.to_owned()),
             Some(Holds::Texts) => match read_value(text) {
@@ -308,38 +309,78 @@ impl Layers {
                 Some(value @ (Value::Array(_) | Value::String(_))) => value,
                 _ => Value::String(text.to_owned()),
             },
-            Some(Holds::Value | Holds::Tree) => {
-                read_value(text).ok_or_else(|| LoadError::Value {
-                    key: path.join("."),
-                    detail: "is not a TOML value such as 5, true or [\"a\", \"b\"]".to_owned(),
-                    origin: origin.clone(),
-                })?
-            }
+            Some(Holds::Value | Holds::Tree) => match read_value(text) {
+                Some(value) => value,
+                None => {
+                    let detail = "must be a TOML value such as 5, true or [\"a\", \"b\"]";
+                    return self.wrong(&path, detail, origin);
+                }
+            },
         };
         self.put(path, value, origin);
-        Ok(())
     }
 
-    fn finish(self) -> Result<Loaded, LoadError> {
-        if !self.unknown.is_empty() {
-            return Err(LoadError::Unknown(self.unknown));
-        }
-        let config = serde_path_to_error::deserialize(Value::Table(self.table));
-        match config {
-            Ok(config) => Ok(Loaded { config, origins: self.origins }),
-            Err(error) => {
-                let key = error.path().to_string();
-                let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-                let origin = self.origins.get(&path).or_else(|| {
-                    // Within a list, or for a whole section that lacks a key.
-                    self.origins.iter().find(|(set, _)| set[0] == path[0]).map(|(_, origin)| origin)
-                });
-                let origin = origin.cloned().unwrap_or(Origin::Default);
-                let detail = error.inner().message().trim_end().to_owned();
-                Err(LoadError::Value { key, detail, origin })
+    fn finish(mut self) -> Result<Loaded, LoadError> {
+        let mut table = self.table.clone();
+        let config = loop {
+            match serde_path_to_error::deserialize(Value::Table(table.clone())) {
+                Ok(config) => break config,
+                Err(error) => {
+                    let path: Vec<String> = error.path().iter().map(name_of).collect();
+                    self.wrong_type(&path, error.inner().message());
+                    // Without it, so that the next one is found too.
+                    if !remove(&mut table, &path) {
+                        break Config::default();
+                    }
+                }
             }
+        };
+        match self.problems.is_empty() {
+            true => Ok(Loaded {
+                config,
+                origins: self.origins,
+                lines: self.lines,
+                warnings: self.warnings,
+            }),
+            false => Err(LoadError::Problems(self.problems)),
         }
     }
+
+    fn wrong_type(&mut self, path: &[String], message: &str) {
+        let value = print::plain(&self.table, path);
+        let (field, detail) = problem::of_type(message, value.as_deref());
+        let field = field.filter(|field| path.last() != Some(field));
+        let path: Vec<String> = path.iter().cloned().chain(field).collect();
+        let value = print::plain(&self.table, &path);
+        let origin = place(&self.origins, &self.lines, &path, value.is_some());
+        let problem = Problem { origin, value, ..Problem::new(path.join("."), detail) };
+        // A key of a route that is unknown was noted before, with the nearest known one.
+        if !self.problems.iter().any(|other| other.key == problem.key) {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// A part of a path, with a position in a list as its name.
+fn name_of(segment: &Segment) -> String {
+    match segment {
+        Segment::Seq { index } => index.to_string(),
+        segment => segment.to_string(),
+    }
+}
+
+/// Removes what is at the path, or the last table on the way to it; `false` where nothing is there.
+fn remove(table: &mut Table, path: &[String]) -> bool {
+    let Some((name, below)) = path.split_first() else { return false };
+    let is_removed = match table.get_mut(name) {
+        Some(Value::Table(table)) => remove(table, below),
+        Some(Value::Array(items)) => below.split_first().is_some_and(|(at, below)| {
+            let item = at.parse().ok().and_then(|at: usize| items.get_mut(at));
+            item.and_then(Value::as_table_mut).is_some_and(|item| remove(item, below))
+        }),
+        _ => false,
+    };
+    is_removed || table.remove(name).is_some()
 }
 
 /// The text as a TOML value.
@@ -374,175 +415,4 @@ fn redact(setting: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn file(text: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        file
-    }
-
-    fn inputs(text: &str) -> (tempfile::NamedTempFile, Inputs) {
-        let file = file(text);
-        let inputs = Inputs { file: Some(file.path().to_owned()), ..Inputs::default() };
-        (file, inputs)
-    }
-
-    #[test]
-    fn later_layers_win_and_each_value_knows_where_it_came_from() {
-        let (file, mut inputs) = inputs(
-            "[relay]\nbatch_size = 1\nmax_attempts = 1\nlease = \"1m\"\n[sinks.A]\nkind = \"stdout\"",
-        );
-        inputs.environment = environment(&[
-            ("POSTRIDER__RELAY__BATCH_SIZE", "2"),
-            ("POSTRIDER__RELAY__MAX_ATTEMPTS", "2"),
-            ("POSTRIDER__SINKS__A__TIMEOUT", "3s"),
-            ("POSTRIDER_CONFIG", "elsewhere"),
-        ]);
-        inputs.set = vec!["relay.batch_size=3".into()];
-
-        let loaded = load(&inputs).unwrap();
-
-        assert_eq!(loaded.config.relay.batch_size, 3);
-        assert_eq!(loaded.config.relay.max_attempts, 2);
-        assert_eq!(loaded.config.relay.lease, Duration::from_secs(60));
-        assert_eq!(loaded.config.sinks["A"].timeout, Duration::from_secs(3));
-        assert_eq!(loaded.origin(&["relay", "batch_size"]), Origin::Set);
-        let variable = Origin::Environment("POSTRIDER__RELAY__MAX_ATTEMPTS".into());
-        assert_eq!(loaded.origin(&["relay", "max_attempts"]), variable);
-        let in_file = Origin::File(file.path().to_owned());
-        assert_eq!(loaded.origin(&["relay", "lease"]), in_file);
-        assert_eq!(loaded.origin(&["relay", "poll_interval"]), Origin::Default);
-    }
-
-    #[test]
-    fn a_section_may_be_given_as_one_table() {
-        let table = "{ sink = \"a\", destination = \"d\" }";
-        let inputs = Inputs {
-            environment: environment(&[("POSTRIDER__RELAY__DEAD_LETTER", table)]),
-            set: vec!["relay.backoff={ kind = \"fixed\" }".into()],
-            ..Inputs::default()
-        };
-
-        let config = load(&inputs).unwrap().config;
-
-        assert_eq!(config.relay.dead_letter.unwrap().destination, "d");
-        assert_eq!(config.relay.backoff.kind, crate::config::tree::BackoffKind::Fixed);
-    }
-
-    #[test]
-    fn properties_come_from_every_layer_by_their_own_names() {
-        let secret = file("hush\n");
-        let (_file, mut inputs) = inputs(
-            "[sinks.K]\nkind = \"kafka\"\n[sinks.K.properties]\nsasl.username = \"u\"\nlinger.ms = 1",
-        );
-        inputs.environment = environment(&[
-            (
-                "POSTRIDER__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE",
-                secret.path().to_str().unwrap(),
-            ),
-            ("POSTRIDER__SINKS__K__PROPERTIES__LINGER_MS", "2"),
-        ]);
-        inputs.set = vec!["sinks.K.properties={ \"ssl.ca.location\" = \"/ca\" }".into()];
-
-        let loaded = load(&inputs).unwrap();
-
-        let properties = loaded.config.sinks["K"].properties.clone().unwrap();
-        let expected = [
-            ("linger.ms", "2"),
-            ("sasl.password", "hush"),
-            ("sasl.username", "u"),
-            ("ssl.ca.location", "/ca"),
-        ];
-        assert_eq!(properties, crate::config::properties::Properties::from(expected));
-        let origin = loaded.origin(&["sinks", "K", "properties", "ssl.ca.location"]);
-        assert_eq!(origin, Origin::Set);
-    }
-
-    #[test]
-    fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
-        let (_file, mut inputs) =
-            inputs("[relay]\nbatchsize = 1\n[[routes]]\ntyp = \"x\"\n[sink.a]\nkind = \"stdout\"");
-        inputs.environment = environment(&[("POSTRIDER__RELAY__LEASES", "1s")]);
-
-        let error = load(&inputs).unwrap_err().to_string();
-
-        for part in [
-            "relay.batchsize is no key; did you mean relay.batch_size?",
-            "routes.0.typ is no key; did you mean routes.0.type?",
-            "sink.a.kind is no key; did you mean sinks.a.kind?",
-            "relay.leases is no key; did you mean relay.lease? (from POSTRIDER__RELAY__LEASES)",
-        ] {
-            assert!(error.contains(part), "{part}\n--\n{error}");
-        }
-    }
-
-    #[test]
-    fn a_secret_is_read_from_a_file_without_its_last_newline() {
-        let secret = file("mongodb://u:p@h/db\n");
-        let name = secret.path().to_str().unwrap();
-        let both = [("POSTRIDER__MONGO__URI", "x"), ("POSTRIDER__MONGO__URI_FILE", name)];
-
-        let one = Inputs { environment: environment(&both[1..]), ..Inputs::default() };
-        let two = Inputs { environment: environment(&both), ..Inputs::default() };
-
-        let uri = load(&one).unwrap().config.mongo.uri.unwrap();
-        assert_eq!(uri.expose(), "mongodb://u:p@h/db");
-        assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
-    }
-
-    #[test]
-    fn text_for_text_keys_is_taken_as_it_is_and_other_text_is_toml() {
-        let set = |setting: &str| Inputs { set: vec![setting.into()], ..Inputs::default() };
-
-        let database = load(&set("mongo.database=12")).unwrap().config.mongo.database;
-        let relayed = load(&set("relay.enabled=false")).unwrap().config.relay.enabled;
-        let wrong = load(&set("relay.enabled=nope")).unwrap_err().to_string();
-
-        assert_eq!(database.as_deref(), Some("12"));
-        assert!(!relayed);
-        assert!(wrong.starts_with("relay.enabled: is not a TOML value"), "{wrong}");
-    }
-
-    #[test]
-    fn a_wrong_value_is_told_with_its_key_its_place_and_what_would_be_right() {
-        for (text, key, part) in [
-            ("[relay]\nlease = 30", "relay.lease", "a text with a unit"),
-            ("[relay]\nordering = \"keys\"", "relay.ordering", "`key`"),
-            ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "has no unit"),
-            ("[sinks.a]\nuri = \"x\"", "sinks.a", "kind"),
-        ] {
-            let (file, inputs) = inputs(text);
-
-            let error = load(&inputs).unwrap_err().to_string();
-
-            assert!(error.starts_with(key), "{error}");
-            assert!(error.contains(part), "{error}");
-            assert!(error.contains(file.path().to_str().unwrap()), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_no_toml_is_told_by_line_without_quoting_it() {
-        let (_file, inputs) = inputs("[mongo]\nuri = \"mongodb://u:secret@h\n");
-
-        let error = load(&inputs).unwrap_err().to_string();
-
-        assert!(error.contains(":2:"), "{error}");
-        assert!(!error.contains("secret"), "{error}");
-    }
-
-    #[test]
-    fn a_named_file_that_is_missing_is_an_error() {
-        let inputs = Inputs { file: Some("/nowhere/postrider.toml".into()), ..Inputs::default() };
-
-        assert!(load(&inputs).unwrap_err().to_string().contains("/nowhere/postrider.toml"));
-    }
-}
+mod tests;

@@ -10,23 +10,28 @@
 //! |---|---|
 //! | [`tree`] | every key, its type and its default |
 //! | [`keys`] | the same keys as patterns: for suggestions, and for reading text from the environment |
-//! | [mod@load] | the layers, merged |
+//! | [mod@load], [mod@file], [`variable`] | the layers, merged |
 //! | [mod@resolve] | the rules, and the result |
+//! | [`problem`] | what is wrong, and where it was written |
 //! | [mod@print] | `postrider config print` |
 //! | [`secret`], [`token`], [`units`], [`properties`] | kinds of values |
 
+pub mod file;
 pub mod keys;
 pub mod load;
 pub mod print;
+pub mod problem;
 pub mod properties;
 pub mod resolve;
 pub mod secret;
 pub mod token;
 pub mod tree;
 pub mod units;
+pub mod variable;
 
-pub use load::{Inputs, LoadError, Loaded, Origin, load};
-pub use resolve::{Problem, Resolved, resolve};
+pub use load::{Inputs, LoadError, Loaded, load};
+pub use problem::{Origin, Problem};
+pub use resolve::{Resolved, resolve};
 
 #[cfg(test)]
 mod reference;
@@ -80,16 +85,13 @@ mod tests {
 
         let config: Config = toml::from_str(&with_examples).unwrap();
 
-        let origins = std::collections::BTreeMap::new();
-        resolve(&Loaded { config, origins }).unwrap();
+        resolve(&Loaded { config, ..Loaded::default() }).unwrap();
     }
 
     #[test]
     fn the_smallest_file_runs() {
         let config: Config = toml::from_str(MINIMAL).unwrap();
-        let origins = std::collections::BTreeMap::new();
-
-        resolve(&Loaded { config, origins }).unwrap();
+        resolve(&Loaded { config, ..Loaded::default() }).unwrap();
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use toml::{Table, Value};
 
 use crate::config::keys::{self, Holds};
-use crate::config::load::{Loaded, Origin};
+use crate::config::load::Loaded;
+use crate::config::problem::Origin;
 use crate::config::properties::{HIDDEN, Properties};
+use crate::config::tree::Config;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
 pub fn print(loaded: &Loaded) -> String {
@@ -13,6 +15,41 @@ pub fn print(loaded: &Loaded) -> String {
     let mut printer = Printer { loaded, text: String::new() };
     printer.section(&tree, &mut Vec::new());
     printer.text.trim_start().to_owned()
+}
+
+/// The longest value in an error, in characters.
+const LONGEST: usize = 100;
+
+/// One value of the configuration as TOML; `None` for a list, a table and what is not there.
+pub(super) fn shown(config: &Config, path: &[String]) -> Option<String> {
+    scalar(&Table::try_from(config).ok()?, path)
+}
+
+/// The same of values whose types were not judged yet, so that a URI is text like any other: those
+/// that may hold a secret are not there.
+pub(super) fn plain(table: &Table, path: &[String]) -> Option<String> {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        ["mongo" | "sinks", .., "uri"] | ["connection_strings", ..] | ["api", "tokens", ..] => None,
+        _ => scalar(table, path),
+    }
+}
+
+fn scalar(table: &Table, path: &[String]) -> Option<String> {
+    let (first, below) = path.split_first()?;
+    let value = below.iter().try_fold(table.get(first)?, |value, name| match value {
+        Value::Table(table) => table.get(name),
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => None,
+    })?;
+    if value.is_table() || value.is_array() {
+        return None;
+    }
+    let text = hide(path, value).to_string().replace(char::is_control, " ");
+    Some(match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    })
 }
 
 struct Printer<'a> {
@@ -106,7 +143,6 @@ fn hide(path: &[String], value: &Value) -> Value {
 mod tests {
     use super::*;
     use crate::config::load::{Inputs, load};
-    use crate::config::tree::Config;
 
     fn loaded(settings: &[&str]) -> Loaded {
         let set = settings.iter().map(|setting| (*setting).to_owned()).collect();

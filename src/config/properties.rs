@@ -46,7 +46,7 @@ impl Properties {
                 return Ok(());
             }
             Value::Array(_) | Value::Datetime(_) => {
-                return Err(format!("{name} is to be a text, a number, true or false"));
+                return Err(format!("{name} must be text, a number, true or false"));
             }
         };
         match self.0.insert(name.clone(), text) {
@@ -99,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_an_error_that_names_it() {
+    fn what_is_not_text_is_an_error_that_names_it() {
         for (text, words) in [
-            ("a.b = [1]", "a.b is to be a text"),
+            ("a.b = [1]", "a.b must be text"),
             ("a.b = \"1\"\n\"a.b\" = \"2\"", "a.b is there twice"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -8,8 +8,9 @@ use toml::Table;
 
 use super::keys::{self, Holds, KEYS};
 use super::tree::Sink;
-use super::{Inputs, load, resolve};
+use super::{Inputs, LoadError, load, resolve};
 use crate::blessed::compare;
+use crate::sink::kafka::{RESERVED, Reserved};
 
 const SAMPLE: &str = include_str!("../../config/postrider.toml");
 const TEMPLATE: &str = include_str!("reference.template.md");
@@ -99,7 +100,24 @@ fn entry(key: &str, holds: Holds, words: &Words) -> String {
     if key == "sinks.*.declare" {
         write!(entry, "```toml\n{}```\n\n", words.declared).unwrap();
     }
+    if key == "sinks.*.properties.*" {
+        entry.push_str(&reserved_properties());
+    }
     entry
+}
+
+/// What librdkafka's properties cannot be set to, as the sink refuses it.
+fn reserved_properties() -> String {
+    let mut table = "These are refused:\n\n| property | values | why |\n|---|---|---|\n".to_owned();
+    for Reserved { name, permitted, why } in RESERVED {
+        let values = match permitted {
+            [] => "any".to_owned(),
+            _ => format!("all but `{}`", permitted.join("`, `")),
+        };
+        let why = why.replace("sinks.<name>.", "sinks.NAME.");
+        writeln!(table, "| `{name}` | {values} | {why} |").unwrap();
+    }
+    table + "\n"
 }
 
 /// The key as a person writes it.
@@ -126,21 +144,25 @@ fn kind(key: &str, holds: Holds) -> String {
         _ => {}
     }
     let no_such = if holds == Holds::Value { "\"@\"" } else { "@" };
-    let Err(refusal) = load(&with(key, no_such, "stdout")) else { return "text".to_owned() };
-    let refusal = refusal.to_string();
-    let one_of = refusal.split_once(", expected ").map(|(_, rest)| rest);
-    for (told, kind) in
-        [("\"30s\"", "duration"), ("\"16MiB\"", "size"), ("a boolean", "`true` or `false`")]
-    {
+    let refusal = match load(&with(key, no_such, "stdout")) {
+        Ok(_) => return "text".to_owned(),
+        Err(LoadError::Problems(problems)) => problems[0].detail.clone(),
+        Err(error) => panic!("{key}: {error}"),
+    };
+    for (told, kind) in [
+        ("\"30s\"", "duration"),
+        ("\"16MiB\"", "size"),
+        ("true or false", "`true` or `false`"),
+        ("an integer", "integer"),
+        ("a number", "number"),
+    ] {
         if refusal.contains(told) {
             return kind.to_owned();
         }
     }
-    match one_of.and_then(|rest| rest.split(" (from").next()).unwrap_or_default() {
-        "usize" | "u32" => "integer".to_owned(),
-        "f64" => "number".to_owned(),
+    match refusal.strip_prefix("must be ") {
         // Such as "one of `a`, `b`".
-        variants if variants.contains('`') => variants.to_owned(),
+        Some(variants) if variants.contains('`') => variants.to_owned(),
         _ => panic!("{key} refuses {no_such}: {refusal}"),
     }
 }
@@ -200,9 +222,14 @@ fn bounds(key: &str, holds: Holds) -> Option<String> {
         let loaded = load(&with(key, value, "stdout")).ok()?;
         let told = resolve(&loaded).err()?;
         let own = told.iter().find(|problem| problem.key == key.replace('*', NAME))?;
-        let rule = own.detail.strip_prefix("is to be ")?;
+        let rule = own.detail.strip_prefix("must be ")?;
+        let is_bound = ["between ", "at least ", "above ", "below "];
         // The reason is for who breaks it.
-        Some(rule.split(": ").next()?.to_owned())
+        is_bound
+            .iter()
+            .any(|word| rule.starts_with(word))
+            .then(|| rule.split(": ").next())?
+            .map(str::to_owned)
     })
 }
 

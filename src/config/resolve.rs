@@ -5,12 +5,12 @@ mod bindings;
 mod sinks;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use mongodb::options::ConnectionString;
 
 use crate::config::load::Loaded;
+use crate::config::problem::Problem;
 use crate::config::secret::SecretUri;
 use crate::config::tree::{
     BackoffKind, Config, LogFormat, OnDead, Ordering, Partitions, Validator,
@@ -29,27 +29,13 @@ use crate::routing::{Glob, Route, Router, Template};
 use crate::schema::SchemaOptions;
 use crate::schema::access::{Part, Wanted};
 use crate::schema::roles::Places;
+use crate::store::words;
 
 pub use api::{ApiPlan, TlsFiles};
 pub use sinks::SinkPlan;
 
 /// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
 const LONGEST_RETENTION: Duration = Duration::from_secs(i32::MAX as u64);
-
-/// One rule that is broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The key to change.
-    pub key: String,
-    /// What is wrong, and what would be right.
-    pub detail: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.detail)
-    }
-}
 
 /// Everything the parts need, checked.
 #[derive(Clone, Debug)]
@@ -82,7 +68,7 @@ pub struct Resolved {
     pub profile: Profile,
     /// How often it tells that it lives.
     pub heartbeat: Duration,
-    /// Whether this process hosts the append path.
+    /// Whether the API of this process hosts the append path.
     pub events_enabled: bool,
     /// Where events, snapshots and prepare keys live.
     pub context: ContextSettings,
@@ -95,7 +81,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// What the user of `mongo.uri` is to be allowed for a part of the work.
+    /// What the user of `mongo.uri` must be allowed for a part of the work.
     pub fn wanted<'a>(&'a self, part: Part<'a>) -> Wanted<'a> {
         let places =
             Places { outbox: &self.database, prefix: &self.prefix, context: &self.context };
@@ -117,13 +103,20 @@ pub fn log_as_json(format: LogFormat) -> Option<bool> {
     }
 }
 
-/// Applies every rule; problems are told all at once.
+/// Applies every rule.
 ///
 /// # Errors
 ///
-/// The rules that are broken, each with its key and remedy.
+/// The rules that are broken, all of them, each with its key, its place and what to do.
 pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
-    let config = &loaded.config;
+    let resolved = judge(&loaded.config).map_err(|problems| {
+        problems.into_iter().map(|problem| loaded.located(problem)).collect::<Vec<_>>()
+    })?;
+    let warnings = [loaded.warnings.clone(), resolved.warnings].concat();
+    Ok(Resolved { warnings, ..resolved })
+}
+
+fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
     let mut rules = Rules::default();
     let mongo = rules.mongo(config);
     let database = rules.database(config, mongo.as_ref());
@@ -135,8 +128,8 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     let source = rules.partitions(config);
     rules.log(config);
     let dead_letter = rules.dead_letter(config);
-    let mut warnings = warnings(config);
-    let api = rules.api(config, &mut warnings);
+    let warnings = warnings(config);
+    let api = rules.api(config);
     let (Some(mongo), Some(database), Some(context)) = (mongo, database, context) else {
         return Err(rules.problems);
     };
@@ -164,7 +157,7 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
         },
         profile: profile(config),
         heartbeat: config.partitions.heartbeat,
-        events_enabled: config.events.enabled,
+        events_enabled: config.events.enabled && config.api.enabled,
         context,
         api,
         ops_listen: config.ops.listen.clone(),
@@ -238,7 +231,7 @@ struct Rules {
 
 impl Rules {
     fn wrong(&mut self, key: impl Into<String>, detail: impl Into<String>) {
-        self.problems.push(Problem { key: key.into(), detail: detail.into() });
+        self.problems.push(Problem::new(key, detail));
     }
 
     fn unless(&mut self, right: bool, key: impl Into<String>, detail: impl Into<String>) {
@@ -262,7 +255,7 @@ impl Rules {
         if let Some(uri) = uri
             && let Err(detail) = uri.check(parse_mongo)
         {
-            self.wrong("mongo.uri", format!("is no MongoDB URI: {detail}"));
+            self.wrong("mongo.uri", format!("is not a MongoDB URI: {detail}"));
         }
         uri.cloned()
     }
@@ -291,9 +284,8 @@ impl Rules {
             && name.len() < 64
             && !name.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
         let detail = match key {
-            // Of a URI that is wrong it may be part of a password.
-            "mongo.uri" => "what it names is no name for a MongoDB database".to_owned(),
-            _ => format!("{name:?} is no name for a MongoDB database"),
+            "mongo.uri" => "must name a valid MongoDB database",
+            _ => "must be a valid name of a MongoDB database",
         };
         self.unless(legal, key, detail);
     }
@@ -333,7 +325,7 @@ impl Rules {
         self.unless(
             prefix.chars().all(legal),
             "outbox.collection_prefix",
-            format!("{prefix:?} has other characters than letters, digits, _ . -"),
+            "must have no other characters than letters, digits, _ . -",
         );
         self.unless(
             config.outbox.retention <= LONGEST_RETENTION,
@@ -347,40 +339,40 @@ impl Rules {
         self.unless(
             (1..=10_000).contains(&relay.batch_size),
             "relay.batch_size",
-            "is to be from 1 to 10000",
+            "must be between 1 and 10000",
         );
-        self.unless(relay.batch_bytes > 0, "relay.batch_bytes", "is to be above 0");
+        self.unless(relay.batch_bytes > 0, "relay.batch_bytes", "must be above 0");
         self.unless(
             relay.poll_interval >= Duration::from_millis(10),
             "relay.poll_interval",
-            "is to be at least 10ms",
+            "must be at least 10ms",
         );
         self.unless(
             relay.lease >= Duration::from_secs(1),
             "relay.lease",
-            "is to be at least 1s: shorter than MongoDB's answer under load it would expire unused",
+            "must be at least 1s: shorter than MongoDB's answer under load it would expire unused",
         );
         let limit = ATTEMPT_LIMIT.unsigned_abs();
         self.unless(
             (1..=limit).contains(&relay.max_attempts),
             "relay.max_attempts",
-            format!("is to be from 1 to {limit}"),
+            format!("must be between 1 and {limit}"),
         );
         self.unless(
             relay.probe_max >= Duration::from_millis(100),
             "relay.probe_max",
-            "is to be at least 100ms",
+            "must be at least 100ms",
         );
         let backoff = &relay.backoff;
         self.unless(
             backoff.factor.is_finite() && backoff.factor >= 1.0,
             "relay.backoff.factor",
-            "is to be at least 1.0",
+            "must be at least 1.0",
         );
         self.unless(
             (0.0..=1.0).contains(&backoff.jitter),
             "relay.backoff.jitter",
-            "is to be from 0.0 to 1.0",
+            "must be between 0.0 and 1.0",
         );
         self.unless(
             backoff.max >= backoff.initial,
@@ -439,12 +431,12 @@ impl Rules {
     fn partitions(&mut self, config: &Config) -> Source {
         let Partitions { heartbeat, stale_after, rebalance, fixed } = &config.partitions;
         let least = Duration::from_millis(100);
-        self.unless(*heartbeat >= least, "partitions.heartbeat", "is to be at least 100ms");
-        self.unless(*rebalance >= least, "partitions.rebalance", "is to be at least 100ms");
+        self.unless(*heartbeat >= least, "partitions.heartbeat", "must be at least 100ms");
+        self.unless(*rebalance >= least, "partitions.rebalance", "must be at least 100ms");
         self.unless(
             *stale_after >= *heartbeat * 2,
             "partitions.stale_after",
-            "is to be at least twice partitions.heartbeat: one late heartbeat is no death",
+            "must be at least twice partitions.heartbeat: one late heartbeat is no death",
         );
         let Some(text) = fixed else { return Source::Assigned };
         match partition_set(text) {
@@ -459,7 +451,7 @@ impl Rules {
     fn log(&mut self, config: &Config) {
         if let Err(error) = crate::telemetry::check_level(&config.log.level) {
             let detail = format!(
-                "{error}; write error, warn, info, debug, trace or a filter such as \
+                "{error}; set error, warn, info, debug, trace, off, or a filter such as \
                  postrider=debug,info"
             );
             self.wrong("log.level", detail);
@@ -472,7 +464,7 @@ impl Rules {
         match address.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Some(host),
             _ => {
-                self.wrong(key, "is no address; write host:port, such as 127.0.0.1:8080");
+                self.wrong(key, "must be host:port, such as 127.0.0.1:8080");
                 None
             }
         }
@@ -489,7 +481,7 @@ fn parse_mongo(uri: &str) -> Result<(), String> {
     if !uri.split('%').skip(1).all(is_escape) {
         return Err("it has a % that begins no escape; write %25".to_owned());
     }
-    ConnectionString::parse(uri).map(drop).map_err(|error| error.to_string())
+    ConnectionString::parse(uri).map(drop).map_err(|error| words(&error))
 }
 
 /// The database in a MongoDB URI: what stands between the hosts and the options.
@@ -503,12 +495,9 @@ fn database_in(uri: &str) -> Option<String> {
 }
 
 /// `"0-127"`, `"3,7-9"`.
-fn partition_set(text: &str) -> Result<Vec<u8>, String> {
-    let wrong = || {
-        format!(
-            "{text:?} is no set of partitions; write \"0-127\" or \"3,7-9\", each from 0 to 255"
-        )
-    };
+pub(crate) fn partition_set(text: &str) -> Result<Vec<u8>, String> {
+    let wrong =
+        || "must be a set of partitions such as 0-127 or 3,7-9, each between 0 and 255".to_owned();
     let mut partitions = std::collections::BTreeSet::new();
     for part in text.split(',') {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
@@ -593,9 +582,9 @@ mod tests {
             assert!(!shown.contains("hush"), "{uri}: {shown}");
         }
         let escape = with(&["mongo.uri=mongodb://u:p%é@h/db"]).unwrap_err();
-        assert!(escape[0].detail.contains("to be escaped"), "{}", escape[0]);
+        assert!(escape[0].detail.contains("must be escaped"), "{}", escape[0]);
         let option = with(&["mongo.uri=mongodb://u:p@h/db?tls=perhaps"]).unwrap_err();
-        assert!(!option[0].detail.contains("to be escaped"), "{}", option[0]);
+        assert!(!option[0].detail.contains("must be escaped"), "{}", option[0]);
     }
 
     #[test]

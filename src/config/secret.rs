@@ -37,7 +37,7 @@ impl SecretUri {
         }
         match parse(&self.redacted()) {
             Err(error) => Err(error.to_string()),
-            Ok(_) => Err("its password, or another secret in it, has a character that is to be \
+            Ok(_) => Err("its password, or another secret in it, has a character that must be \
                           escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
                 .to_owned()),
         }

@@ -51,8 +51,8 @@ impl<'de> Deserialize<'de> for Token {
                 table.map(Self::Table).map_err(|error| Error::custom(error.message()))
             }
             other => Err(Error::custom(format!(
-                "is no token but of type {}; write a text, or {{ name = \"…\", token = \"…\", \
-                 scopes = [\"append\", \"read\", \"admin\"] }}",
+                "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \"read\", \
+                 \"admin\"] }}, and is of type {}",
                 other.type_str()
             ))),
         }

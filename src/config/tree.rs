@@ -121,7 +121,7 @@ pub struct Relay {
     pub enabled: bool,
     /// Records that one take reads at most.
     pub batch_size: usize,
-    /// Bytes of records in flight, beyond which nothing more is taken.
+    /// Bytes of records in memory, in flight or being read, beyond which no more is read.
     #[serde(with = "size")]
     pub batch_bytes: u64,
     /// The longest wait between two looks at an idle outbox.
@@ -532,7 +532,7 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
-    /// Whether this process hosts it.
+    /// Whether the API of this process hosts it; no effect without `api.enabled`.
     pub enabled: bool,
     /// The bounded context: one per database.
     pub context: String,
@@ -581,8 +581,8 @@ pub struct Api {
     /// What a request may take, until its answer begins.
     #[serde(with = "duration")]
     pub timeout: Duration,
-    /// Whether it may listen beyond loopback without tokens and TLS.
-    pub insecure: bool,
+    /// Whether it may listen beyond loopback without tokens, and answer any `Host`.
+    pub allow_unauthenticated: bool,
     /// TLS; without it plain HTTP.
     pub tls: Tls,
 }
@@ -590,7 +590,7 @@ pub struct Api {
 impl Default for Api {
     fn default() -> Self {
         Self {
-            enabled: true,
+            enabled: false,
             listen: "127.0.0.1:8080".into(),
             tokens: Vec::new(),
             max_body: 1 << 20,
@@ -599,7 +599,7 @@ impl Default for Api {
             max_concurrent: 256,
             // Longer than an election of MongoDB's takes.
             timeout: Duration::from_secs(30),
-            insecure: false,
+            allow_unauthenticated: false,
             tls: Tls::default(),
         }
     }

@@ -6,7 +6,7 @@ pub mod duration {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    const WANTED: &str = r#"a text with a unit, such as "30s" or "1m30s""#;
+    const WANTED: &str = r#"text with a unit, such as "30s" or "1m30s""#;
 
     /// The longest: it can be added to any time of a clock, and counted in milliseconds.
     const LONGEST: Duration = Duration::from_secs(100 * 31_557_600);
@@ -18,8 +18,9 @@ pub mod duration {
     /// Anything else, with an example of what is wanted.
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
         let value = toml::Value::deserialize(input)?;
-        let text = value.as_str().ok_or_else(|| serde::de::Error::custom(wrong(&value)))?;
-        parse(text).map_err(|error| serde::de::Error::custom(format!("{error}; write {WANTED}")))
+        let wrong = |detail: String| serde::de::Error::custom(detail);
+        let text = value.as_str().ok_or_else(|| wrong(format!("must be {WANTED}")))?;
+        parse(text).map_err(|error| wrong(format!("must be {WANTED}: {error}")))
     }
 
     /// Reads a text.
@@ -56,11 +57,29 @@ pub mod duration {
     ///
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(value: &Duration, output: S) -> Result<S::Ok, S::Error> {
-        output.serialize_str(&humantime::format_duration(*value).to_string().replace(' ', ""))
+        output.serialize_str(&text(*value))
     }
 
-    fn wrong(value: &toml::Value) -> String {
-        format!("is not {WANTED} but of type {}", value.type_str())
+    /// In the units that people write, such as `7d` or `1m30s`.
+    pub fn text(value: Duration) -> String {
+        const UNITS: [(u128, &str); 7] = [
+            (86_400_000_000_000, "d"),
+            (3_600_000_000_000, "h"),
+            (60_000_000_000, "m"),
+            (1_000_000_000, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+            (1, "ns"),
+        ];
+        let mut rest = value.as_nanos();
+        let mut text = String::new();
+        for (unit, name) in UNITS {
+            if rest >= unit {
+                text.push_str(&format!("{}{name}", rest / unit));
+                rest %= unit;
+            }
+        }
+        if text.is_empty() { "0s".to_owned() } else { text }
     }
 }
 
@@ -69,7 +88,7 @@ pub mod size {
     use bytesize::ByteSize;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    const WANTED: &str = r#"a text with a unit, such as "16MiB""#;
+    const WANTED: &str = r#"text with a unit, such as "16MiB""#;
 
     /// Reads a text with a unit, into bytes.
     ///
@@ -78,15 +97,16 @@ pub mod size {
     /// Anything else, with an example of what is wanted.
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
         let value = toml::Value::deserialize(input)?;
-        let text = value.as_str().ok_or_else(|| serde::de::Error::custom(wrong(&value)))?;
+        let wrong = |detail: String| serde::de::Error::custom(detail);
+        let text = value.as_str().ok_or_else(|| wrong(format!("must be {WANTED}")))?;
         if !text.ends_with(|last: char| last.is_ascii_alphabetic()) {
-            return Err(serde::de::Error::custom(format!("has no unit; write {WANTED}")));
+            return Err(wrong(format!("must be {WANTED}")));
         }
         match text.parse::<ByteSize>() {
             // Where it stops at what does not fit.
-            Ok(ByteSize(u64::MAX)) => Err(serde::de::Error::custom("is above 16EiB")),
+            Ok(ByteSize(u64::MAX)) => Err(wrong("must be below 16EiB".to_owned())),
             Ok(size) => Ok(size.as_u64()),
-            Err(error) => Err(serde::de::Error::custom(format!("{error}; write {WANTED}"))),
+            Err(error) => Err(wrong(format!("must be {WANTED}: {error}"))),
         }
     }
 
@@ -107,10 +127,6 @@ pub mod size {
             }
         }
         format!("{bytes}B")
-    }
-
-    fn wrong(value: &toml::Value) -> String {
-        format!("is not {WANTED} but of type {}", value.type_str())
     }
 }
 
@@ -140,13 +156,22 @@ mod tests {
     }
 
     #[test]
+    fn a_duration_is_written_as_people_write_it_and_reads_back() {
+        for text in ["7d", "1m30s", "500ms", "0s", "2d1h", "1s1ns", "30s", "36525d"] {
+            let value = super::duration::parse(text).unwrap();
+            assert_eq!(super::duration::text(value), text);
+        }
+        assert_eq!(super::duration::text(Duration::from_secs(48 * 3600)), "2d");
+    }
+
+    #[test]
     fn a_size_that_64_bits_do_not_hold_is_an_error() {
         let bytes =
             |text: &str| read(&format!("batch_bytes = \"{text}\"")).map(|relay| relay.batch_bytes);
 
         assert_eq!(bytes("15EiB"), Ok(15 << 60));
         for text in ["16EiB", "18446744073709551616B", "99999999999999999999999EB"] {
-            assert!(bytes(text).unwrap_err().contains("is above 16EiB"), "{text}");
+            assert!(bytes(text).unwrap_err().contains("must be below 16EiB"), "{text}");
         }
     }
 }

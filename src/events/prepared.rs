@@ -61,23 +61,16 @@ impl Prepared {
     ///
     /// All that is wrong.
     pub(crate) fn new(append: Append) -> Result<Self, Vec<Flaw>> {
-        let mut flaws = Vec::new();
-        id(&mut flaws, "requestId", Some(&append.request_id));
-        id(&mut flaws, "commandId", append.command_id.as_ref());
-        id(&mut flaws, "tenantId", append.tenant_id.as_ref());
-        id(&mut flaws, "ownerId", append.owner_id.as_ref());
-        if let Expected::Exact(version) = append.expected
-            && version < 0
-        {
-            flaws.push(Flaw::new("expectedVersion", "is negative; a version is 0 or above"));
-        }
-        if append.events.is_empty() {
-            flaws.push(Flaw::new("events", "is empty; append at least one event"));
-        }
+        let mut flaws = append.flaws();
         let header = encoded(&mut flaws, "header", &append.header);
         let mut bodies = Vec::with_capacity(append.events.len());
         for (index, event) in append.events.iter().enumerate() {
-            event_names(&mut flaws, index, event);
+            flaws.extend(
+                event
+                    .flaws()
+                    .into_iter()
+                    .map(|flaw| Flaw { field: format!("events[{index}].{}", flaw.field), ..flaw }),
+            );
             bodies.push(encoded(&mut flaws, &format!("events[{index}].body"), &event.body));
         }
         if !flaws.is_empty() {
@@ -111,17 +104,42 @@ impl Prepared {
 fn id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
     let legal = |text: &String| (1..=LONGEST_ID).contains(&text.chars().count());
     if value.is_some_and(|text| !legal(text)) {
-        flaws.push(Flaw::new(field, format!("is to have 1 to {LONGEST_ID} characters")));
+        flaws.push(Flaw::new(field, format!("must have 1 to {LONGEST_ID} characters")));
     }
 }
 
-fn event_names(flaws: &mut Vec<Flaw>, index: usize, event: &NewEvent) {
-    if !(1..=LONGEST_NAME).contains(&event.name.len()) {
-        let detail = format!("is to have 1 to {LONGEST_NAME} bytes: it is the message's type");
-        flaws.push(Flaw::new(format!("events[{index}].name"), detail));
+impl Append {
+    /// What is wrong with its values, but for those of its events.
+    pub(crate) fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        id(&mut flaws, "requestId", Some(&self.request_id));
+        id(&mut flaws, "commandId", self.command_id.as_ref());
+        id(&mut flaws, "tenantId", self.tenant_id.as_ref());
+        id(&mut flaws, "ownerId", self.owner_id.as_ref());
+        if let Expected::Exact(version) = self.expected
+            && version < 0
+        {
+            flaws.push(Flaw::new("expectedVersion", "is negative; a version is 0 or above"));
+        }
+        if self.events.is_empty() {
+            flaws.push(Flaw::new("events", "is empty; append at least one event"));
+        }
+        flaws
     }
-    id(flaws, &format!("events[{index}].revision"), event.revision.as_ref());
-    id(flaws, &format!("events[{index}].bodyType"), event.body_type.as_ref());
+}
+
+impl NewEvent {
+    /// What is wrong with its names, by its own fields.
+    pub(crate) fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        if !(1..=LONGEST_NAME).contains(&self.name.len()) {
+            let detail = format!("must have 1 to {LONGEST_NAME} bytes: it is the message's type");
+            flaws.push(Flaw::new("name", detail));
+        }
+        id(&mut flaws, "revision", self.revision.as_ref());
+        id(&mut flaws, "bodyType", self.body_type.as_ref());
+        flaws
+    }
 }
 
 /// What MongoDB will not take: too deep, or a name with a NUL.

@@ -8,6 +8,7 @@ use bson::raw::RawDocumentBuf;
 use mongodb::ClientSession;
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::ReadConcern;
+use tracing::debug;
 
 use crate::context::{Context, Kind};
 use crate::events::prepared::{Place, Prepared};
@@ -18,6 +19,10 @@ use crate::outbox::collections::{Collections, names};
 use crate::store::connect::{majority, primary};
 use crate::store::insert::{Refusal, insert};
 use crate::store::{DUPLICATE_KEY, Meaning, StoreError, limits};
+use crate::telemetry::chain;
+
+/// How long to wait for the end of a transaction that is given up.
+pub(super) const ABORT: Duration = Duration::from_secs(2);
 
 /// Between two tries to learn whether a transaction was committed.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -179,14 +184,30 @@ pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
             }
             Err(error) => error,
         };
+        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT) && began.elapsed() < limits::BATCH {
+            tokio::time::sleep(ASK_AGAIN).await;
+            continue;
+        }
         if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
+            end(session).await;
             return Ended::Again(error);
         }
-        let may_be_known = has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT);
-        if !may_be_known || began.elapsed() > limits::BATCH {
-            return Ended::Unknown(error);
-        }
-        tokio::time::sleep(ASK_AGAIN).await;
+        return Ended::Unknown(error);
+    }
+}
+
+/// Ends on the server a transaction whose commit failed, and which may be open there still.
+///
+/// The driver sends no `abortTransaction` after a `commitTransaction`, and the next try has a
+/// session of its own: it would meet the write conflict of this one until
+/// `transactionLifetimeLimitSeconds`. A user needs no privilege to kill a session of their own.
+async fn end(session: &mut ClientSession) {
+    let kill = doc! { "killSessions": [session.id().clone()] };
+    let client = session.client();
+    let admin = client.database("admin");
+    let killing = admin.run_command(kill).selection_criteria(primary()).into_future();
+    if let Err(error) = crate::store::within("end a transaction", ABORT, killing).await {
+        debug!(error = chain(&error), "a transaction was not ended; MongoDB ends it in its time");
     }
 }
 

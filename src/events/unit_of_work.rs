@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use mongodb::ClientSession;
@@ -15,7 +14,7 @@ use crate::events::heads::Head;
 use crate::events::lane::Shared;
 use crate::events::lookup::{self, Fate};
 use crate::events::prepared::{Aggregate, Place, Prepared};
-use crate::events::transaction::{self, Ended, Guard};
+use crate::events::transaction::{self, ABORT, Ended, Guard};
 use crate::events::{rows, stream};
 use crate::ids::RecordId;
 use crate::names::AggregateName;
@@ -24,9 +23,6 @@ use crate::outbox::fields::{KEY, PENDING, STATUS};
 use crate::relay::wake::Hint;
 use crate::store::{DUPLICATE_KEY, StoreError, within};
 use crate::telemetry::chain;
-
-/// An abort is waited for no longer.
-const ABORT: Duration = Duration::from_secs(2);
 
 /// One run of the work of [`EventStore::unit_of_work`](crate::events::EventStore::unit_of_work).
 ///

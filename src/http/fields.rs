@@ -8,6 +8,7 @@ use bson::{Bson, DateTime, Document};
 use serde_json::{Map, Number, Value};
 
 use crate::config::units::duration;
+use crate::events::Flaw;
 use crate::http::json;
 use crate::http::problem::{FieldError, Problem};
 use crate::names::check_id;
@@ -177,6 +178,20 @@ impl Fields {
             }
         }
         found
+    }
+
+    /// Notes what is wrong with values, of fields with which nothing is wrong yet.
+    pub fn judge(&mut self, flaws: Vec<Flaw>) {
+        for Flaw { field, detail } in flaws {
+            let field = format!("{}{field}", self.path);
+            let is_of = |name: &str| {
+                name.strip_prefix(&field)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            };
+            if !self.errors.iter().any(|error| is_of(&error.field)) {
+                self.errors.push(FieldError { field, detail });
+            }
+        }
     }
 
     /// What was wrong with a part is wrong with the whole; what is left of it is unknown.

@@ -35,7 +35,7 @@ async fn instances(
 ) -> Result<Json<Listed<Value>>, Problem> {
     query.finish()?;
     let found = shared.services()?.fleet.instances().await?;
-    Ok(Json(Listed { items: found.iter().map(shown::record).collect(), next: None }))
+    Ok(Json(Listed { items: found.iter().map(shown::record).collect(), next: None, note: None }))
 }
 
 /// Which instance has which partition
@@ -50,7 +50,7 @@ async fn partitions(
     query.finish()?;
     let found = shared.services()?.fleet.partitions().await?;
     let items: Vec<Value> = found.iter().map(shown::record).collect();
-    Ok(Json(Listed { items, next: None }))
+    Ok(Json(Listed { items, next: None, note: None }))
 }
 
 /// Whether the fleet is paused.

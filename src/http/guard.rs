@@ -47,7 +47,10 @@ pub(super) async fn guard(State(shared): State<Shared>, request: Request, next: 
     response
 }
 
-async fn within(shared: &Shared, mut request: Request, next: Next) -> Result<Response, Problem> {
+async fn within(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    shared.admit(&parts)?;
+    let mut request = Request::from_parts(parts, body);
     let place = shared.places.clone().try_acquire_owned().map_err(|_| {
         Problem::overloaded("more requests at a time than api.max_concurrent; try again")
     })?;

@@ -7,12 +7,11 @@ use utoipa::openapi::OpenApi as Description;
 use crate::http::problem::{FieldError, ProblemBody};
 use crate::http::schemas::{RECORD_ID, anything, list_of, object};
 use crate::http::{events, outbox, prepare, snapshots};
-use crate::outbox::fields::{DEAD, DONE, PENDING, SCHEDULED};
+use crate::outbox::list::{Chapter, Sort};
+use crate::outbox::stats::GroupBy;
 
 /// See [`AggregateName`](crate::names::AggregateName).
 const AGGREGATE_NAME: &str = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$";
-
-const STATUSES: [&str; 4] = [PENDING, SCHEDULED, DONE, DEAD];
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(ProblemBody, FieldError)))]
@@ -82,12 +81,14 @@ fn common(path: &str, call: &mut Value) {
                 { "type": "integer", "minimum": 0, "maximum": i64::MAX },
                 { "type": "string", "format": "date-time" },
             ] }),
-            Some("status") => json!({ "type": "string", "enum": STATUSES }),
+            Some("status") => json!({ "type": "string", "enum": Chapter::WORDS }),
+            Some("sort") => json!({ "type": "string", "enum": Sort::WORDS }),
+            Some("by") => json!({ "type": "string", "enum": GroupBy::WORDS }),
             _ => continue,
         };
         parameter["schema"] = schema;
     }
-    let mut problems = vec!["401", "403", "422", "500", "503"];
+    let mut problems = vec!["401", "403", "421", "422", "500", "503"];
     problems.extend(has_body.then_some(["400", "413", "415"]).into_iter().flatten());
     if let Some(responses) = call["responses"].as_object_mut() {
         for status in problems {
@@ -119,7 +120,8 @@ fn problem(status: &str) -> Value {
     json!({ "description": match status {
         "400" => "`malformed_json`",
         "401" => "`unauthorized`: no known token",
-        "403" => "`forbidden`: the token lacks the scope",
+        "403" => "`forbidden`: the token lacks the scope; `foreign_origin`: another site's page asks, and no token is configured",
+        "421" => "`foreign_host`: `Host` is not loopback, and no token is configured",
         "413" => "`payload_too_large`",
         "415" => "`unsupported_media_type`",
         "422" => "`invalid`: `errors` names each field",

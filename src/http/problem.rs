@@ -9,6 +9,7 @@ use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
 
+use crate::ops::origin::Foreign;
 use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
@@ -223,6 +224,12 @@ impl IntoResponse for Problem {
         let mut response = self.status.into_response();
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+impl From<Foreign> for Problem {
+    fn from(foreign: Foreign) -> Self {
+        Self::new(foreign.status(), foreign.code(), foreign.detail())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
@@ -91,6 +92,16 @@ impl Query {
             self.wrong(name, format!("is to be an integer from {least} to {most}"));
         }
         number
+    }
+
+    /// Takes a duration with its units.
+    pub fn duration(&mut self, name: &str) -> Option<Duration> {
+        let text = self.text(name)?;
+        let duration = humantime::parse_duration(&text).ok();
+        if duration.is_none() {
+            self.wrong(name, "must be a duration with units, as 1h or 90s");
+        }
+        duration
     }
 
     /// Takes a time, in milliseconds since 1970: written so, or as RFC 3339.

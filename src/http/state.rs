@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::http::request::Parts;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +11,7 @@ use crate::config::resolve::ApiPlan;
 use crate::events::EventStore;
 use crate::http::auth::Tokens;
 use crate::http::problem::Problem;
+use crate::ops::origin::{check_host, check_origin};
 use crate::outbox::collections::Collections;
 use crate::partition::fleet::Fleet;
 use crate::relay::wake::Wake;
@@ -21,6 +23,8 @@ pub type Shared = Arc<State>;
 pub struct State {
     /// Who may do what.
     pub(super) tokens: Tokens,
+    /// `api.allow_unauthenticated`: something else guards it, under names that are not known here.
+    allow_unauthenticated: bool,
     /// The largest body.
     pub(super) max_body: usize,
     /// What a request may take.
@@ -49,12 +53,25 @@ impl State {
     pub(super) fn new(plan: &ApiPlan, stop: CancellationToken) -> Self {
         Self {
             tokens: plan.tokens.clone(),
+            allow_unauthenticated: plan.allow_unauthenticated,
             max_body: plan.max_body,
             timeout: plan.timeout,
             places: Arc::new(Semaphore::new(plan.max_concurrent)),
             stop,
             services: OnceLock::new(),
         }
+    }
+
+    /// Refuses a request that a web page of another site may have made. A token vouches for itself: no
+    /// browser adds it.
+    pub(super) fn admit(&self, request: &Parts) -> Result<(), Problem> {
+        if !self.tokens.is_empty() {
+            return Ok(());
+        }
+        if !self.allow_unauthenticated {
+            check_host(request)?;
+        }
+        Ok(check_origin(request)?)
     }
 
     /// From now on calls are answered; MongoDB has been reached.

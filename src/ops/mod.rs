@@ -1,11 +1,15 @@
-//! What operators and their tools ask a running process: `/livez`, `/readyz`, `/metrics`.
+//! What operators and their tools ask a running process: `/livez`, `/readyz`, `/metrics`,
+//! `/blocked-keys`.
 
 pub(crate) mod bind;
+mod blocked;
 mod health;
+pub(crate) mod origin;
 mod server;
 mod survey;
 
 pub use bind::BindError;
+pub use blocked::BlockedKeys;
 pub use health::{Health, Part, Status};
 pub use server::OpsServer;
 pub use survey::survey;

@@ -3,16 +3,19 @@
 use std::io;
 use std::net::SocketAddr;
 
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
 use crate::ops::bind::{self, BindError};
+use crate::ops::blocked::{BlockedKeys, NoAnswer};
 use crate::ops::health::{Health, Status};
+use crate::ops::origin::{Foreign, check_host, check_origin};
 
 /// A server that is bound and not yet serving.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ pub struct OpsServer {
 struct Context {
     health: Health,
     metrics: PrometheusHandle,
+    blocked: BlockedKeys,
 }
 
 impl OpsServer {
@@ -48,15 +52,35 @@ impl OpsServer {
     /// # Errors
     ///
     /// The listener failed: the process should end with it.
-    pub async fn serve(self, health: Health, metrics: PrometheusHandle) -> io::Result<()> {
-        let context = Context { health, metrics };
+    pub async fn serve(
+        self,
+        health: Health,
+        metrics: PrometheusHandle,
+        blocked: BlockedKeys,
+    ) -> io::Result<()> {
+        let context = Context { health, metrics, blocked };
         let routes = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(page))
+            .route("/blocked-keys", get(blocked_keys))
+            .layer(middleware::from_fn(guard))
             .with_state(context);
         axum::serve(self.listener, routes).await
     }
+}
+
+/// Refuses what a page of another site asks for.
+///
+/// `Host` decides nothing for GET and HEAD: Prometheus and the kubelet name a pod by its address, and
+/// scrapers by the name of a service. Neither sends an `Origin`.
+async fn guard(request: Request, next: Next) -> Result<Response, Foreign> {
+    let (parts, body) = request.into_parts();
+    check_origin(&parts)?;
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        check_host(&parts)?;
+    }
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 /// Answering at all is what is asked: a restart would mend nothing else.
@@ -71,6 +95,19 @@ async fn readyz(State(context): State<Context>) -> impl IntoResponse {
         Status::Down => StatusCode::SERVICE_UNAVAILABLE,
     };
     (code, Json(report))
+}
+
+async fn blocked_keys(State(context): State<Context>, uri: Uri) -> impl IntoResponse {
+    match context.blocked.answer(uri.query().unwrap_or_default()) {
+        Ok(answer) => (StatusCode::OK, Json(answer)),
+        Err(NoAnswer::Invalid(detail)) => {
+            (StatusCode::BAD_REQUEST, Json(serde_json::json!({ "error": detail })))
+        }
+        Err(NoAnswer::NoRelay) => {
+            let detail = "no relay runs in this process, or none has started yet";
+            (StatusCode::SERVICE_UNAVAILABLE, Json(serde_json::json!({ "error": detail })))
+        }
+    }
 }
 
 async fn page(State(context): State<Context>) -> impl IntoResponse {

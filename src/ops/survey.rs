@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use crate::outbox::inspect::Inspector;
+use crate::outbox::undecoded::RawId;
 use crate::partition::heartbeat::Pulse;
 use crate::partition::share::Allotted;
 use crate::store::StoreError;
@@ -15,6 +16,9 @@ use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS, UNKNOWN};
 
 /// The shortest pause between two counts.
 const SHORTEST: Duration = Duration::from_secs(15);
+
+/// How long a search for invalid records goes on at a turn: all of a hundred thousand records or more.
+const TURN: Duration = Duration::from_secs(1);
 
 /// A count takes at most this share of the time: one part in a hundred.
 const COST: u32 = 100;
@@ -31,7 +35,8 @@ pub async fn survey(
     mut pulse: watch::Receiver<Pulse>,
     mut allotted: watch::Receiver<Allotted>,
 ) {
-    let mut counts = Counts { backlog_due: Instant::now(), invalid_due: Instant::now() };
+    let now = Instant::now();
+    let mut counts = Counts { backlog_due: now, invalid_due: now, search: Search::default() };
     loop {
         let counting = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok()
             && allotted.wait_for(counts_here).await.is_ok();
@@ -55,6 +60,17 @@ fn counts_here(allotted: &Allotted) -> bool {
 struct Counts {
     backlog_due: Instant,
     invalid_due: Instant,
+    search: Search,
+}
+
+/// A search for invalid records, along the ids: it goes on at each turn where the last one ended.
+#[derive(Default)]
+struct Search {
+    after: Option<RawId>,
+    /// Found since it began at the first id.
+    found: u64,
+    /// Found by the last one that came to the end.
+    last: u64,
 }
 
 impl Counts {
@@ -65,14 +81,38 @@ impl Counts {
                 backlog(inspector).await;
                 self.backlog_due = Instant::now() + pause(started.elapsed());
             }
-            // Apart: it reads delivered records too, and so costs more each day.
+            // Apart: it reads delivered records too.
             if self.invalid_due <= Instant::now() {
                 let started = Instant::now();
-                invalid(inspector).await;
+                self.invalid(inspector).await;
                 self.invalid_due = Instant::now() + pause(started.elapsed());
             }
             tokio::time::sleep_until(self.backlog_due.min(self.invalid_due).into()).await;
         }
+    }
+
+    /// Searches for a second. What was found is the least that there is.
+    async fn invalid(&mut self, inspector: &Inspector) {
+        let began = Instant::now();
+        let search = &mut self.search;
+        while began.elapsed() < TURN {
+            match inspector.invalid(search.after.as_ref()).await {
+                Ok((found, end)) => {
+                    search.found += found;
+                    search.after = end;
+                    if search.after.is_none() {
+                        search.last = std::mem::take(&mut search.found);
+                        break;
+                    }
+                }
+                Err(error) => {
+                    not_counted(&error);
+                    forget_invalid();
+                    return;
+                }
+            }
+        }
+        records("invalid", search.last.max(search.found) as f64);
     }
 
     /// Nothing is known now, and is to be soon after MongoDB is back, whatever it costs.
@@ -98,16 +138,6 @@ async fn backlog(inspector: &Inspector) {
         Err(error) => {
             not_counted(&error);
             forget_backlog();
-        }
-    }
-}
-
-async fn invalid(inspector: &Inspector) {
-    match inspector.invalid().await {
-        Ok(count) => records("invalid", count as f64),
-        Err(error) => {
-            not_counted(&error);
-            forget_invalid();
         }
     }
 }

@@ -41,6 +41,12 @@ impl Collections {
         Self { standalone: true, ..self }
     }
 
+    /// The same by another client, with connections of its own.
+    pub fn through(&self, client: Client) -> Self {
+        let database = client.database(self.database.name());
+        Self { client, database, ..self.clone() }
+    }
+
     /// Whether there are no snapshot reads.
     pub fn is_standalone(&self) -> bool {
         self.standalone

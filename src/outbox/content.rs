@@ -6,7 +6,7 @@ use bson::raw::{RawBsonRef, RawDocument};
 use bson::spec::BinarySubtype;
 use uuid::Uuid;
 
-use crate::outbox::{fields, payload, record::Record};
+use crate::outbox::{fields, payload, record::Record, undecoded};
 use crate::sink::HeaderValue;
 
 /// The producer's half of a record, ready to be addressed.
@@ -62,6 +62,11 @@ impl Record {
     pub fn content(&self) -> Result<Content, Malformed> {
         if !self.id.is_well_formed() {
             return Err(Malformed::new(fields::ID, "is no UUID, ObjectId, string or integer"));
+        }
+        let mut elements = undecoded::elements(self.raw.as_bytes());
+        if let Some(wrong) = elements.find(|element| std::str::from_utf8(element.name).is_err()) {
+            let name = undecoded::escaped(wrong.name);
+            return Err(Malformed::new(name, "the field's name is not UTF-8"));
         }
         let raw = Fields(&self.raw);
         let kind = raw.text(fields::TYPE)?;

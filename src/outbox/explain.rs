@@ -8,15 +8,17 @@ use serde::Serialize;
 
 use crate::dates::rfc3339;
 use crate::ids::RecordId;
-use crate::outbox::collections::{Collections, names};
+use crate::outbox::collections::{Collections, names as collection};
 use crate::outbox::fields::{
-    BLOCKS, DEAD, DEAD_REASON, KEY, LAST_ERROR, LEASE_OWNER, PARTITION, PENDING, SCHEDULED, SEQ,
-    STATUS, exactly,
+    BLOCKS, DEAD, DEAD_REASON, DONE, KEY, LAST_ERROR, LEASE_OWNER, PARTITION, PENDING, SCHEDULED,
+    SEQ, STATUS, exactly,
 };
 use crate::outbox::inspect::decoded;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
-use crate::partition::fleet::is_fresh;
+use crate::partition;
+use crate::partition::owner::{Owner, Ownership, of_partition};
+use crate::relay::report::{fields, shortened, state_id};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Earlier records of a key that are counted.
@@ -36,12 +38,20 @@ pub enum WaitsFor {
     Suspect,
     /// Its backoff, or the producer's `visibleAt`.
     NotDue,
-    /// A relay: none is alive.
+    /// An instance that delivers what is in its partition: there is none at the moment.
     Instance,
+    /// The end of a pause (`postrider relay pause`).
+    Paused,
+    /// MongoDB: it refuses to let the relay lease it.
+    Refused,
+    /// The sink of its dead letter, without which it does not become dead.
+    DeadLetter,
     /// Its sink.
     SinkPaused,
     /// Nothing: the next look of a relay takes it.
     Look,
+    /// Nothing that comes by itself: its status is none that a relay knows.
+    Invalid,
 }
 
 /// Why a record waits.
@@ -62,9 +72,37 @@ pub struct Waiting {
     /// The sink of the record that goes first; known to whoever knows the routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
-    /// The record that goes first, for whoever knows the routes.
+    /// The instance that delivers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The record that goes first, for a caller that knows the routes.
     #[serde(skip)]
     pub front: Document,
+    /// That instance, where nothing but its own state is in the way.
+    #[serde(skip)]
+    pub owner: Option<Owner>,
+}
+
+impl Waiting {
+    fn new(waits_for: WaitsFor, detail: String, front: Document) -> Self {
+        Self {
+            waits_for,
+            detail,
+            behind: None,
+            lease_owner: None,
+            sink: None,
+            instance: None,
+            front,
+            owner: None,
+        }
+    }
+
+    /// The front waits for something else than was known: its sink, say.
+    pub fn waits(&mut self, waits_for: WaitsFor, detail: &str) {
+        let front = self.behind.as_ref().map(|id| format!("behind {id}, which "));
+        self.waits_for = waits_for;
+        self.detail = format!("{}{detail}", front.unwrap_or_default());
+    }
 }
 
 /// Explains, by one look at the outbox: nothing is changed, and a moment later it may be otherwise.
@@ -91,7 +129,8 @@ impl Explainer {
         match record.get_str(STATUS) {
             Ok(SCHEDULED) => Ok(Some(scheduled(record, now))),
             Ok(PENDING) => self.pending(record, now).await.map(Some),
-            _ => Ok(None),
+            Ok(DONE | DEAD) => Ok(None),
+            _ => Ok(Some(invalid(record))),
         }
     }
 
@@ -127,19 +166,14 @@ impl Explainer {
     async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
-        let (waits_for, detail, lease_owner) = if record.is_leased(now) {
+        let (waits_for, detail) = if record.is_leased(now) {
             let owner = front.get(LEASE_OWNER).cloned();
             let who = self.instance(owner.as_ref()).await?;
             let until = time(record.lease_until);
-            (WaitsFor::Leased, format!("is leased until {until} by {who}"), owner.map(text))
-        } else if record.is_suspect(now) {
-            let since = time(record.lease_until);
-            let detail = format!(
-                "goes alone, in its turn: its lease ended at {since} without an outcome \
-                 (delivery {attempts} of {})",
-                self.max_attempts
-            );
-            (WaitsFor::Suspect, detail, None)
+            let detail = format!("is leased until {until} by {who}");
+            let lease_owner = owner.map(text);
+            let waiting = Waiting::new(WaitsFor::Leased, detail, front);
+            return Ok(Waiting { lease_owner, ..waiting });
         } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
             let due = time(Some(due));
             let detail = match front.get_str(LAST_ERROR) {
@@ -147,15 +181,83 @@ impl Explainer {
                     "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
                     self.max_attempts
                 ),
-                _ => format!("is not to be delivered before {due} (visibleAt)"),
+                _ => format!("must not be delivered before {due} (visibleAt)"),
             };
-            (WaitsFor::NotDue, detail, None)
-        } else if let Some(detail) = self.nobody().await? {
-            (WaitsFor::Instance, detail, None)
+            (WaitsFor::NotDue, detail)
         } else {
-            (WaitsFor::Look, "is taken by the next look of a relay".to_owned(), None)
+            return self.owned(front, &record, now).await;
         };
-        Ok(Waiting { waits_for, detail, behind: None, lease_owner, sink: None, front })
+        Ok(Waiting::new(waits_for, detail, front))
+    }
+
+    /// Why a record waits that MongoDB shows fit to go.
+    async fn owned(
+        &self,
+        front: Document,
+        record: &Record,
+        now: DateTime,
+    ) -> Result<Waiting, StoreError> {
+        let partition = record.partition.unwrap_or_else(|| record.hashed_partition());
+        let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
+            Ownership::Owned(owner) => owner,
+            Ownership::NoInstance => {
+                let detail = "waits for a relay: no instance is alive, start `postrider run`";
+                return Ok(Waiting::new(WaitsFor::Instance, detail.to_owned(), front));
+            }
+            Ownership::Paused => {
+                let detail = "waits: the relay is paused, `postrider relay resume` ends that";
+                return Ok(Waiting::new(WaitsFor::Paused, detail.to_owned(), front));
+            }
+            Ownership::Unowned => {
+                let detail = format!(
+                    "waits for a relay: no instance has its partition {partition} yet; one takes \
+                     it within seconds"
+                );
+                return Ok(Waiting::new(WaitsFor::Instance, detail, front));
+            }
+            Ownership::Stale(owner) => {
+                let detail = format!(
+                    "waits for a relay: its partition {partition} belongs to {}, whose heartbeat \
+                     is stale; another instance takes it over",
+                    owner.name()
+                );
+                let waiting = Waiting::new(WaitsFor::Instance, detail, front);
+                return Ok(Waiting { instance: Some(owner.id), ..waiting });
+            }
+        };
+        let who = owner.name();
+        let (waits_for, detail) = if record.is_suspect(now) {
+            let since = time(record.lease_until);
+            let (attempts, most) = (record.attempt, self.max_attempts);
+            let detail = format!(
+                "goes alone, in its turn, on {who}: its lease ended at {since} without an outcome \
+                 (delivery {attempts} of {most})"
+            );
+            (WaitsFor::Suspect, detail)
+        } else if names(&owner, fields::ALONE, record) {
+            let detail = format!(
+                "goes alone, in its turn, on {who}: it was in flight each time that its connection \
+                 was lost"
+            );
+            (WaitsFor::Suspect, detail)
+        } else if names(&owner, fields::REFUSED, record) {
+            let detail = format!(
+                "waits for MongoDB, which refuses to let {who} lease it: let the validator of \
+                 outbox_records permit what the relay writes"
+            );
+            (WaitsFor::Refused, detail)
+        } else if names(&owner, fields::DEAD_LETTER, record) {
+            let detail = format!(
+                "is to become dead; {who} waits for the sink of its dead letter \
+                 (relay.dead_letter), which is down"
+            );
+            (WaitsFor::DeadLetter, detail)
+        } else {
+            (WaitsFor::Look, format!("is taken by the next look of {who}"))
+        };
+        let instance = Some(owner.id.clone());
+        let waiting = Waiting::new(waits_for, detail, front);
+        Ok(Waiting { instance, owner: Some(owner), ..waiting })
     }
 
     async fn blocking(&self, key: &str) -> Result<Option<Document>, StoreError> {
@@ -165,9 +267,14 @@ impl Explainer {
 
     /// The earliest pending record of the key, in its partition or in none yet.
     async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
-        let own = record.partition.map(|partition| Bson::Int32(partition.into()));
+        // Those of its key without a partition, or with an invalid one, are in none of these.
+        let number = |partition: u8| Bson::Int32(partition.into());
+        let hashed = number(partition::of_key(key));
+        let own = record.partition.map(number).filter(|own| *own != hashed);
+        let valid: Vec<Bson> = (0..=u8::MAX).map(number).chain([Bson::Null]).collect();
+        let invalid = Bson::Document(doc! { "$nin": valid });
         let mut first = None;
-        for partition in own.into_iter().chain([Bson::Null]) {
+        for partition in own.into_iter().chain([hashed, Bson::Null, invalid]) {
             let filter = doc! { STATUS: exactly(PENDING), PARTITION: partition, KEY: key };
             let found = self.find_one(filter, doc! { SEQ: 1 }, LANE_INDEX).await?;
             let Some(found) = found else { continue };
@@ -195,26 +302,16 @@ impl Explainer {
         within("count records", limits::BATCH, counting.into_future()).await
     }
 
-    /// Says so where no instance is alive.
-    async fn nobody(&self) -> Result<Option<String>, StoreError> {
-        let alive = doc! { "$expr": is_fresh(self.stale_after) };
-        let instances = self.collections.collection(names::INSTANCES);
-        let finding = instances.find_one(alive);
-        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
-        let words = "waits for a relay: no instance is alive, start `postrider run`";
-        Ok(found.is_none().then(|| words.to_owned()))
-    }
-
     /// An instance in words.
     async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
         let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
-        let instances = self.collections.collection(names::INSTANCES);
+        let instances = self.collections.collection(collection::INSTANCES);
         let finding = instances.find_one(doc! { "_id": id });
         let found = within("read instances", limits::BATCH, finding.into_future()).await?;
         let name = text(id.clone());
         Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
             Some(host) => format!("instance {name} on {host}"),
-            None => format!("instance {name}, which is not there any more"),
+            None => format!("instance {name}, which no longer exists"),
         })
     }
 
@@ -227,8 +324,15 @@ impl Explainer {
         let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
         let found = within("read a record", limits::BATCH, finding.into_future()).await?;
-        found.as_deref().map(decoded).transpose()
+        Ok(found.as_deref().map(decoded))
     }
+}
+
+/// Whether the instance names this record in a list of its state.
+fn names(owner: &Owner, list: &str, record: &Record) -> bool {
+    let named = owner.relay.as_ref().and_then(|relay| relay.get_array(list).ok());
+    let id = state_id(&record.id);
+    named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
 }
 
 fn scheduled(record: &Document, now: DateTime) -> Waiting {
@@ -237,25 +341,30 @@ fn scheduled(record: &Document, now: DateTime) -> Waiting {
         Some(due) => format!("takes its place in its key at {} (visibleAt)", time(Some(due))),
         None => "is due: a relay makes it pending at its next look".to_owned(),
     };
-    let front = record.clone();
-    let waits_for = WaitsFor::Scheduled;
-    Waiting { waits_for, detail, behind: None, lease_owner: None, sink: None, front }
+    Waiting::new(WaitsFor::Scheduled, detail, record.clone())
+}
+
+fn invalid(record: &Document) -> Waiting {
+    let status = match record.get(STATUS) {
+        Some(Bson::String(status)) => format!("its status {:?}", shortened(status, 100)),
+        Some(_) => "its status, which is not a string,".to_owned(),
+        None => "its status, which is absent,".to_owned(),
+    };
+    let detail = format!(
+        "waits for nothing that comes by itself: {status} is none of pending, scheduled, done and \
+         dead, so no relay delivers it; correct it or remove the record"
+    );
+    Waiting::new(WaitsFor::Invalid, detail, record.clone())
 }
 
 fn blocked(dead: Document) -> Waiting {
     let id = id_of(&dead);
     let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason is kept");
-    Waiting {
-        waits_for: WaitsFor::Blocked,
-        detail: format!(
-            "behind {id}, which is dead and holds its key ({reason}): `postrider outbox requeue` \
-             or `discard` lets the key go on"
-        ),
-        behind: Some(id.to_string()),
-        lease_owner: None,
-        sink: None,
-        front: dead,
-    }
+    let detail = format!(
+        "behind {id}, which is dead and blocks its key ({reason}): `postrider outbox requeue` \
+         or `discard` lets the key go on"
+    );
+    Waiting { behind: Some(id.to_string()), ..Waiting::new(WaitsFor::Blocked, detail, dead) }
 }
 
 fn read(record: &Document) -> Record {

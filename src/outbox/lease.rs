@@ -55,10 +55,12 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store, after one repetition; nothing may be published then.
+    /// Those of the store, after one repetition; nothing may be published then. What the lease
+    /// holds is unknown, unless MongoDB refuses the command: [`release`](Self::release) it.
     pub async fn lease(&self, lease: LeaseId, ids: &[RecordId]) -> Result<Grant, StoreError> {
         let written = match self.send(vec![self.statement(lease, ids)]).await {
             Ok(written) => written,
+            Err(error) if error.is_refusal() => return Err(error),
             Err(_) => self.send(vec![self.statement(lease, ids)]).await?,
         };
         if written.failed.is_empty() && written.matched == ids.len() as u64 {
@@ -111,6 +113,38 @@ impl Leaser {
             .filter_map(|mut document| document.remove(ID))
             .map(RecordId::from)
             .collect())
+    }
+
+    /// Releases, uncharged, what of `ids` a lease of unknown outcome holds; answers whether a
+    /// majority says that it holds nothing any more. Safe to repeat.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; it may hold them still.
+    pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
+        let action = "release a lease of unknown outcome";
+        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
+        let statement = doc! {
+            "q": &filter,
+            "u": {
+                "$inc": { ATTEMPT: -1 },
+                "$unset": { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" },
+            },
+            "multi": true,
+        };
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        let written = update(database, &name, action, vec![statement], Certainty::Majority).await?;
+        if let Some((_, code)) = written.failed.first() {
+            return Err(StoreError::Refused { action, code: *code });
+        }
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find_one(filter)
+            .projection(doc! { ID: 1 })
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(primary());
+        Ok(within(action, limits::BATCH, find.into_future()).await?.is_none())
     }
 
     /// Leases what the failed statement did not reach, a statement each, to find the

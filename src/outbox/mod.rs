@@ -10,6 +10,7 @@
 //! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
 //! | [`repair`] | stamps, promotes, and buries what can't be leased |
 //! | [`inspect`], [`stats`], [`explain`] | for people: lists, figures, why a record waits |
+//! | [`undecoded`], [`list`] | for people too: any record as the bytes that it is; pages of lists |
 //! | [`redrive`], [`prune`] | by people: requeue, discard, remove what is over |
 //!
 //! Every write is one conditional update: it names the state that it expects, and whoever
@@ -23,6 +24,7 @@ mod extjson;
 pub mod fields;
 pub mod inspect;
 pub mod lease;
+pub mod list;
 pub mod payload;
 pub mod position;
 pub mod prune;
@@ -33,5 +35,6 @@ pub mod repair;
 pub mod settle;
 pub mod snapshot;
 pub mod stats;
+pub mod undecoded;
 
 pub use enqueue::{NewRecord, Outbox};

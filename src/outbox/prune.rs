@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use bson::{Bson, DateTime, doc};
+use bson::{DateTime, doc};
 use mongodb::options::Hint;
 
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{BLOCKS, DEAD, DEAD_AT, DONE, DONE_AT, ID, STATUS, exactly};
 use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
-use crate::store::write::{Certainty, delete};
+use crate::outbox::undecoded::{RawId, Writer};
+use crate::store::write::{self, Certainty};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command removes.
@@ -68,21 +69,21 @@ pub async fn prune(
         let mut ids = Vec::new();
         while more && ids.len() < BATCH {
             more = within("choose records", limits::SURVEY, cursor.advance()).await?;
-            // One that can't be decoded no command can name.
-            if more
-                && let Ok(Some(id)) = cursor.current().get(ID)
-                && let Ok(id) = Bson::try_from(id)
-            {
-                ids.push(id);
+            if more {
+                ids.push(RawId::of(cursor.current()));
             }
         }
-        let mut q = removable.clone();
-        q.insert(ID, doc! { "$in": ids });
+        let among = Writer::default().list("$in", &ids).finish();
+        let q = Writer::default().document(ID, &among).fields(&removable).finish();
         // By their ids: the index of the date is full of what is gone.
-        let statements = vec![doc! { "q": q, "limit": 0, "hint": { ID: 1 } }];
-        let (database, name) = (collections.database(), collections.name(names::RECORDS));
+        let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
+        let statement = Writer::default().document("q", &q).fields(&by_id).finish();
+        let command = Writer::default()
+            .fields(&doc! { "delete": collections.name(names::RECORDS) })
+            .documents("deletes", &[statement])
+            .fields(&write::options(Certainty::Majority));
         let deleted =
-            delete(database, &name, "prune records", statements, Certainty::Majority).await?;
+            write::send(collections.database(), "prune records", command.finish()).await?;
         pruned.removed += deleted.matched;
     }
     if over == Over::Dead {

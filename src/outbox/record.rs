@@ -8,6 +8,7 @@ use bson::{Bson, DateTime, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::fields;
+use crate::outbox::undecoded::{self, VALUE};
 use crate::partition;
 
 /// What orders a record: its key, or nothing.
@@ -65,11 +66,24 @@ impl Record {
     pub fn read(raw: &RawDocument) -> Self {
         let mut fields_read = Fields::default();
         for element in raw.iter_elements() {
-            // A breach of the structure: what follows can't be read, and the message will say so.
-            let Ok(element) = element else { break };
-            // A value that can't be decoded (text that is no UTF-8) is the message's affair too.
+            // A name that is not UTF-8, which ends the driver's own walk.
+            let Ok(element) = element else { return Self::read_by_bytes(raw) };
+            // A value that can't be decoded (text that is no UTF-8) is the message's affair.
             let Ok(value) = element.value() else { continue };
             fields_read.note(element.key().as_str(), value);
+        }
+        fields_read.into_record(raw.to_owned())
+    }
+
+    /// The same field by field, past those whose names are not UTF-8. The message will say what is
+    /// wrong.
+    fn read_by_bytes(raw: &RawDocument) -> Self {
+        let mut fields_read = Fields::default();
+        for element in undecoded::elements(raw.as_bytes()) {
+            let Ok(name) = std::str::from_utf8(element.name) else { continue };
+            let alone = element.alone();
+            let Ok(Some(value)) = alone.get(VALUE) else { continue };
+            fields_read.note(name, value);
         }
         fields_read.into_record(raw.to_owned())
     }
@@ -174,9 +188,26 @@ fn integral(value: RawBsonRef<'_>) -> Option<i64> {
         RawBsonRef::Double(number) if number.trunc() == number && number.abs() < 9e15 => {
             Some(number as i64)
         }
-        RawBsonRef::Decimal128(number) => number.to_string().parse().ok(),
+        RawBsonRef::Decimal128(number) => integral_decimal(&number.to_string()),
         _ => None,
     }
+}
+
+/// The same for the text of a decimal, such as `189`, `189.0` or `1.89E+2`.
+fn integral_decimal(text: &str) -> Option<i64> {
+    let (mantissa, exponent) = text.split_once('E').unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_end_matches('0');
+    if matches!(significant, "" | "-") {
+        return digits.ends_with('0').then_some(0);
+    }
+    let dropped = i64::try_from(digits.len() - significant.len()).ok()?;
+    let exponent: i64 = exponent.parse().ok()?;
+    let zeros = exponent - i64::try_from(fraction.len()).ok()? + dropped;
+    // An i64 has 19 digits.
+    let zeros = usize::try_from(zeros).ok().filter(|zeros| *zeros < 19)?;
+    format!("{significant}{}", "0".repeat(zeros)).parse().ok()
 }
 
 #[cfg(test)]
@@ -207,6 +238,15 @@ mod tests {
             (Bson::Int64(255), Some(255)),
             (Bson::Double(3.0), Some(3)),
             (Bson::Decimal128("12".parse().unwrap()), Some(12)),
+            (Bson::Decimal128("189.0".parse().unwrap()), Some(189)),
+            (Bson::Decimal128("1.9E+2".parse().unwrap()), Some(190)),
+            (Bson::Decimal128("0.255E3".parse().unwrap()), Some(255)),
+            (Bson::Decimal128("-0.0".parse().unwrap()), Some(0)),
+            (Bson::Decimal128("189.5".parse().unwrap()), None),
+            (Bson::Decimal128("1E+6000".parse().unwrap()), None),
+            (Bson::Decimal128("1E-6000".parse().unwrap()), None),
+            (Bson::Decimal128("NaN".parse().unwrap()), None),
+            (Bson::Decimal128("-Infinity".parse().unwrap()), None),
             (Bson::Double(3.5), None),
             (Bson::Int32(-1), None),
             (Bson::Int32(256), None),

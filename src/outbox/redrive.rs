@@ -8,20 +8,22 @@
 
 use std::collections::HashMap;
 
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 
-use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
     LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
 };
-use crate::outbox::inspect::{DEAD_INDEX, Inspector, decoded};
+use crate::outbox::inspect::{DEAD_INDEX, Inspector};
 use crate::outbox::lease::free;
+use crate::outbox::list::{beginning, invalid};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::store::write::{Certainty, TOO_LARGE, Written, delete, update};
+use crate::outbox::undecoded::{RawId, Writer};
+use crate::store::write::{self, Certainty, TOO_LARGE, Written};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command changes.
@@ -34,7 +36,7 @@ pub enum Redrive {
     Requeue,
     /// The same, and delivered ones too: their consumers see them twice.
     Redeliver,
-    /// Dead, scheduled and pending records are removed, unless somebody holds them.
+    /// Dead, scheduled, pending and invalid records are removed, unless somebody holds them.
     Discard,
 }
 
@@ -109,7 +111,7 @@ impl Redriver {
     pub async fn one(
         &self,
         redrive: Redrive,
-        ids: &[RecordId],
+        ids: &[RawId],
     ) -> Result<Result<(), Refusal>, StoreError> {
         let inspector = Inspector::new(self.collections.clone());
         // Twice at most: it may become of another status between the look and the write.
@@ -117,8 +119,7 @@ impl Redriver {
             let Some(record) = inspector.show(ids).await? else {
                 return Ok(Err(Refusal::Missing));
             };
-            let id = record.get(ID).cloned().unwrap_or(Bson::Null);
-            let written = self.write(redrive, vec![vec![id]]).await?;
+            let written = self.write(redrive, vec![vec![record.id]]).await?;
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
                 (0, Some((_, code))) => {
@@ -129,7 +130,7 @@ impl Redriver {
                 }
                 _ => {}
             }
-            let refusal = refusal(redrive, &record);
+            let refusal = refusal(redrive, &record.document);
             if let Some(refusal) = refusal {
                 return Ok(Err(refusal));
             }
@@ -145,18 +146,16 @@ impl Redriver {
     pub async fn would(
         &self,
         redrive: Redrive,
-        ids: &[RecordId],
+        ids: &[RawId],
     ) -> Result<Result<(), Refusal>, StoreError> {
         let inspector = Inspector::new(self.collections.clone());
         let Some(record) = inspector.show(ids).await? else { return Ok(Err(Refusal::Missing)) };
-        let mut filter = redrive.filter();
-        filter.insert(ID, record.get(ID).cloned().unwrap_or(Bson::Null));
-        let records = self.collections.records();
-        let counting = records.count_documents(filter);
-        let counted = within("count records", limits::BATCH, counting.into_future()).await?;
-        Ok(match counted {
-            0 => Err(refusal(redrive, &record).unwrap_or(Refusal::Leased { until: None })),
-            _ => Ok(()),
+        let filter = Writer::default().element(&record.id, ID).fields(&redrive.filter()).finish();
+        Ok(match inspector.first(&filter).await? {
+            None => {
+                Err(refusal(redrive, &record.document).unwrap_or(Refusal::Leased { until: None }))
+            }
+            Some(_) => Ok(()),
         })
     }
 
@@ -200,7 +199,7 @@ impl Redriver {
             while rounds.count < BATCH
                 && within("choose records", limits::SURVEY, cursor.advance()).await?
             {
-                rounds.add(&decoded(cursor.current())?);
+                rounds.add(cursor.current());
             }
             if rounds.count == 0 {
                 return Ok(redriven);
@@ -211,33 +210,38 @@ impl Redriver {
     }
 
     /// One statement for each list of ids, one after the other.
-    async fn write(&self, redrive: Redrive, rounds: Vec<Vec<Bson>>) -> Result<Written, StoreError> {
-        let database = self.collections.database();
-        let name = self.collections.name(names::RECORDS);
-        let within_reach = |ids: Vec<Bson>| {
-            let mut filter = redrive.filter();
-            filter.insert(ID, doc! { "$in": ids });
-            filter
-        };
-        if redrive == Redrive::Discard {
-            let statements =
-                rounds.into_iter().map(|ids| doc! { "q": within_reach(ids), "limit": 0 });
-            let statements = statements.collect();
-            return delete(database, &name, "discard records", statements, Certainty::Majority)
-                .await;
-        }
+    async fn write(
+        &self,
+        redrive: Redrive,
+        rounds: Vec<Vec<RawId>>,
+    ) -> Result<Written, StoreError> {
         let change = doc! {
-            "$set": { STATUS: PENDING, ATTEMPT: 0 },
-            "$unset": {
-                DEAD_AT: "", DEAD_REASON: "", DONE_AT: "", BLOCKS: "", VISIBLE_AT: "",
-                LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "",
+            "u": {
+                "$set": { STATUS: PENDING, ATTEMPT: 0 },
+                "$unset": {
+                    DEAD_AT: "", DEAD_REASON: "", DONE_AT: "", BLOCKS: "", VISIBLE_AT: "",
+                    LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "",
+                },
             },
+            "multi": true,
         };
-        let statements = rounds
-            .into_iter()
-            .map(|ids| doc! { "q": within_reach(ids), "u": change.clone(), "multi": true });
-        let statements = statements.collect();
-        update(database, &name, "requeue records", statements, Certainty::Majority).await
+        let (action, command, statements, effect) = match redrive {
+            Redrive::Discard => ("discard records", "delete", "deletes", doc! { "limit": 0 }),
+            _ => ("requeue records", "update", "updates", change),
+        };
+        let list: Vec<RawDocumentBuf> = rounds
+            .iter()
+            .map(|ids| {
+                let among = Writer::default().list("$in", ids).finish();
+                let within_reach = Writer::default().document(ID, &among).fields(&redrive.filter());
+                Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
+            })
+            .collect();
+        let command = Writer::default()
+            .fields(&doc! { command: self.collections.name(names::RECORDS) })
+            .documents(statements, &list)
+            .fields(&write::options(Certainty::Majority));
+        write::send(self.collections.database(), action, command.finish()).await
     }
 }
 
@@ -253,6 +257,7 @@ impl Redrive {
                 { STATUS: exactly(DEAD) },
                 { STATUS: exactly(SCHEDULED) },
                 { STATUS: exactly(PENDING), "$or": free() },
+                invalid(),
             ] },
         }
     }
@@ -275,9 +280,7 @@ impl Chosen {
             }
         }
         if let Some(reason) = &self.reason {
-            // Everything that begins so; no text sorts behind it with this last character.
-            filter
-                .insert(DEAD_REASON, doc! { "$gte": reason, "$lt": format!("{reason}\u{10ffff}") });
+            filter.insert(DEAD_REASON, beginning(reason));
         }
         filter
     }
@@ -295,15 +298,14 @@ impl Chosen {
 fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
     let status = match record.get(STATUS) {
         Some(Bson::String(status)) => status.as_str(),
-        _ => return Some(Refusal::Status("no status".to_owned())),
+        _ => "of no status",
     };
     match (redrive, status) {
         (Redrive::Discard, PENDING) => {
             Some(Refusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
         }
-        (Redrive::Discard, DEAD | SCHEDULED)
-        | (Redrive::Requeue | Redrive::Redeliver, DEAD)
-        | (Redrive::Redeliver, DONE) => None,
+        (Redrive::Requeue | Redrive::Redeliver, DEAD) | (Redrive::Redeliver, DONE) => None,
+        (Redrive::Discard, status) if status != DONE => None,
         _ => Some(Refusal::Status(status.to_owned())),
     }
 }
@@ -313,44 +315,46 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
 /// meanwhile must not see a record of a key without those before it.
 #[derive(Default)]
 struct Rounds {
-    ids: Vec<Vec<Bson>>,
-    seen: HashMap<String, usize>,
+    ids: Vec<Vec<RawId>>,
+    seen: HashMap<RawId, usize>,
     count: usize,
 }
 
 impl Rounds {
-    fn add(&mut self, record: &Document) {
-        let Some(id) = record.get(ID) else { return };
-        let round = match record.get_str(KEY) {
-            Ok(key) => {
-                let next = self.seen.entry(key.to_owned()).or_default();
+    fn add(&mut self, record: &RawDocument) {
+        let key = RawId::field(record, KEY);
+        let round = match key.is_null() {
+            true => 0,
+            false => {
+                let next = self.seen.entry(key).or_default();
                 *next += 1;
                 *next - 1
             }
-            Err(_) => 0,
         };
         if self.ids.len() <= round {
             self.ids.push(Vec::new());
         }
-        self.ids[round].push(id.clone());
+        self.ids[round].push(RawId::of(record));
         self.count += 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
+
     use super::*;
 
     #[test]
     fn records_of_a_key_are_in_statements_that_follow_one_another() {
         let mut rounds = Rounds::default();
         for (id, key) in [(1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "b")] {
-            rounds.add(&doc! { "_id": id, "key": key });
+            rounds.add(&rawdoc! { "_id": id, "key": key });
         }
-        rounds.add(&doc! { "_id": 6 });
+        rounds.add(&rawdoc! { "_id": 6 });
 
-        let expected: [Vec<Bson>; 3] =
-            [vec![1.into(), 2.into(), 6.into()], vec![3.into(), 5.into()], vec![4.into()]];
+        let expected = [vec![1, 2, 6], vec![3, 5], vec![4]]
+            .map(|ids| ids.into_iter().map(|id| RawId::from(&Bson::Int32(id))).collect::<Vec<_>>());
         assert_eq!(rounds.ids, expected);
         assert_eq!(rounds.count, 6);
     }

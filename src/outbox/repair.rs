@@ -13,14 +13,13 @@ use crate::outbox::fields::{
     BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, KEY, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION,
     PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
 };
-use crate::outbox::lease::bson_ids;
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::smallest_deaths;
 use crate::partition::PARTITIONS;
 use crate::store::connect::primary;
-use crate::store::write::{Certainty, Written, update};
+use crate::store::write::{Certainty, TOO_LARGE, Written, update};
 use crate::store::{StoreError, limits, within};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
@@ -33,6 +32,24 @@ pub struct Repaired {
     pub partition: u64,
     /// Records that were given a `seq`.
     pub seq: u64,
+}
+
+impl Repaired {
+    /// Whether anything was repaired.
+    pub fn any(&self) -> bool {
+        self.partition > 0 || self.seq > 0
+    }
+}
+
+/// What one repair achieved.
+#[derive(Debug, Default)]
+pub struct Mended<'a> {
+    /// How many were repaired.
+    pub repaired: Repaired,
+    /// Records that would outgrow 16 MiB.
+    pub oversized: Vec<&'a Record>,
+    /// Records that the server refuses to change, with its code.
+    pub refused: Vec<(&'a Record, i32)>,
 }
 
 /// What one look at the scheduled records found.
@@ -61,64 +78,94 @@ impl Repairs {
 
     /// Gives each of `records` what it lacks: the partition of its key, a `seq` of now.
     ///
+    /// One that the server refuses fails no other.
+    ///
     /// # Errors
     ///
     /// Those of the store; what was not repaired is met again.
-    pub async fn mend(&self, records: &[Record]) -> Result<Repaired, StoreError> {
+    pub async fn mend<'a>(&self, records: &[&'a Record]) -> Result<Mended<'a>, StoreError> {
+        let mut mended = Mended::default();
         let (no_seq, unstamped): (Vec<_>, Vec<_>) =
             records.iter().partition(|record| record.seq.is_none());
-        let mut repaired = Repaired::default();
-        if !unstamped.is_empty() {
-            let mut by_partition: BTreeMap<u8, Vec<RecordId>> = BTreeMap::new();
-            for record in unstamped {
-                by_partition.entry(record.hashed_partition()).or_default().push(record.id.clone());
-            }
-            let statements = by_partition.into_iter().map(|(partition, ids)| {
-                doc! {
-                    "q": { ID: { "$in": bson_ids(&ids) }, STATUS: PENDING, "$nor": [stamped()] },
-                    "u": { "$set": { PARTITION: i32::from(partition) } },
-                    "multi": true,
-                }
-            });
-            let written = self.send("stamp partitions", statements.collect()).await?;
-            repaired.partition = written.matched;
-        }
+        mended.repaired.partition = self.stamp(&unstamped, &mut mended).await?;
         // Apart, so that each is counted by what it was given.
         let (unstamped, stamped): (Vec<_>, Vec<_>) =
             no_seq.into_iter().partition(|record| record.partition.is_none());
-        if !stamped.is_empty() {
-            repaired.seq += self.give_seq(&stamped).await?;
-        }
-        if !unstamped.is_empty() {
-            let both = self.give_seq(&unstamped).await?;
-            repaired.seq += both;
-            repaired.partition += both;
-        }
-        Ok(repaired)
+        let both = self.one_by_one("repair seq", &unstamped, give_seq, &mut mended).await?;
+        let seq = self.one_by_one("repair seq", &stamped, give_seq, &mut mended).await?;
+        mended.repaired.partition += both;
+        mended.repaired.seq = both + seq;
+        Ok(mended)
     }
 
-    /// Gives each a `seq` of now, and a partition where it lacks that too; how many got it.
-    async fn give_seq(&self, records: &[&Record]) -> Result<u64, StoreError> {
-        let statements = records.iter().map(|record| {
-            let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
-            if record.partition.is_none() {
-                change.insert("$set", doc! { PARTITION: i32::from(record.hashed_partition()) });
-            }
+    /// Stamps the partition that its key hashes to on each; answers how many got it. Of each
+    /// partition with one statement, which passes in the order of `_id`: whoever reads meanwhile
+    /// must probe for what is not stamped yet.
+    async fn stamp<'a>(
+        &self,
+        records: &[&'a Record],
+        mended: &mut Mended<'a>,
+    ) -> Result<u64, StoreError> {
+        let mut by_partition: BTreeMap<u8, Vec<&'a Record>> = BTreeMap::new();
+        for record in records {
+            by_partition.entry(record.hashed_partition()).or_default().push(record);
+        }
+        let groups: Vec<(u8, Vec<&'a Record>)> = by_partition.into_iter().collect();
+        let statement = |partition: u8, records: &[&Record]| {
+            let ids: Vec<Bson> = records.iter().map(|record| Bson::from(&record.id)).collect();
             doc! {
-                "q": {
-                    ID: Bson::from(&record.id),
-                    STATUS: PENDING,
-                    "$or": [
-                        { SEQ: { "$not": { "$type": "timestamp" } } },
-                        { SEQ: { "$type": "array" } },
-                        { SEQ: Bson::Timestamp(NO_SEQ) },
-                    ],
-                },
-                "u": change,
-                "multi": false,
+                "q": { ID: { "$in": ids }, STATUS: PENDING, "$nor": [stamped()] },
+                "u": { "$set": { PARTITION: i32::from(partition) } },
+                "multi": true,
             }
-        });
-        Ok(self.send("repair seq", statements.collect()).await?.matched)
+        };
+        if groups.is_empty() {
+            return Ok(0);
+        }
+        let action = "stamp partitions";
+        let statements = groups.iter().map(|(partition, records)| statement(*partition, records));
+        let written = self.send(action, statements.collect()).await?;
+        // A statement stops at the first record that is refused: the rest of it one by one.
+        let stopped = written.failed.iter().filter_map(|(index, _)| groups.get(*index));
+        let stopped: Vec<&'a Record> = stopped.flat_map(|(_, records)| records.clone()).collect();
+        let one = |record: &Record| statement(record.hashed_partition(), &[record]);
+        Ok(written.matched + self.one_by_one(action, &stopped, one, mended).await?)
+    }
+
+    /// Sends a statement for each record, and notes which the server refused; answers how many
+    /// matched.
+    async fn one_by_one<'a>(
+        &self,
+        action: &'static str,
+        records: &[&'a Record],
+        statement: impl Fn(&Record) -> Document,
+        mended: &mut Mended<'a>,
+    ) -> Result<u64, StoreError> {
+        if records.is_empty() {
+            return Ok(0);
+        }
+        let statements = records.iter().map(|record| statement(record)).collect();
+        let written = self.send(action, statements).await?;
+        for (index, code) in written.failed {
+            let Some(record) = records.get(index) else { continue };
+            match TOO_LARGE.contains(&code) {
+                true => mended.oversized.push(record),
+                false => mended.refused.push((record, code)),
+            }
+        }
+        Ok(written.matched)
+    }
+
+    /// One record, whole, if it is still pending.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn read(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let records = self.collections.records();
+        let finding = records.find_one(doc! { ID: Bson::from(id), STATUS: exactly(PENDING) });
+        let found = within("read a record", limits::BATCH, finding.into_future()).await?;
+        Ok(found.as_deref().map(Record::read))
     }
 
     /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's
@@ -194,8 +241,10 @@ impl Repairs {
             },
             "multi": false,
         };
-        let written = self.send("make a suspect dead", vec![statement]).await?;
-        Ok(written.failed.is_empty() && written.matched == 1)
+        let action = "make a suspect dead";
+        let written = self.send(action, vec![statement]).await?;
+        refused(action, &written)?;
+        Ok(written.matched == 1)
     }
 
     /// Makes dead a record whose `_id` no command can name, by its `seq`, which is as unique.
@@ -217,8 +266,10 @@ impl Repairs {
         }
         let change = smallest_deaths(reason, blocks).swap_remove(0);
         let statement = doc! { "q": q, "u": change, "multi": false };
-        let written = self.send("make a nameless record dead", vec![statement]).await?;
-        Ok(written.failed.is_empty() && written.matched == 1)
+        let action = "make a nameless record dead";
+        let written = self.send(action, vec![statement]).await?;
+        refused(action, &written)?;
+        Ok(written.matched == 1)
     }
 
     /// Makes dead a record on which no lease fits, with as much of the reason as fits.
@@ -280,6 +331,35 @@ impl Repairs {
     ) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
         update(self.collections.database(), &name, action, statements, Certainty::Majority).await
+    }
+}
+
+/// The statement that gives a record a `seq` of now, and a partition where it lacks that too.
+fn give_seq(record: &Record) -> Document {
+    let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
+    if record.partition.is_none() {
+        change.insert("$set", doc! { PARTITION: i32::from(record.hashed_partition()) });
+    }
+    doc! {
+        "q": {
+            ID: Bson::from(&record.id),
+            STATUS: PENDING,
+            "$or": [
+                { SEQ: { "$not": { "$type": "timestamp" } } },
+                { SEQ: { "$type": "array" } },
+                { SEQ: Bson::Timestamp(NO_SEQ) },
+            ],
+        },
+        "u": change,
+        "multi": false,
+    }
+}
+
+/// An error where a validator that is not ours refuses the one statement.
+fn refused(action: &'static str, written: &Written) -> Result<(), StoreError> {
+    match written.failed.first() {
+        Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
+        None => Ok(()),
     }
 }
 

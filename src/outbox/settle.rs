@@ -16,7 +16,7 @@ use crate::outbox::fields::{
 use crate::outbox::lease::bson_ids;
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::store::connect::primary;
-use crate::store::write::{Certainty, TOO_LARGE, Written, delete, update};
+use crate::store::write::{Certainty, PASSING, TOO_LARGE, Written, delete, update};
 use crate::store::{StoreError, limits, within};
 
 /// What became of one delivery.
@@ -42,6 +42,18 @@ pub enum Outcome {
     Released,
 }
 
+impl Outcome {
+    /// In a word, as in `postrider_records_settled_total`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry { .. } => "retry",
+            Self::Dead { .. } => "dead",
+            Self::Released => "released",
+        }
+    }
+}
+
 /// One settling write: the record, the lease that proves it ours, and the outcome.
 #[derive(Clone, Debug)]
 pub struct Settlement {
@@ -54,6 +66,23 @@ pub struct Settlement {
     pub attempt: u32,
     /// What to write.
     pub outcome: Outcome,
+}
+
+/// What of a batch was not written.
+#[derive(Debug, Default, PartialEq)]
+pub struct Unsettled {
+    /// Records that the lease no longer holds: in other hands, and final.
+    pub lost: HashSet<RecordId>,
+    /// Records that the server refuses to change, with its code: by a validator that is not ours.
+    /// They are as they were; the same write succeeds once the validator permits it.
+    pub refused: HashMap<RecordId, i32>,
+}
+
+impl Unsettled {
+    /// Whether all was written.
+    pub fn is_empty(&self) -> bool {
+        self.lost.is_empty() && self.refused.is_empty()
+    }
 }
 
 /// Writes outcomes in batches.
@@ -70,7 +99,8 @@ impl Settlements {
     }
 
     /// Writes all of `batch` in one or two commands and answers which records were *lost*:
-    /// no longer held by the lease that claims them.
+    /// no longer held by the lease that claims them; and which the server refuses to change. One
+    /// that is refused is singled out: the others are written.
     ///
     /// Safe to repeat after a lost answer: what a first try has settled is recognised when
     /// it is read back. Acknowledged by a majority (guard 4).
@@ -78,56 +108,81 @@ impl Settlements {
     /// # Errors
     ///
     /// Those of the store: the outcome of the batch is unknown, repeat it.
-    pub async fn write(&self, batch: &[Settlement]) -> Result<HashSet<RecordId>, StoreError> {
+    pub async fn write(&self, batch: &[Settlement]) -> Result<Unsettled, StoreError> {
         let (gone, kept): (Vec<_>, Vec<_>) = batch
             .iter()
             .partition(|settlement| self.delete_done && settlement.outcome == Outcome::Done);
         let mut unclear = Vec::new();
+        let mut refused = HashMap::new();
         if !kept.is_empty() {
-            unclear.extend(self.update(&kept).await?);
+            unclear.extend(self.update(&kept, &mut refused).await?);
         }
         if !gone.is_empty() {
             unclear.extend(self.delete(&gone).await?);
         }
-        if unclear.is_empty() {
-            return Ok(HashSet::new());
-        }
-        self.read_back(&unclear).await
+        let lost = match unclear.is_empty() {
+            true => HashSet::new(),
+            false => self.read_back(&unclear).await?,
+        };
+        Ok(Unsettled { lost, refused })
     }
 
-    /// Answers the settlements of which some did not match; empty when all did.
+    /// Answers the settlements of which some did not match; empty when all did. Those in `refused`
+    /// are not among them.
     async fn update<'a>(
         &self,
         batch: &[&'a Settlement],
+        refused: &mut HashMap<RecordId, i32>,
     ) -> Result<Vec<&'a Settlement>, StoreError> {
         let (statements, members) = statements(batch);
         let written = self.send(statements).await?;
         let mut matched = written.matched;
+        let mut singly: Vec<&Settlement> = Vec::new();
         for (index, code) in written.failed {
-            let fits_less = TOO_LARGE.contains(&code) && members[index].len() == 1;
-            if !fits_less {
-                return Err(StoreError::Answer {
-                    action: "settle records",
-                    detail: format!("a statement failed with code {code}"),
-                });
+            match members[index].as_slice() {
+                [settlement] => matched += self.after_failure(settlement, code, refused).await?,
+                several => {
+                    passing(code)?;
+                    singly.extend(several);
+                }
             }
-            matched += self.with_less(members[index][0]).await?;
         }
-        Ok(if matched == batch.len() as u64 { Vec::new() } else { batch.to_vec() })
+        if !singly.is_empty() {
+            let statements = singly.iter().map(|one| statement(one, change(&one.outcome)));
+            let written = self.send(statements.collect()).await?;
+            matched += written.matched;
+            for (index, code) in written.failed {
+                matched += self.after_failure(singly[index], code, refused).await?;
+            }
+        }
+        if matched + refused.len() as u64 == batch.len() as u64 {
+            return Ok(Vec::new());
+        }
+        let is_unclear = |one: &&&Settlement| !refused.contains_key(&one.id);
+        Ok(batch.iter().filter(is_unclear).copied().collect())
     }
 
-    /// A record near 16 MiB: leaves out what does not fit, step by step.
-    async fn with_less(&self, settlement: &Settlement) -> Result<u64, StoreError> {
-        for slimmer in slimmer(&settlement.outcome) {
-            let written = self.send(vec![statement(settlement, slimmer)]).await?;
-            if written.failed.is_empty() {
-                return Ok(written.matched);
+    /// What becomes of one whose statement failed: a record near 16 MiB leaves out what does not
+    /// fit, step by step; any other is refused. Answers how many records were matched.
+    async fn after_failure(
+        &self,
+        settlement: &Settlement,
+        mut code: i32,
+        refused: &mut HashMap<RecordId, i32>,
+    ) -> Result<u64, StoreError> {
+        passing(code)?;
+        if TOO_LARGE.contains(&code) {
+            for slimmer in slimmer(&settlement.outcome) {
+                let written = self.send(vec![statement(settlement, slimmer)]).await?;
+                match written.failed.first() {
+                    None => return Ok(written.matched),
+                    Some((_, next)) => code = *next,
+                }
             }
+            passing(code)?;
         }
-        Err(StoreError::Answer {
-            action: "settle a record near 16 MiB",
-            detail: "no smaller form of it fits".into(),
-        })
+        refused.insert(settlement.id.clone(), code);
+        Ok(0)
     }
 
     async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
@@ -201,6 +256,17 @@ impl Settlements {
                     && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
             }
         }
+    }
+}
+
+/// An error where a statement failed by something that passes: the batch is repeated as it is.
+fn passing(code: i32) -> Result<(), StoreError> {
+    match PASSING.contains(&code) {
+        true => Err(StoreError::Answer {
+            action: "settle records",
+            detail: format!("a statement failed with code {code}"),
+        }),
+        false => Ok(()),
     }
 }
 

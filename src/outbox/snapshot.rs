@@ -11,13 +11,15 @@
 //! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
 
 use bson::raw::{RawDocument, RawDocumentBuf};
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, Timestamp, doc};
 use mongodb::options::{FindOptions, Hint, ReadConcern, SessionOptions};
 use mongodb::{ClientSession, Collection};
 
 use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
-use crate::outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
+use crate::outbox::fields::{
+    BLOCKS, DEAD, ID, KEY, PARTITION, PAYLOAD, PENDING, SEQ, STATUS, exactly,
+};
 use crate::outbox::position::{Position, Segment};
 use crate::outbox::record::{LaneKey, Record};
 use crate::partition::PARTITIONS;
@@ -127,7 +129,9 @@ impl Snapshot {
             bytes += read.iter().map(Record::size).sum::<usize>();
             records.extend(read);
             if records.len() >= room.records || bytes >= room.bytes {
-                let next = records.last().map(Position::after);
+                // One that is in this place by an element of an array names no place to go on from.
+                let placed = records.iter().rev().find(|record| record.partition.is_some());
+                let next = placed.map(Position::after);
                 return Ok(Page { records, next });
             }
         }
@@ -152,6 +156,31 @@ impl Snapshot {
         self.find("read a lane", filter, lane_order(), room).await
     }
 
+    /// Of each of these lanes what is pending up to a `seq`, without payloads, in no order: as a
+    /// rule one record a lane, by one key of the index. Twice as many as lanes at most.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn fronts(
+        &mut self,
+        lanes: &[(u8, &str, Timestamp)],
+        bytes: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        let lane = |(partition, key, seq): &(u8, &str, Timestamp)| {
+            let up_to = doc! { "$lte": Bson::Timestamp(*seq) };
+            doc! { PARTITION: i32::from(*partition), KEY: *key, SEQ: up_to }
+        };
+        let any: Vec<Document> = lanes.iter().map(lane).collect();
+        let filter = doc! { STATUS: exactly(PENDING), "$or": any };
+        let options = FindOptions::builder()
+            .projection(doc! { PAYLOAD: 0 })
+            .hint(Hint::Name(LANE_INDEX.into()))
+            .build();
+        let room = Room { records: 2 * lanes.len(), bytes };
+        self.find_with("read the heads of blocked keys", filter, options, room).await
+    }
+
     /// One record, if it is pending and has no key: nothing is before it.
     async fn record(&mut self, partition: u8, id: &RecordId) -> Result<Vec<Record>, StoreError> {
         let filter = doc! {
@@ -166,47 +195,86 @@ impl Snapshot {
         self.find_with("read a record", filter, options, room).await
     }
 
-    /// Pending records that nobody has given a partition yet; `keys` narrows it to those.
+    /// Pending records without a usable partition: those of everybody, which the relay must stamp
+    /// before it delivers them, and which hold back what is behind them in their keys. Those with
+    /// one of `keys` or `ids` are left out.
+    ///
+    /// That is `partition` absent, null, negative, above 255 or not a number. Two kinds take too
+    /// many seeks to be asked for in every look, and are left to [`misstamped`](Self::misstamped):
+    /// fractions between 0 and 255, and arrays.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn unstamped(
         &mut self,
-        keys: Option<&[Bson]>,
+        keys: &[Bson],
+        ids: &[Bson],
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: Bson::Null };
-        if let Some(keys) = keys {
-            filter.insert(KEY, doc! { "$in": keys });
+        let mut filter = doc! { STATUS: exactly(PENDING), "$or": [absent_or_below(), above()] };
+        for (field, left_out) in [(KEY, keys), (ID, ids)] {
+            if !left_out.is_empty() {
+                filter.insert(field, doc! { "$nin": left_out });
+            }
         }
-        let room = Room { records: limit, bytes: usize::MAX };
-        let options = FindOptions::builder()
-            .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
-            .sort(lane_order())
-            .hint(Hint::Name(LANE_INDEX.into()))
-            .build();
-        self.find_with("read unstamped records", filter, options, room).await
+        self.unplaced("read unstamped records", filter, limit).await
     }
 
-    /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255.
+    /// Of some keys the earliest unstamped records, as many as the limit permits: `absent` those
+    /// without a partition, else those with an invalid one.
+    ///
+    /// A key that is in the answer is there with its earliest record. One that is not has none,
+    /// unless the answer is as long as the limit.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn unstamped_of(
+        &mut self,
+        keys: &[Bson],
+        absent: bool,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut filter = doc! { STATUS: exactly(PENDING), KEY: { "$in": keys } };
+        match absent {
+            true => filter.insert(PARTITION, Bson::Null),
+            false => filter.insert("$or", [invalid_or_below(), above()].to_vec()),
+        };
+        self.unplaced("read unstamped records of some keys", filter, limit).await
+    }
+
+    /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255,
+    /// all kinds of them. It visits each partition that has anything pending.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn misstamped(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
         let valid = std::iter::once(Bson::Null).chain((0..i32::from(PARTITIONS)).map(Bson::Int32));
-        let filter =
-            doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid.collect::<Vec<_>>() } };
+        let valid: Vec<Bson> = valid.collect();
+        let filter = doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid } };
+        self.unplaced("read records with an invalid partition", filter, limit).await
+    }
+
+    /// What a stamp needs to know of records, in the order of their partition, key and `seq`.
+    async fn unplaced(
+        &mut self,
+        action: &'static str,
+        filter: Document,
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
         let room = Room { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
+            .sort(lane_order())
             .hint(Hint::Name(LANE_INDEX.into()))
             .build();
-        self.find_with("read records with a wrong partition", filter, options, room).await
+        self.find_with(action, filter, options, room).await
     }
 
-    /// Keys that a dead record holds (`on_dead = "block"`); `keys` narrows it to those.
+    /// Keys that a dead record blocks (`on_dead = "block"`), and that record; `keys` narrows it to
+    /// those.
     ///
     /// # Errors
     ///
@@ -215,7 +283,7 @@ impl Snapshot {
         &mut self,
         keys: Option<&[Bson]>,
         limit: usize,
-    ) -> Result<Vec<LaneKey>, StoreError> {
+    ) -> Result<Vec<(LaneKey, RecordId)>, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
@@ -226,7 +294,7 @@ impl Snapshot {
             .hint(Hint::Name(BLOCKS_INDEX.into()))
             .build();
         let dead = self.find_with("read blocked keys", filter, options, room).await?;
-        Ok(dead.into_iter().map(|record| record.lane).collect())
+        Ok(dead.into_iter().map(|record| (record.lane, record.id)).collect())
     }
 
     async fn find(
@@ -289,6 +357,21 @@ impl Gathered {
         self.records.push(Record::read(raw));
         self.bytes < self.room.bytes
     }
+}
+
+/// Everything that sorts before 0, and what is not a number. The server makes one scan of it and
+/// of [`above`], with two intervals: `{$not: {$gte: 0, $lte: 255}}` would be a scan of everything.
+fn absent_or_below() -> Document {
+    doc! { PARTITION: { "$not": { "$gte": 0 } } }
+}
+
+/// The same without what is absent.
+fn invalid_or_below() -> Document {
+    doc! { PARTITION: { "$not": { "$gte": 0 }, "$ne": Bson::Null } }
+}
+
+fn above() -> Document {
+    doc! { PARTITION: { "$gt": i32::from(PARTITIONS) - 1 } }
 }
 
 fn lane_order() -> Document {

@@ -40,6 +40,8 @@ pub mod fields {
     pub const PARTITIONS: &str = "partitions";
     /// Whether it lacks partitions that others have, and waits for them.
     pub const ASKS: &str = "asks";
+    /// What its relay knows beyond MongoDB ([`report`](crate::relay::report)).
+    pub const RELAY: &str = "relay";
 }
 
 /// How an instance comes by its partitions, as its document says it.
@@ -173,7 +175,8 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn view(&self) -> Result<View, StoreError> {
-        let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh() };
+        // What a relay says of itself is for operators, and larger than the rest.
+        let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
         let pipeline = [
             doc! { "$set": { KIND: ASSIGNMENT } },
             self.also(names::INSTANCES, doc! { "$set": instance }),

@@ -5,11 +5,12 @@
 //! snapshot would still be read, of a past that may be another's by now. How long the last one
 //! that was acknowledged holds, [`share`](crate::partition::share) knows.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,7 @@ use crate::outbox::collections::{Collections, names};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::fleet::fields;
 use crate::store::connect::primary;
-use crate::store::{StoreError, within};
+use crate::store::{Meaning, StoreError, within};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::store_up;
 
@@ -37,6 +38,8 @@ pub enum Pulse {
     Alive,
     /// It failed, in these words.
     Lost(String),
+    /// MongoDB refuses it, and will go on so: in these words.
+    Refused(String),
 }
 
 /// What this instance tells of itself beside that it lives.
@@ -64,6 +67,17 @@ pub struct Heartbeat {
     news: Notify,
     /// Whether it has signed off; held during each beat.
     gone: Mutex<bool>,
+    state: StateOf,
+}
+
+/// What the relay tells of its state, once there is a relay.
+#[derive(Default)]
+struct StateOf(OnceLock<Box<dyn Fn() -> Document + Send + Sync>>);
+
+impl fmt::Debug for StateOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StateOf").field(&self.0.get().is_some()).finish()
+    }
 }
 
 impl Heartbeat {
@@ -86,6 +100,7 @@ impl Heartbeat {
             asks: AtomicBool::default(),
             news: Notify::default(),
             gone: Mutex::default(),
+            state: StateOf::default(),
         })
     }
 
@@ -104,6 +119,11 @@ impl Heartbeat {
         if self.asks.swap(asks, Ordering::Relaxed) != asks {
             self.news.notify_one();
         }
+    }
+
+    /// From now on each heartbeat writes what this answers, too: some KB at most. Called once.
+    pub fn tell(&self, state: impl Fn() -> Document + Send + Sync + 'static) {
+        let _ = self.state.0.set(Box::new(state));
     }
 
     /// What the last heartbeat came to, as it changes.
@@ -136,6 +156,10 @@ impl Heartbeat {
                     self.proof.send_replace(Some(sent));
                     Pulse::Alive
                 }
+                Err(error) if error.meaning() == Meaning::Permanent => Pulse::Refused(format!(
+                    "MongoDB refuses this instance: {}; run `postrider check`",
+                    error.brief()
+                )),
                 Err(error) => Pulse::Lost(chain(&error)),
             };
             drop(gone);
@@ -148,12 +172,17 @@ impl Heartbeat {
         self.pulse.send_if_modified(|pulse| {
             // One line per change of state, not per try.
             match (&*pulse, &now) {
-                (Pulse::Lost(_), Pulse::Lost(_)) | (Pulse::Alive, Pulse::Alive) => {
+                (Pulse::Alive, Pulse::Alive) => return false,
+                (Pulse::Lost(_), Pulse::Lost(_)) | (Pulse::Refused(_), Pulse::Refused(_)) => {
                     *pulse = now;
                     return false;
                 }
-                (Pulse::Lost(_), Pulse::Alive) => info!("heartbeat is back: taking goes on"),
-                (_, Pulse::Lost(why)) => warn!(cause = why, "heartbeat failed: taking stops"),
+                (Pulse::Lost(_) | Pulse::Refused(_), Pulse::Alive) => {
+                    info!("heartbeat is back: taking goes on");
+                }
+                (_, Pulse::Lost(why) | Pulse::Refused(why)) => {
+                    warn!(cause = why, "heartbeat failed: taking stops")
+                }
                 _ => {}
             }
             *pulse = now;
@@ -179,7 +208,7 @@ impl Heartbeat {
     async fn beat(&self, status: &str) -> Result<(), StoreError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let fingerprint = Bson::from(&self.profile.fingerprint);
-        let update = vec![doc! { "$set": {
+        let mut update = doc! {
             fields::HOSTNAME: { "$literal": hostname },
             fields::STATUS: status,
             fields::STARTED_AT: { "$ifNull": ["$startedAt", "$$NOW"] },
@@ -188,7 +217,11 @@ impl Heartbeat {
             fields::FINGERPRINT: { "$literal": fingerprint },
             fields::PARTITIONS: { "$literal": &self.profile.partitions },
             fields::ASKS: self.asks.load(Ordering::Relaxed),
-        } }];
+        };
+        if let Some(state) = self.state.0.get() {
+            update.insert(fields::RELAY, doc! { "$literal": state() });
+        }
+        let update = vec![doc! { "$set": update }];
         let instances = self.instances();
         let beat =
             instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(true);

@@ -5,6 +5,7 @@
 //! | [`of_key`] | the hash |
 //! | [`heartbeat`] | this instance's document, and what its heartbeats tell |
 //! | [`fleet`] | who lives and who owns what, as MongoDB has it; conditional writes |
+//! | [`owner`] | who has a partition, and what that instance says of itself |
 //! | [`plan`] | who is to own what: a pure function |
 //! | [`coordinator`] | look → claim, ask, let go |
 //! | [`share`] | what the relay may do by all that |
@@ -17,6 +18,7 @@ pub mod fleet;
 mod hash;
 pub mod heartbeat;
 pub mod metrics;
+pub mod owner;
 pub mod plan;
 pub mod share;
 

@@ -2,13 +2,16 @@
 
 use std::marker::PhantomData;
 
-use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use bson::{Bson, DateTime, Document, RawDocumentBuf, Uuid, doc};
 use mongodb::Collection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::PrepareError;
-use super::document::{TTL_AT, VALUE, changed, taken_unless_held, while_held, while_held_with};
+use super::document::{
+    RESERVATION, TTL_AT, VALUE, changed, taken_unless_held, while_held, while_held_with,
+    while_reserved,
+};
 use super::equal::equal;
 use super::name::PrepareName;
 use super::ttl::Ttl;
@@ -100,8 +103,19 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn prepare(&self, key: &str, value: &V, ttl: Ttl) -> Result<bool, PrepareError> {
+        self.take(key, value, ttl, None).await
+    }
+
+    /// The same in the name of a reservation, by which the key is recognised later.
+    pub(super) async fn take(
+        &self,
+        key: &str,
+        value: &V,
+        ttl: Ttl,
+        reservation: Option<Uuid>,
+    ) -> Result<bool, PrepareError> {
         checked(key)?;
-        let pipeline = taken_unless_held(&encoded(value)?, ttl);
+        let pipeline = taken_unless_held(&encoded(value)?, ttl, reservation);
         let keys = self.ready().await?;
         for _ in 0..TRIES {
             let taking = keys.update_one(doc! { "_id": key }, pipeline.clone()).upsert(true);
@@ -121,7 +135,8 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ///
     /// Those of [`PrepareError`].
     pub async fn get(&self, key: &str) -> Result<Option<Prepared<V>>, PrepareError> {
-        let Some(found) = self.read(key).await? else { return Ok(None) };
+        checked(key)?;
+        let Some(found) = self.read(while_held(key)).await? else { return Ok(None) };
         Ok(Some(Prepared { value: decoded(found.value)?, ttl_at: found.ttl_at }))
     }
 
@@ -213,26 +228,57 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
                 false => Outcome::NotHeld,
             });
         };
-        self.compare(key, &encoded(expected)?, change).await
+        self.compare(key, None, &encoded(expected)?, change).await
     }
 
-    /// Changes a key that is held with a value equal to `expected`.
+    /// Whether this reservation still holds the key, with whatever value.
+    pub(super) async fn is_reserved(
+        &self,
+        key: &str,
+        reservation: Uuid,
+    ) -> Result<bool, PrepareError> {
+        Ok(self.read(while_reserved(key, reservation)).await?.is_some())
+    }
+
+    /// Gives back a key that this reservation still holds, with this value.
+    pub(super) async fn rollback_reserved(
+        &self,
+        key: &str,
+        reservation: Uuid,
+        value: &V,
+    ) -> Result<bool, PrepareError> {
+        let value = encoded(value)?;
+        let outcome = self.compare(key, Some(reservation), &value, Change::Rollback).await?;
+        Ok(outcome == Outcome::Done)
+    }
+
+    /// Changes a key that is held, by the reservation if one is named, with a value equal to
+    /// `expected`.
     ///
     /// The server knows no equality without the order of fields: what is read is compared here,
     /// and the write is on the condition that it is still exactly that.
     async fn compare(
         &self,
         key: &str,
+        reservation: Option<Uuid>,
         expected: &Bson,
         change: Change,
     ) -> Result<Outcome, PrepareError> {
         let keys = self.ready().await?;
+        let held = match reservation {
+            Some(reservation) => while_reserved(key, reservation),
+            None => while_held(key),
+        };
         for _ in 0..TRIES {
-            let Some(found) = self.read(key).await? else { return Ok(Outcome::NotHeld) };
+            let Some(found) = self.read(held.clone()).await? else { return Ok(Outcome::NotHeld) };
             if !equal(&found.value, expected) {
                 return Ok(Outcome::Differs);
             }
-            if self.change(&keys, while_held_with(key, &found.value), &change).await? {
+            let mut unchanged = while_held_with(key, &found.value);
+            if let Some(reservation) = reservation {
+                unchanged.insert(RESERVATION, reservation);
+            }
+            if self.change(&keys, unchanged, &change).await? {
                 return Ok(Outcome::Done);
             }
         }
@@ -259,11 +305,10 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         }
     }
 
-    async fn read(&self, key: &str) -> Result<Option<Prepared>, PrepareError> {
-        checked(key)?;
+    async fn read(&self, held: Document) -> Result<Option<Prepared>, PrepareError> {
         let keys = self.context.collection(Kind::Prepare, self.name.as_str());
         let keys = keys.clone_with_type::<RawDocumentBuf>();
-        let reading = keys.find_one(while_held(key)).into_future();
+        let reading = keys.find_one(held).into_future();
         let found = within("read a prepared key", limits::BATCH, reading).await?;
         prepared(found).map_err(PrepareError::Decode)
     }

@@ -55,7 +55,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
             return Err(PrepareError::SameKey);
         }
         let (old_value, new_value) = (encoded(old_value)?, encoded(new_value)?);
-        let pipeline = taken_unless_held(&new_value, ttl);
+        let pipeline = taken_unless_held(&new_value, ttl, None);
         let keys = self.ready().await?;
         let moved = Move { keys, old_key, old_value, new_key, pipeline };
         let moving = async {

@@ -1,4 +1,8 @@
-//! What must be known before lanes are planned, and how it is read beside them.
+//! What must be known before lanes are planned, and how it is read with them.
+//!
+//! Unstamped records and dead ones that block hold back the lanes of their keys. There may be
+//! any number of either, so no read here is for all of them: each has a limit, and of what lies
+//! beyond it a look asks by the keys that it is about to plan.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,72 +16,68 @@ use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
-/// Blocked keys that one take reads; beyond, it asks for those of its candidates alone.
+/// Blocked keys that one look reads; of more it asks by its candidates' keys.
 const BLOCKED: usize = 2_000;
 
-/// A limit for what is few by its nature: the records of one page's keys. (A batch size is
-/// an int32, and one more is asked for.)
-const EVERY: usize = i32::MAX as usize - 1;
+/// Records that one question about some keys brings.
+const ANSWERS: usize = 500;
+
+/// Questions about the keys of one page. Each answer settles at least one key with a large
+/// unstamped backlog; keys without an answer wait for another look.
+const QUESTIONS: usize = 16;
+
+/// The earliest `seq` of unstamped records by key; `None` where they have no `seq` either.
+type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 
 /// What holds lanes back, of the same snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
-    pub(super) unstamped: HashMap<LaneKey, Option<Timestamp>>,
-    pub(super) blocked: HashSet<LaneKey>,
-    complete: bool,
+    pub(super) unstamped: Earliest,
+    /// Keys that the dead block, and by which record.
+    pub(super) blocked: HashMap<LaneKey, RecordId>,
+    /// Whether these are all unstamped records.
+    all_unstamped: bool,
+    /// Whether these are all blocked keys.
+    all_blocked: bool,
 }
 
 impl Before {
-    /// How many keys of these partitions the dead block; beyond [`BLOCKED`], of those read.
-    pub(super) fn blocked_within(&self, owned: &[u8]) -> usize {
-        let is_ours = |lane: &&LaneKey| match lane {
+    /// Which keys of these partitions the dead block; beyond [`BLOCKED`], of those read.
+    pub(super) fn blocked_within(&self, owned: &[u8]) -> Vec<(LaneKey, RecordId)> {
+        let is_ours = |(lane, _): &(&LaneKey, &RecordId)| match lane {
             LaneKey::Keyed(key) => owned.contains(&partition::of_key(key)),
             // Nothing is ever behind it.
             LaneKey::Single(_) => false,
         };
-        self.blocked.iter().filter(is_ours).count()
+        let blocked = self.blocked.iter().filter(is_ours);
+        blocked.map(|(lane, dead)| (lane.clone(), dead.clone())).collect()
     }
 }
 
 impl<S: Sink> Shared<S> {
-    /// What must be known before any lane is planned: unstamped records and blocked keys.
+    /// What must be known before any lane is planned, and the unstamped records that were read:
+    /// those that MongoDB refused to have stamped a moment ago hold back their keys, and make
+    /// room for others.
     pub(super) async fn before_lanes(
         &self,
         snapshot: &mut Snapshot,
-        keys: Option<&[Bson]>,
         limit: usize,
     ) -> Result<(Before, Vec<Record>), StoreError> {
-        let unstamped = snapshot.unstamped(keys, limit).await?;
+        let refused = self.refusals.resting();
+        let keys: Vec<Bson> = refused.iter().filter_map(|(_, lane, _)| key_of(lane)).collect();
+        let ids: Vec<Bson> = refused.iter().map(|(id, ..)| Bson::from(id)).collect();
+        let records = snapshot.unstamped(&keys, &ids, limit).await?;
+        let all_unstamped = records.len() < limit;
+        let mut unstamped = Earliest::new();
+        refused.into_iter().for_each(|(_, lane, seq)| note(&mut unstamped, lane, seq));
+        records.iter().for_each(|record| note(&mut unstamped, record.lane.clone(), record.seq));
         let blocked = match self.settings.ordered {
-            true => snapshot.blocked(keys, limit.max(BLOCKED)).await?,
+            true => snapshot.blocked(None, BLOCKED).await?,
             false => Vec::new(),
         };
-        let complete = unstamped.len() < limit && blocked.len() < BLOCKED;
-        let mut earliest: HashMap<LaneKey, Option<Timestamp>> = HashMap::new();
-        for record in &unstamped {
-            let seq = earliest.entry(record.lane.clone()).or_insert(record.seq);
-            *seq = match (*seq, record.seq) {
-                (Some(known), Some(new)) => Some(known.min(new)),
-                (known, new) => known.or(new),
-            };
-        }
+        let all_blocked = blocked.len() < BLOCKED;
         let blocked = blocked.into_iter().collect();
-        Ok((Before { unstamped: earliest, blocked, complete }, unstamped))
-    }
-
-    /// Where there were too many to read all: those of the keys at hand.
-    async fn narrowed(
-        &self,
-        before: Before,
-        records: &[Record],
-        snapshot: &mut Snapshot,
-    ) -> Result<Before, StoreError> {
-        if before.complete || records.is_empty() {
-            return Ok(before);
-        }
-        let keys = keys_of(records);
-        let (narrow, _) = self.before_lanes(snapshot, Some(&keys), EVERY).await?;
-        Ok(narrow)
+        Ok((Before { unstamped, blocked, all_unstamped, all_blocked }, records))
     }
 
     /// What a plan may go by: the records of a stretch, and what holds their lanes back.
@@ -89,25 +89,93 @@ impl<S: Sink> Shared<S> {
     /// are probed before and after it.
     pub(super) async fn view(
         &self,
-        records: Vec<Record>,
-        before: Before,
+        mut records: Vec<Record>,
+        mut before: Before,
         stretch: &Stretch<'_>,
         room: Room,
         snapshot: &mut Snapshot,
     ) -> Result<(Vec<Record>, Before), StoreError> {
-        if snapshot.is_one_moment() || records.is_empty() {
-            let before = self.narrowed(before, &records, snapshot).await?;
+        if records.is_empty() {
             return Ok((records, before));
         }
-        let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
-        let keys = keys_of(&records);
-        let (mut before, _) = self.before_lanes(snapshot, Some(&keys), EVERY).await?;
-        let again = snapshot.read(stretch, room).await?;
-        if self.settings.ordered {
-            before.blocked.extend(snapshot.blocked(Some(&keys), EVERY).await?);
+        if !snapshot.is_one_moment() {
+            let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+            (before, _) = self.before_lanes(snapshot, room.records).await?;
+            records = seen_twice(snapshot.read(stretch, room).await?, &first);
         }
-        Ok((seen_twice(again, &first), before))
+        if !self.settings.ordered {
+            return Ok((records, before));
+        }
+        let keys = keys_of(&records);
+        if !before.all_unstamped {
+            for absent in [true, false] {
+                let unknown = narrow(&mut before.unstamped, snapshot, &keys, absent).await?;
+                records.retain(|record| !unknown.contains(&record.lane));
+            }
+        }
+        if !snapshot.is_one_moment() || !before.all_blocked {
+            let unknown = blocked_of(&mut before.blocked, snapshot, &keys).await?;
+            records.retain(|record| !unknown.contains(&record.lane));
+        }
+        Ok((records, before))
     }
+}
+
+/// Learns of these keys the earliest unstamped records, with a few reads of a limited size.
+/// Answers the keys of which it is still not known whether they have any.
+async fn narrow(
+    earliest: &mut Earliest,
+    snapshot: &mut Snapshot,
+    keys: &[Bson],
+    absent: bool,
+) -> Result<HashSet<LaneKey>, StoreError> {
+    let mut unknown: HashSet<LaneKey> = keys.iter().filter_map(lane_of).collect();
+    for _ in 0..QUESTIONS {
+        if unknown.is_empty() {
+            break;
+        }
+        let keys: Vec<Bson> = unknown.iter().filter_map(key_of).collect();
+        let found = snapshot.unstamped_of(&keys, absent, ANSWERS).await?;
+        if found.len() < ANSWERS {
+            unknown.clear();
+        }
+        for record in found {
+            unknown.remove(&record.lane);
+            note(earliest, record.lane, record.seq);
+        }
+    }
+    Ok(unknown)
+}
+
+/// Learns which of these keys the dead block, and by which record. Answers the keys of which it is
+/// still not known.
+async fn blocked_of(
+    blocked: &mut HashMap<LaneKey, RecordId>,
+    snapshot: &mut Snapshot,
+    keys: &[Bson],
+) -> Result<HashSet<LaneKey>, StoreError> {
+    let mut unknown: HashSet<LaneKey> = keys.iter().filter_map(lane_of).collect();
+    for _ in 0..QUESTIONS {
+        if unknown.is_empty() {
+            break;
+        }
+        let keys: Vec<Bson> = unknown.iter().filter_map(key_of).collect();
+        let found = snapshot.blocked(Some(&keys), BLOCKED).await?;
+        if found.len() < BLOCKED {
+            unknown.clear();
+        }
+        found.iter().for_each(|(lane, _)| _ = unknown.remove(lane));
+        blocked.extend(found);
+    }
+    Ok(unknown)
+}
+
+fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {
+    let known = earliest.entry(lane).or_insert(seq);
+    *known = match (*known, seq) {
+        (Some(known), Some(new)) => Some(known.min(new)),
+        (known, new) => known.or(new),
+    };
 }
 
 /// Of each lane the leading part that the first read showed as well.
@@ -129,6 +197,10 @@ fn seen_twice(again: Vec<Record>, first: &HashSet<RecordId>) -> Vec<Record> {
 fn keys_of(records: &[Record]) -> Vec<Bson> {
     let keys: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
     keys.into_iter().filter_map(key_of).collect()
+}
+
+fn lane_of(key: &Bson) -> Option<LaneKey> {
+    key.as_str().map(|key| LaneKey::Keyed(key.into()))
 }
 
 pub(super) fn key_of(lane: &LaneKey) -> Option<Bson> {

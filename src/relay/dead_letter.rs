@@ -1,17 +1,19 @@
 //! Dead letters: a copy for people and programs that watch a broker rather than the outbox
 //! (contract, section 4.9).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::ids::SinkName;
+use crate::ids::{RecordId, SinkName};
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
 use crate::relay::shared::Shared;
 use crate::routing::{RouteInput, Template};
-use crate::sink::{HeaderValue, Message, Sink, SinkDown, Verdict};
+use crate::sink::{HeaderValue, Message, Sink, Verdict};
 
 /// Why the record is dead.
 const REASON: &str = "x-dead-reason";
@@ -29,9 +31,88 @@ pub struct DeadLetters {
     pub destination: Template,
 }
 
-/// The sink of dead letters is down: this one may be sent later.
+/// The dead letter could not be sent now: it may be sent later.
 #[derive(Debug)]
 pub(crate) struct Later;
+
+/// How often a dead letter is sent that takes its own connection down, or is not confirmed, before
+/// its record dies without it.
+const ROUNDS: u32 = 3;
+
+/// Records that are remembered at most while their dead letters wait.
+const MOST: usize = 10_000;
+
+/// How long a record is remembered since its dead letter was last tried, besides the pause between
+/// two tries: a peer may have taken it meanwhile.
+const REMEMBERED: Duration = Duration::from_secs(30);
+
+/// Records that will be dead once their dead letters are sent. They are not delivered again.
+#[derive(Debug, Default)]
+pub(crate) struct Dying(Mutex<HashMap<RecordId, Fate>>);
+
+#[derive(Debug)]
+struct Fate {
+    reason: DeadReason,
+    /// The record's attempts when its dead letter was first tried: fewer if it was requeued.
+    attempts: u32,
+    rounds: u32,
+    tried: Instant,
+}
+
+impl Dying {
+    /// Why the record will be dead.
+    pub(crate) fn reason(&self, record: &Record) -> Option<DeadReason> {
+        let mut dying = self.book();
+        if dying.is_empty() {
+            return None;
+        }
+        let fate = dying.get(&record.id)?;
+        if record.attempt >= fate.attempts && fate.tried.elapsed() < REMEMBERED {
+            return Some(fate.reason.clone());
+        }
+        dying.remove(&record.id);
+        None
+    }
+
+    /// Remembers a record whose dead letter waits, for `pause` and some time.
+    pub(crate) fn remember(&self, record: &Record, reason: &DeadReason, pause: Duration) {
+        let mut dying = self.book();
+        if dying.len() >= MOST {
+            dying.retain(|_, fate| fate.tried.elapsed() < REMEMBERED);
+        }
+        if dying.len() < MOST {
+            let fate = dying.entry(record.id.clone()).or_insert_with(|| Fate {
+                reason: reason.clone(),
+                attempts: record.attempt,
+                rounds: 0,
+                tried: Instant::now(),
+            });
+            fate.tried = Instant::now() + pause;
+        }
+    }
+
+    /// Forgets a record that is dead.
+    pub(crate) fn forget(&self, id: &RecordId) {
+        let mut dying = self.book();
+        if !dying.is_empty() {
+            dying.remove(id);
+        }
+    }
+
+    /// Counts one more dead letter that was handed over and not confirmed; true if there may be
+    /// another.
+    fn again(&self, record: &Record, reason: &DeadReason) -> bool {
+        self.remember(record, reason, Duration::ZERO);
+        let mut dying = self.book();
+        let Some(fate) = dying.get_mut(&record.id) else { return false };
+        fate.rounds += 1;
+        fate.rounds < ROUNDS
+    }
+
+    fn book(&self) -> MutexGuard<'_, HashMap<RecordId, Fate>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// A record that died where it lay, without a lane that could wait for its dead letter.
 #[derive(Debug)]
@@ -48,10 +129,12 @@ pub(crate) const WAITING: usize = 100;
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, mut buried: mpsc::Receiver<Buried>) {
     while let Some(Buried { record, reason }) = buried.recv().await {
         let id = &record.id;
-        let sent = shared.send_dead_letter(&record, record.attempt, &reason).await;
+        // What crashed its deliverers must not take others along.
+        let sent = shared.send_dead_letter(&record, record.attempt, &reason, true).await;
         if let Err(Later) = sent {
             warn!(%id, "the dead letter was not sent: its sink is down");
         }
+        shared.dying.forget(id);
     }
     // Kept as a part until the process ends.
     std::future::pending::<()>().await;
@@ -70,8 +153,10 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    /// Sends the dead letter of a record, if dead letters are wanted and the record makes a
-    /// message: a malformed one does not. One that no broker will ever take is told to the log.
+    /// Sends the dead letter of a record on the isolated connection of its sink, if dead letters
+    /// are wanted and the record makes a message: a malformed one does not. `exclusive`: it may
+    /// take the connection down, like the record. A dead letter that the broker will never take is
+    /// logged.
     ///
     /// # Errors
     ///
@@ -81,13 +166,15 @@ impl<S: Sink> Shared<S> {
         record: &Record,
         attempts: u32,
         reason: &DeadReason,
+        exclusive: bool,
     ) -> Result<(), Later> {
         let Some(wanted) = &self.settings.dead_letter else { return Ok(()) };
         if matches!(reason, DeadReason::Malformed(_)) {
             return Ok(());
         }
+        let id = &record.id;
         let never = |why: &str| {
-            warn!(id = %record.id, why, "the dead letter could not be sent");
+            warn!(%id, why, "the dead letter could not be sent");
             Ok(())
         };
         let message = match self.dead_letter(wanted, record, attempts, reason) {
@@ -97,19 +184,25 @@ impl<S: Sink> Shared<S> {
         let Some(outlet) = self.outlets.get(wanted.sink.as_str()) else {
             return never(&format!("sink {:?} is not configured", wanted.sink.as_str()));
         };
-        let Some(_pass) = outlet.gate.enter(false).await else { return Err(Later) };
-        let Err(error) = outlet.sink.publish(message).await else {
-            outlet.metrics.dead_letter(true);
-            return Ok(());
-        };
-        match error.verdict {
-            Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => {
-                outlet.metrics.dead_letter(false);
-                never(&error.detail)
-            }
-            Verdict::Unknown | Verdict::Down => {
-                outlet.gate.shut(SinkDown::new(error.detail));
-                Err(Later)
+        let mut exclusive = exclusive;
+        loop {
+            let Ok(place) = outlet.quarantine.enter(exclusive).await else { return Err(Later) };
+            let (_, result) = outlet.quarantine.publish(&place, message.clone()).await;
+            let Err(error) = result else {
+                outlet.metrics.dead_letter(true);
+                return Ok(());
+            };
+            match error.verdict {
+                Verdict::Down => return Err(Later),
+                // Another one may have taken the connection down.
+                Verdict::Unknown if !exclusive => exclusive = true,
+                Verdict::Unknown | Verdict::Unconfirmed if self.dying.again(record, reason) => {
+                    return Err(Later);
+                }
+                _ => {
+                    outlet.metrics.dead_letter(false);
+                    return never(&error.detail);
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One delivery: address, gate, publish, verdict.
+//! One delivery: address, gate, circuit, publish, verdict.
 
 use std::time::Instant;
 
@@ -8,11 +8,13 @@ use crate::outbox::content::Content;
 use crate::outbox::fields::TYPE;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::Record;
-use crate::relay::gate::Pass;
+use crate::relay::circuits::Fault;
 use crate::relay::held::Held;
+use crate::relay::lane::Lane;
+use crate::relay::quarantine::Place;
 use crate::relay::shared::{Outlet, Shared};
 use crate::routing::{Routed, Undeliverable};
-use crate::sink::{HeaderValue, Message, Sink, SinkDown, Verdict};
+use crate::sink::{Address, HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// What one delivery came to, and on which sink (empty: none was chosen).
 #[derive(Debug)]
@@ -28,39 +30,47 @@ pub struct Delivered {
 pub enum Delivery {
     /// The broker has it.
     Confirmed,
-    /// The record's fault or its destination's: charged.
+    /// The record's fault or its destination's: counted.
     Failed(String),
     /// It can never be delivered.
     Undeliverable(DeadReason),
-    /// Nothing to be held against the record: again later, uncharged.
+    /// Its sink went down: not counted, and sent again as soon as the sink is up.
+    SinkLost,
+    /// Its destination does not confirm: not counted, and sent again then.
+    DestinationPaused(Instant),
+    /// Not the record's fault: again later, not counted.
     Interrupted,
 }
 
-/// A record at the open door of its sink.
+/// A record at the open gate of its sink.
 pub(super) struct Admitted<'a, S> {
     sink: String,
     outlet: &'a Outlet<S>,
     message: Message,
-    _pass: Pass,
+    destination: Address,
+    /// On the isolated connection; `None` on the main one.
+    place: Option<Place>,
 }
 
 impl<S> Admitted<'_, S> {
-    /// Sink and destination: within both a broker keeps what it is given in order.
+    /// Sink and address: within both a broker keeps what it is given in order.
     pub(super) fn way(&self) -> (String, String) {
         (self.sink.clone(), self.message.address.destination.clone())
     }
 }
 
 impl<S: Sink> Shared<S> {
-    /// Publishes one record, if it has an address, its sink is up and its lease has budget.
-    pub async fn deliver(&self, held: &Held, alone: bool) -> Delivered {
-        match self.admit(held, alone).await {
-            Ok(admitted) => self.send(admitted, held, alone).await,
+    /// Publishes one record, if it has an address, its sink and destination take records and its
+    /// lease has budget.
+    pub(super) async fn deliver(&self, held: &Held, lane: &Lane) -> Delivered {
+        match self.admit(held, lane, true).await {
+            Ok(admitted) => self.send(admitted, held).await,
             Err(delivered) => delivered,
         }
     }
 
-    /// The first half: address and gate.
+    /// The first half: address, gate, circuit. With `waits` it waits for a gate that was shut a
+    /// short time ago, until a stop comes or the lane is revoked.
     ///
     /// # Errors
     ///
@@ -68,8 +78,13 @@ impl<S: Sink> Shared<S> {
     pub(super) async fn admit(
         &self,
         held: &Held,
-        alone: bool,
+        lane: &Lane,
+        waits: bool,
     ) -> Result<Admitted<'_, S>, Delivered> {
+        if let Some(reason) = self.dying.reason(&held.record) {
+            let outcome = Delivery::Undeliverable(reason);
+            return Err(Delivered { sink: String::new(), outcome });
+        }
         let (sink, message) = self.message(&held.record).map_err(|reason| Delivered {
             sink: String::new(),
             outcome: Delivery::Undeliverable(reason),
@@ -79,10 +94,54 @@ impl<S: Sink> Shared<S> {
             let outcome = Delivery::Undeliverable(DeadReason::Unroutable(detail));
             return Err(Delivered { sink, outcome });
         };
-        match outlet.gate.enter(alone).await {
-            Some(pass) => Ok(Admitted { sink, outlet, message, _pass: pass }),
-            None => Err(Delivered { sink, outcome: Delivery::Interrupted }),
+        let destination = outlet.sink.destination(&message);
+        match self.enter(outlet, &destination, held, lane, waits).await {
+            Ok(place) => Ok(Admitted { sink, outlet, message, destination, place }),
+            Err(outcome) => Err(Delivered { sink, outcome }),
         }
+    }
+
+    async fn enter(
+        &self,
+        outlet: &Outlet<S>,
+        destination: &Address,
+        held: &Held,
+        lane: &Lane,
+        waits: bool,
+    ) -> Result<Option<Place>, Delivery> {
+        if !waits && !outlet.gate.is_open() {
+            return Err(Delivery::SinkLost);
+        }
+        let opens = tokio::select! {
+            biased;
+            opens = outlet.gate.opens_within(self.settings.grace()) => opens,
+            () = lane.over(self) => false,
+        };
+        if !opens {
+            return Err(Delivery::Interrupted);
+        }
+        if lane.alone {
+            let exclusive = outlet.circuits.is_exclusive(destination);
+            let place = tokio::select! {
+                place = outlet.quarantine.enter(exclusive) => place,
+                () = lane.over(self) => return Err(Delivery::Interrupted),
+            };
+            return place.map(Some).map_err(|down| self.not_isolated(outlet, down));
+        }
+        if self.losses.goes_alone(&held.record.id) {
+            return Err(Delivery::Interrupted);
+        }
+        match outlet.circuits.waits(destination) {
+            Some(until) => Err(Delivery::DestinationPaused(until)),
+            None => Ok(None),
+        }
+    }
+
+    /// There is no isolated connection, while the main one is up or not yet known to be down.
+    fn not_isolated(&self, outlet: &Outlet<S>, down: impl std::fmt::Display) -> Delivery {
+        let sink = outlet.gate.name();
+        tracing::debug!(%sink, cause = %down, "the isolated connection is down");
+        Delivery::DestinationPaused(Instant::now() + self.settings.probe_max)
     }
 
     /// The name of the sink that a record goes to, should it go anywhere.
@@ -96,66 +155,93 @@ impl<S: Sink> Shared<S> {
         self.message(record).is_ok()
     }
 
-    /// The second half: publish, and what became of it.
-    pub(super) async fn send(
-        &self,
-        admitted: Admitted<'_, S>,
-        held: &Held,
-        alone: bool,
-    ) -> Delivered {
-        let Admitted { sink, outlet, message, _pass } = admitted;
-        let outcome = self.publish(outlet, message, held, alone).await;
-        Delivered { sink, outcome }
+    /// The destination by which the record's sink may be paused; `None` if the record has none.
+    pub(super) fn destination_of(&self, outlet: &Outlet<S>, record: &Record) -> Option<Address> {
+        let (_, message) = self.message(record).ok()?;
+        Some(outlet.sink.destination(&message))
     }
 
-    async fn publish(
-        &self,
-        outlet: &Outlet<S>,
-        message: Message,
-        held: &Held,
-        alone: bool,
-    ) -> Delivery {
+    /// The second half: publish, and what became of it.
+    pub(super) async fn send(&self, admitted: Admitted<'_, S>, held: &Held) -> Delivered {
+        let Admitted { sink, outlet, message, destination, place } = admitted;
         // Judged as late as can be: no publish starts after the lease has ended.
         if !held.may_start() {
-            return Delivery::Interrupted;
+            return Delivered { sink, outcome: Delivery::Interrupted };
         }
         failpoint::hit("relay::before_publish");
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
-        let started = Instant::now();
-        let result = outlet.sink.publish(message).await;
-        outlet.metrics.published(started.elapsed());
-        let Err(error) = result else {
-            failpoint::hit("relay::after_confirm");
-            self.losses.forget(&held.record.id);
-            outlet.metrics.delivered(timestamp, self.clock.now());
-            return Delivery::Confirmed;
+        let (handed_over, result) = match &place {
+            Some(place) => outlet.quarantine.publish(place, message).await,
+            None => {
+                let handed_over = Instant::now();
+                (handed_over, outlet.sink.publish(message).await)
+            }
         };
-        let detail = error.detail;
-        match error.verdict {
-            Verdict::Unknown if !alone => {
-                self.losses.note(&held.record.id);
-                outlet.gate.shut(SinkDown::new(detail));
-                return Delivery::Interrupted;
-            }
-            Verdict::Down => {
-                outlet.gate.shut(SinkDown::new(detail));
-                return Delivery::Interrupted;
-            }
-            // It broke the connection by itself: it goes alone until its fate is known.
-            Verdict::Unknown => {}
-            Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => {
+        outlet.metrics.published(handed_over.elapsed());
+        let outcome = match result {
+            Ok(()) => {
+                failpoint::hit("relay::after_confirm");
                 self.losses.forget(&held.record.id);
+                if outlet.circuits.confirmed(&destination, handed_over) {
+                    self.hands.free_destinations();
+                }
+                outlet.metrics.delivered(timestamp, self.clock.now());
+                Delivery::Confirmed
             }
-        }
-        match error.verdict {
-            Verdict::TooLarge => Delivery::Undeliverable(DeadReason::TooLarge(detail)),
-            Verdict::Refuse => Delivery::Undeliverable(DeadReason::Refused(detail)),
-            Verdict::Unknown => {
-                outlet.gate.shut(SinkDown::new(&detail));
+            Err(error) => self.judge(outlet, &destination, held, place, handed_over, error),
+        };
+        Delivered { sink, outcome }
+    }
+
+    fn judge(
+        &self,
+        outlet: &Outlet<S>,
+        destination: &Address,
+        held: &Held,
+        place: Option<Place>,
+        handed_over: Instant,
+        error: PublishError,
+    ) -> Delivery {
+        let PublishError { verdict, detail } = error;
+        let id = &held.record.id;
+        match (verdict, place) {
+            (Verdict::Charge, _) => {
+                self.losses.forget(id);
                 Delivery::Failed(detail)
             }
-            Verdict::Charge | Verdict::Down => Delivery::Failed(detail),
+            (Verdict::TooLarge, _) => {
+                self.losses.forget(id);
+                Delivery::Undeliverable(DeadReason::TooLarge(detail))
+            }
+            (Verdict::Refuse, _) => {
+                self.losses.forget(id);
+                Delivery::Undeliverable(DeadReason::Refused(detail))
+            }
+            (Verdict::Unconfirmed, _) => {
+                match outlet.circuits.unconfirmed(destination, handed_over, &detail) {
+                    Fault::Record => Delivery::Failed(detail),
+                    Fault::Destination(until) => Delivery::DestinationPaused(until),
+                }
+            }
+            (Verdict::Unknown, Some(place)) => {
+                let until = outlet.circuits.broke(destination, handed_over, &detail);
+                // It took the connection down by itself, and goes alone until its fate is known.
+                match place.is_exclusive() {
+                    true => Delivery::Failed(detail),
+                    false => Delivery::DestinationPaused(until),
+                }
+            }
+            (Verdict::Down, Some(_)) => self.not_isolated(outlet, detail),
+            (Verdict::Unknown, None) => {
+                self.losses.note(id);
+                outlet.gate.shut(SinkDown::new(detail));
+                Delivery::SinkLost
+            }
+            (Verdict::Down, None) => {
+                outlet.gate.shut(SinkDown::new(detail));
+                Delivery::SinkLost
+            }
         }
     }
 

@@ -21,24 +21,26 @@ use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
 use crate::relay::alone::Turns;
-use crate::relay::dead_letter::Buried;
+use crate::relay::circuits::Circuits;
+use crate::relay::dead_letter::{Buried, Dying};
+use crate::relay::failing::{Failing, RefusedOutcomes, Work, remedy, words};
 use crate::relay::gate::Gate;
-use crate::relay::hands::Hands;
+use crate::relay::hands::{Hands, Wait};
 use crate::relay::lane::{Lane, LaneEnd};
-use crate::relay::look::{Look, Seen, Target};
+use crate::relay::look::{Look, Repairing, Seen, Target};
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::quarantine::Quarantine;
 use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::rush::Rush;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
-use crate::relay::take::Leased;
 use crate::relay::wake::{Hint, Reasons, Wake};
-use crate::relay::{dead_letter, housekeeping, settler};
+use crate::relay::{dead_letter, housekeeping, recheck, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
-use crate::store::{ServerClock, StoreError, Trouble};
+use crate::store::{Meaning, ServerClock, StoreError, Trouble};
 
 /// The shortest pause between two looks that are not full. Doubled while nothing is found,
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
@@ -119,7 +121,8 @@ pub struct Relay<S> {
 enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
-    Leased(Result<Leased, StoreError>),
+    Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    Repaired(Result<bool, StoreError>),
     /// One that went alone, if it came to that.
     Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
     Ended(Arc<Lane>, LaneEnd),
@@ -136,9 +139,15 @@ impl<S: Sink> Relay<S> {
         let outlets = sinks
             .into_iter()
             .map(|(name, sink)| {
-                let gate = Gate::new(SinkName::from(name.as_str()));
-                let metrics = SinkMetrics::new(&name);
-                (name, Outlet { sink, gate, metrics })
+                let outlet = Outlet {
+                    gate: Gate::new(SinkName::from(name.as_str())),
+                    circuits: Circuits::new(SinkName::from(name.as_str()), settings.probe_max),
+                    quarantine: Quarantine::new(sink.isolated()),
+                    turns: Turns::default(),
+                    metrics: SinkMetrics::new(&name),
+                    sink,
+                };
+                (name, outlet)
             })
             .collect();
         // Room for a few batches: beyond it lanes wait, and nothing more is taken.
@@ -146,17 +155,21 @@ impl<S: Sink> Relay<S> {
         let (ask, refills) = mpsc::unbounded_channel();
         let (bury, buried) = mpsc::channel(dead_letter::WAITING);
         let settlements = Settlements::new(collections.clone(), delete_done);
+        let failing = Arc::new(Failing::default());
         let shared = Arc::new(Shared {
             leaser: Leaser::new(collections.clone(), instance, settings.lease),
             repairs: Repairs::new(collections.clone()),
             clock: Arc::new(ServerClock::default()),
             hands: Hands::default(),
             losses: Losses::default(),
+            dying: Dying::default(),
             refusals: Refusals::default(),
-            leases: Leases::default(),
+            outcomes: RefusedOutcomes::default(),
+            leases: Leases::new(failing.clone()),
+            failing,
             settling: Trouble::default(),
             turns: Turns::default(),
-            in_hand: Load::default(),
+            in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
             settler: items,
             buried: bury,
@@ -192,6 +205,7 @@ impl<S: Sink> Relay<S> {
         }
         parts.spawn(dead_letter::run(shared.clone(), self.buried));
         parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
+        parts.spawn(recheck::run(shared.clone(), self.wake.clone()));
         let renewing = shared.clone();
         parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });
 
@@ -205,7 +219,10 @@ impl<S: Sink> Relay<S> {
         ended?;
         let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
         // Nothing rests on it: a broker that does not answer sees the connection end.
-        let goodbyes = shared.outlets.values().map(|outlet| outlet.sink.close());
+        let goodbyes = shared
+            .outlets
+            .values()
+            .map(|outlet| async { tokio::join!(outlet.sink.close(), outlet.quarantine.close()) });
         let _ = tokio::time::timeout(FAREWELL, join_all(goodbyes)).await;
         self.settler.abort();
         drained.unwrap_or_else(|_| {
@@ -247,6 +264,7 @@ struct Driver<S> {
     asked: bool,
     looking: bool,
     leasing: usize,
+    repairing: bool,
     targets: VecDeque<Target>,
     rush: Rush,
     pause: Duration,
@@ -279,6 +297,7 @@ impl<S: Sink> Driver<S> {
             asked: false,
             looking: false,
             leasing: 0,
+            repairing: false,
             targets: VecDeque::new(),
             rush: Rush::default(),
             pause: SHORTEST_PAUSE,
@@ -323,8 +342,8 @@ impl<S: Sink> Driver<S> {
                         // Seen while the stop came: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
                         // Leased while the stop came: the lanes give everything back.
-                        Event::Leased(Ok(leased)) => {
-                            leased.lanes.into_iter().for_each(|lane| self.start_lane(lane));
+                        Event::Leased(Ok(lanes)) => {
+                            lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         Event::Ended(lane, _) | Event::Alone(Ok(Some((lane, _)))) => {
                             self.shared.hands.free(&lane.key);
@@ -362,6 +381,8 @@ impl<S: Sink> Driver<S> {
         let now = Instant::now();
         if self.next_tick <= now {
             self.next_tick = now + TICK;
+            self.shared.make_way();
+            self.shared.outlets.values().for_each(|outlet| outlet.circuits.expire());
             if self.shared.hands.free_due(now) {
                 self.look_now();
             }
@@ -394,15 +415,32 @@ impl<S: Sink> Driver<S> {
     ) {
         let shared = self.shared.clone();
         let owned = self.share.borrow().partitions.clone();
-        let bytes = shared.settings.batch_bytes.saturating_sub(shared.in_hand.bytes()).max(1);
-        let room = Room { records: shared.settings.batch_size, bytes };
-        self.tasks.spawn(async move { event(shared.look(look, &owned, room).await) });
+        let allowance = shared.in_hand.allow(shared.settings.batch_bytes);
+        let room = Room { records: shared.settings.batch_size, bytes: allowance.bytes };
+        self.tasks.spawn(async move {
+            let seen = shared.look(look, &owned, room).await;
+            // By now what goes on to be leased is counted as in flight.
+            drop(allowance);
+            event(seen)
+        });
     }
 
     fn lease(&mut self, seen: Seen) {
         let shared = self.shared.clone();
         self.leasing += 1;
         self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await) });
+    }
+
+    fn repair(&mut self, repairs: Repairing) {
+        let shared = self.shared.clone();
+        self.repairing = true;
+        self.tasks.spawn(async move {
+            Event::Repaired(tokio::select! {
+                repaired = shared.repair(repairs) => repaired,
+                // Each of its writes is conditional: one that is dropped does no harm.
+                () = shared.stopping() => Ok(false),
+            })
+        });
     }
 
     fn send_alone(&mut self, record: Record) {
@@ -459,16 +497,18 @@ impl<S: Sink> Driver<S> {
             Event::Leased(leased) => {
                 self.leasing -= 1;
                 match leased {
-                    Ok(Leased { lanes, repaired, put_off }) => {
-                        match put_off {
-                            Some(error) => self.on_store_error(&error),
-                            None => self.on_store_well(),
-                        }
-                        if repaired {
-                            self.look_soon();
-                        }
+                    Ok(lanes) => {
+                        self.on_store_well();
                         lanes.into_iter().for_each(|lane| self.start_lane(lane));
                     }
+                    Err(error) => self.on_store_error(&error),
+                }
+            }
+            Event::Repaired(repaired) => {
+                self.repairing = false;
+                match repaired {
+                    Ok(true) => self.look_soon(),
+                    Ok(false) => {}
                     Err(error) => self.on_store_error(&error),
                 }
             }
@@ -519,8 +559,16 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_seen(&mut self, mut seen: Seen) {
-        if !seen.wants_lease() && seen.suspects.is_empty() {
+        if !seen.wants_lease() && seen.suspects.is_empty() && seen.repairs.is_empty() {
             self.on_store_well();
+        }
+        if seen.short {
+            self.look_soon();
+        }
+        let repairs = std::mem::take(&mut seen.repairs);
+        // Those of a look during a repair are met again after it.
+        if !self.repairing && !repairs.is_empty() {
+            self.repair(repairs);
         }
         for record in std::mem::take(&mut seen.suspects) {
             self.send_alone(record);
@@ -542,8 +590,8 @@ impl<S: Sink> Driver<S> {
         self.shared.hands.free(&lane.key);
         // Rotations have passed over its key meanwhile: it may have got more.
         self.look_soon();
-        if let Some((reason, until)) = end.hold() {
-            self.shared.hands.hold(lane.key.clone(), reason, Some(until));
+        if let LaneEnd::Waits(wait) = end {
+            self.shared.hands.hold(lane.key.clone(), Wait::clone(wait));
         }
         if lane.alone {
             // What waited behind it can go now.
@@ -610,15 +658,25 @@ impl<S: Sink> Driver<S> {
     /// the trouble.)
     fn on_store_well(&mut self) {
         if self.store_pause.take().is_some() {
+            self.shared.failing.succeeded(Work::Take);
             info!("MongoDB answers again: taking goes on");
         }
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
+        self.shared.failing.failed(Work::Take, error);
         let pause = match self.store_pause {
             None => {
-                let error = crate::telemetry::chain(error);
-                warn!(error, "MongoDB does not answer: taking is paused");
+                let remedy = remedy(error);
+                let words = words(error);
+                match error.meaning() {
+                    Meaning::Permanent => {
+                        warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
+                    }
+                    Meaning::Transient => {
+                        warn!(error = words, "MongoDB does not answer: taking is paused");
+                    }
+                }
                 STORE_PAUSE.0
             }
             Some(pause) => (pause * 2).min(STORE_PAUSE.1),

@@ -1,9 +1,8 @@
-//! The door to one sink: open while the broker answers, shut while it is down.
+//! The gate of one sink: open while the broker answers, shut while it is down.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -13,79 +12,97 @@ use crate::sink::{Sink, SinkDown};
 /// The first pause between two probes of a sink that is down (contract, section 4.4).
 const FIRST_PROBE: Duration = Duration::from_millis(500);
 
-/// Room for every publish that the relay can have under way at once. One that goes
-/// alone takes all of it.
-const CROWD: u32 = 1 << 20;
-
-/// Keeps publishes from a sink that is down, and neighbours from one that goes alone.
+/// Keeps publishes from a sink that is down.
 #[derive(Debug)]
 pub struct Gate {
     name: SinkName,
     state: watch::Sender<State>,
-    crowd: Arc<Semaphore>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum State {
     /// Not yet probed.
     New,
     Open,
-    Shut(SinkDown),
-}
-
-/// Leave to publish; give it back when the outcome is known.
-#[derive(Debug)]
-pub struct Pass {
-    _room: OwnedSemaphorePermit,
+    Shut {
+        why: SinkDown,
+        since: Instant,
+        /// Whether lanes may wait at it.
+        waits: bool,
+    },
 }
 
 impl Gate {
     /// A gate that is shut until the first probe succeeds.
     pub fn new(name: SinkName) -> Self {
         let (state, _) = watch::channel(State::New);
-        Self { name, state, crowd: Arc::new(Semaphore::new(CROWD as usize)) }
+        Self { name, state }
+    }
+
+    /// The sink's name.
+    pub fn name(&self) -> &SinkName {
+        &self.name
     }
 
     /// Whether publishes may be tried.
     pub fn is_open(&self) -> bool {
-        *self.state.borrow() == State::Open
+        matches!(*self.state.borrow(), State::Open)
     }
 
     /// Why it is shut; `None` while it is open.
     pub fn trouble(&self) -> Option<SinkDown> {
         match &*self.state.borrow() {
             State::New => Some(SinkDown::new("not reached yet")),
-            State::Shut(down) => Some(down.clone()),
+            State::Shut { why, .. } => Some(why.clone()),
             State::Open => None,
         }
     }
 
-    /// Waits for room, all of it when `alone`; `None` where the gate is shut.
-    pub async fn enter(&self, alone: bool) -> Option<Pass> {
-        if !self.is_open() {
-            return None;
+    /// Whether the gate is open, or opens within `grace` of the moment at which it was shut.
+    pub async fn opens_within(&self, grace: Duration) -> bool {
+        if self.is_open() {
+            return true;
         }
-        let room = if alone { CROWD } else { 1 };
-        let room = self.crowd.clone().acquire_many_owned(room).await.ok()?;
-        // It may have been shut while this one waited behind one that went alone.
-        self.is_open().then_some(Pass { _room: room })
+        let mut state = self.state.subscribe();
+        loop {
+            let until = match &*state.borrow_and_update() {
+                State::Open => return true,
+                State::Shut { since, waits: true, .. } => *since + grace,
+                State::New | State::Shut { .. } => return false,
+            };
+            match tokio::time::timeout_at(until.into(), state.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return self.is_open(),
+            }
+        }
+    }
+
+    /// Sends away what waits at a shut gate, until it was open again.
+    pub fn give_way(&self) {
+        self.state.send_if_modified(|state| match state {
+            State::Shut { waits, .. } => std::mem::replace(waits, false),
+            State::New | State::Open => false,
+        });
     }
 
     /// Shuts the gate: the sink is down.
-    pub fn shut(&self, why: SinkDown) {
-        self.state.send_if_modified(|state| {
-            let was_shut = matches!(state, State::Shut(_));
-            if !was_shut {
-                warn!(sink = %self.name, cause = %why, "sink is down: paused, nothing is charged");
+    pub fn shut(&self, down: SinkDown) {
+        self.state.send_if_modified(|state| match state {
+            State::Shut { why, .. } => {
+                *why = down;
+                false
             }
-            *state = State::Shut(why);
-            !was_shut
+            State::New | State::Open => {
+                warn!(sink = %self.name, cause = %down, "sink is down: paused, nothing is charged");
+                *state = State::Shut { why: down, since: Instant::now(), waits: true };
+                true
+            }
         });
     }
 
     fn open(&self, down_since: Instant) {
         self.state.send_if_modified(|state| {
-            let was_open = *state == State::Open;
+            let was_open = matches!(state, State::Open);
             if !was_open {
                 let paused = down_since.elapsed();
                 info!(sink = %self.name, ?paused, "sink is up: deliveries go on");
@@ -113,7 +130,7 @@ impl Gate {
                 let mut state = self.state.subscribe();
                 tokio::select! {
                     down = sink.lost() => self.shut(down),
-                    _ = state.wait_for(|state| matches!(state, State::Shut(_))) => {}
+                    _ = state.wait_for(|state| matches!(state, State::Shut { .. })) => {}
                 }
             }
         };
@@ -134,5 +151,35 @@ impl Gate {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(probe_max);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[tokio::test]
+    async fn a_lane_waits_at_a_shut_gate_for_the_grace_and_no_longer() {
+        let gate = Gate::new("s".into());
+        assert!(!gate.opens_within(LONG).await, "a sink that was never reached is not waited for");
+        gate.open(Instant::now());
+        assert!(gate.opens_within(Duration::ZERO).await);
+        gate.shut(SinkDown::new("x"));
+
+        assert!(!gate.opens_within(Duration::from_millis(1)).await);
+        let (opened, ()) = tokio::join!(gate.opens_within(LONG), async {
+            tokio::task::yield_now().await;
+            gate.open(Instant::now());
+        });
+        assert!(opened);
+
+        gate.shut(SinkDown::new("x"));
+        let (opened, ()) = tokio::join!(gate.opens_within(LONG), async {
+            tokio::task::yield_now().await;
+            gate.give_way();
+        });
+        assert!(!opened);
     }
 }

@@ -1,6 +1,12 @@
-//! Which lanes this relay is busy with, and which it knows must wait.
+//! Which lanes this relay is busy with, and which keys are blocked.
+//!
+//! The book saves reads: a rotation passes over what is in it. It never decides that a record must
+//! wait. An entry ends when its time is over, when its sink is up, and when
+//! `recheck` finds that the blocker is gone, has changed, or is no longer
+//! the first of its key; and a snapshot that shows the key fit to go outranks it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -8,8 +14,9 @@ use bson::Bson;
 
 use crate::ids::RecordId;
 use crate::outbox::position::Position;
-use crate::outbox::record::LaneKey;
+use crate::outbox::record::{LaneKey, Record};
 use crate::partition;
+use crate::relay::blocker::Blocker;
 use crate::relay::lane::Lane;
 
 /// Keys that one read is asked to pass over at about: what the server turns into index bounds
@@ -31,8 +38,14 @@ pub enum HoldReason {
     Leased,
     /// Its head's sink is paused.
     SinkPaused,
+    /// Its head's destination does not confirm.
+    DestinationPaused,
     /// Its head goes alone, and another one is going alone at the moment.
     Suspect,
+    /// MongoDB refuses to change its head: a validator of the user's own.
+    Refused,
+    /// Its head is to become dead, and the sink of its dead letter is paused.
+    DeadLetter,
     /// A dead record of its own blocks it (`on_dead = "block"`), whether or not anything waits
     /// behind that as yet.
     Blocked,
@@ -40,8 +53,16 @@ pub enum HoldReason {
 
 impl HoldReason {
     /// All reasons, for the metrics.
-    pub const ALL: [Self; 5] =
-        [Self::NotDue, Self::Leased, Self::SinkPaused, Self::Suspect, Self::Blocked];
+    pub const ALL: [Self; 8] = [
+        Self::NotDue,
+        Self::Leased,
+        Self::SinkPaused,
+        Self::DestinationPaused,
+        Self::Suspect,
+        Self::Refused,
+        Self::DeadLetter,
+        Self::Blocked,
+    ];
 
     /// The label in `postrider_keys_held`.
     pub fn as_str(self) -> &'static str {
@@ -49,9 +70,17 @@ impl HoldReason {
             Self::NotDue => "not_due",
             Self::Leased => "leased",
             Self::SinkPaused => "sink_paused",
+            Self::DestinationPaused => "destination_paused",
             Self::Suspect => "suspect",
+            Self::Refused => "refused",
+            Self::DeadLetter => "dead_letter",
             Self::Blocked => "blocked",
         }
+    }
+
+    /// Whether no snapshot shows it: the relay alone knows.
+    fn is_of_the_relay(self) -> bool {
+        matches!(self, Self::Refused | Self::DeadLetter)
     }
 }
 
@@ -68,8 +97,8 @@ struct Book {
     /// In which partitions anything may be entered as busy, or to become so.
     owned: [bool; 256],
     busy: HashMap<LaneKey, Arc<Lane>>,
-    /// Those that wait for their turn to go alone, by their partitions.
-    suspects: HashMap<LaneKey, u8>,
+    /// Those that wait for their turn to go alone.
+    suspects: HashMap<LaneKey, Wait>,
     held: HashMap<LaneKey, Wait>,
     /// All keys by their place in `lane_idx`. (One that its producer has put elsewhere is not
     /// passed over where it is, and no more.)
@@ -77,19 +106,51 @@ struct Book {
     /// No wait ends before.
     next_due: Option<Instant>,
     openings: Openings,
-    /// How many keys the dead block: read anew with every page, so that it need not know which.
-    blocked: usize,
+    /// Which keys the dead block, as the latest rotation read them; for operators alone.
+    blocked: Vec<(LaneKey, RecordId)>,
 }
 
 /// How often some sink came up: what was found paused before the latest time may not be so now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Openings(u64);
 
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    reason: HoldReason,
-    until: Option<Instant>,
+/// Why a key is blocked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    /// Why.
+    pub reason: HoldReason,
+    /// When the key is read again at the latest, where that is known.
+    pub until: Option<Instant>,
+    /// Since when it waits for this blocker.
+    pub since: Instant,
+    /// The head of the key.
+    pub blocker: Blocker,
+    /// The sink that it waits for.
+    pub sink: Option<Arc<str>>,
 }
+
+impl Wait {
+    /// A wait that begins now.
+    pub fn new(reason: HoldReason, blocker: Blocker, until: Option<Instant>) -> Self {
+        Self { reason, until, since: Instant::now(), blocker, sink: None }
+    }
+}
+
+/// A blocked key, for operators.
+#[derive(Clone, Debug)]
+pub struct BlockedKey {
+    /// The key, or the record without one.
+    pub lane: LaneKey,
+    /// Why.
+    pub reason: HoldReason,
+    /// The `_id` of the record that it waits for.
+    pub blocker: RecordId,
+    /// The rest, where the relay knows more than the blocker.
+    pub wait: Option<Wait>,
+}
+
+/// A place in the book: partition and key.
+pub type Place = (u8, Arc<str>);
 
 /// What the next page need not show.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -110,7 +171,7 @@ impl Default for Book {
             places: BTreeSet::new(),
             next_due: None,
             openings: Openings::default(),
-            blocked: 0,
+            blocked: Vec::new(),
         }
     }
 }
@@ -128,7 +189,8 @@ impl Book {
             LaneKey::Single(_) => None,
         };
         let held = self.held.keys().map(|key| (key, of_key(key)));
-        let suspects = self.suspects.iter().map(|(key, partition)| (key, Some(*partition)));
+        let suspects = self.suspects.iter();
+        let suspects = suspects.map(|(key, wait)| (key, Some(wait.blocker.partition)));
         let foreign = held
             .chain(suspects)
             .filter(|(_, partition)| partition.is_some_and(|partition| !self.owns(partition)));
@@ -142,20 +204,28 @@ impl Book {
         }
     }
 
-    fn hold(&mut self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
-        let is_new = !self.held.contains_key(&key);
+    fn hold(&mut self, key: LaneKey, mut wait: Wait) {
+        let before = self.held.get(&key);
         if self.busy.contains_key(&key)
             || self.suspects.contains_key(&key)
-            || (is_new && self.held.len() >= REMEMBERED)
+            || (before.is_none() && self.held.len() >= REMEMBERED)
         {
             return;
         }
-        self.next_due = match (self.next_due, until) {
+        if let Some(before) = before.filter(|before| before.blocker.id == wait.blocker.id) {
+            wait.since = before.since;
+        }
+        self.next_due = match (self.next_due, wait.until) {
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),
         };
         self.put(&key);
-        self.held.insert(key, Wait { reason, until });
+        self.held.insert(key, wait);
+    }
+
+    /// The wait of a key, be it for its turn to go alone.
+    fn wait(&self, key: &LaneKey) -> Option<&Wait> {
+        self.held.get(key).or_else(|| self.suspects.get(key))
     }
 
     fn strike(&mut self, key: &LaneKey) {
@@ -196,26 +266,33 @@ impl Hands {
     pub fn in_hand(&self) -> [bool; 256] {
         let book = self.book();
         let mut in_hand = book.owned;
-        for partition in
-            book.busy.values().map(|lane| lane.partition).chain(book.suspects.values().copied())
-        {
+        let suspects = book.suspects.values().map(|wait| wait.blocker.partition);
+        for partition in book.busy.values().map(|lane| lane.partition).chain(suspects) {
             in_hand[usize::from(partition)] = true;
         }
         in_hand
     }
 
-    /// Enters `lane` as busy, unless its key is entered already or its partition is not ours.
+    /// Enters `lane` as busy, unless its key is in hand, waits for its turn to go alone, or lies in
+    /// a partition that is not ours.
+    ///
+    /// A snapshot has shown its head fit to go, so a wait that the book knows is over. Only what
+    /// the relay alone knows of that very head is stronger.
     #[must_use]
-    pub fn claim(&self, lane: &Arc<Lane>) -> bool {
+    pub fn claim(&self, lane: &Arc<Lane>, head: &Record) -> bool {
         let mut book = self.book();
         let key = &lane.key;
         if !book.owns(lane.partition)
             || book.busy.contains_key(key)
             || book.suspects.contains_key(key)
-            || book.held.contains_key(key)
+            || book
+                .held
+                .get(key)
+                .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.is(head))
         {
             return false;
         }
+        book.held.remove(key);
         book.put(key);
         book.busy.insert(key.clone(), lane.clone());
         true
@@ -224,23 +301,25 @@ impl Hands {
     /// Enters a key as waiting for its turn to go alone; false where it does so already, or where
     /// its partition is not ours.
     #[must_use]
-    pub fn await_turn(&self, key: &LaneKey, partition: u8) -> bool {
+    pub fn await_turn(&self, key: &LaneKey, head: Blocker) -> bool {
         let mut book = self.book();
-        if !book.owns(partition) || book.busy.contains_key(key) || book.suspects.contains_key(key) {
+        let is_entered = book.busy.contains_key(key) || book.suspects.contains_key(key);
+        if !book.owns(head.partition) || is_entered {
             return false;
         }
-        book.suspects.insert(key.clone(), partition);
+        book.suspects.insert(key.clone(), Wait::new(HoldReason::Suspect, head, None));
         book.held.remove(key);
         book.put(key);
         true
     }
 
-    /// Enters `lane` as busy where its key waits for a turn (or is not entered at all), and its
-    /// partition is still ours.
+    /// Enters `lane` as busy where its key still waits for the turn of this record, as it was
+    /// read, and its partition is still ours.
     #[must_use]
-    pub fn take_turn(&self, lane: &Arc<Lane>) -> bool {
+    pub fn take_turn(&self, lane: &Arc<Lane>, head: &Blocker) -> bool {
         let mut book = self.book();
-        if !book.owns(lane.partition) || book.busy.contains_key(&lane.key) {
+        let waits = book.suspects.get(&lane.key).is_some_and(|wait| wait.blocker == *head);
+        if !book.owns(lane.partition) || !waits {
             return false;
         }
         book.strike(&lane.key);
@@ -269,9 +348,9 @@ impl Hands {
         book.busy.keys().chain(book.suspects.keys()).cloned().collect()
     }
 
-    /// Notes that a key must wait, unless it is in hand.
-    pub fn hold(&self, key: LaneKey, reason: HoldReason, until: Option<Instant>) {
-        self.book().hold(key, reason, until);
+    /// Notes that a key is blocked, unless it is in hand.
+    pub fn hold(&self, key: LaneKey, wait: Wait) {
+        self.book().hold(key, wait);
     }
 
     /// How often some sink came up until now, for [`hold_paused`](Self::hold_paused).
@@ -280,11 +359,11 @@ impl Hands {
     }
 
     /// Notes that a key must wait for its sink, which was found paused after `as_of` was asked
-    /// for; unless a sink came up since. It may be this one's, and nobody would strike the key off.
-    pub fn hold_paused(&self, key: LaneKey, as_of: Openings) {
+    /// for; unless a sink came up since: it may be this one's, and the key would stay blocked.
+    pub fn hold_paused(&self, key: LaneKey, wait: Wait, as_of: Openings) {
         let mut book = self.book();
         if book.openings == as_of {
-            book.hold(key, HoldReason::SinkPaused, None);
+            book.hold(key, wait);
         }
     }
 
@@ -293,6 +372,11 @@ impl Hands {
         let mut book = self.book();
         book.openings.0 += 1;
         book.strike_held(|wait| wait.reason == HoldReason::SinkPaused);
+    }
+
+    /// Frees all keys that wait for a destination: one confirms again.
+    pub(crate) fn free_destinations(&self) {
+        self.book().strike_held(|wait| wait.reason == HoldReason::DestinationPaused);
     }
 
     /// Strikes a key off: whatever it has pending may be taken.
@@ -319,9 +403,59 @@ impl Hands {
         any
     }
 
-    /// Notes how many keys a rotation found blocked by their dead.
-    pub fn note_blocked(&self, count: usize) {
-        self.book().blocked = count;
+    /// The keys that wait for a record which a later read can be compared with, in the order of
+    /// their places: so many behind this one. Answers also the place to go on behind, if any.
+    pub fn waiting(
+        &self,
+        from: Option<&Place>,
+        count: usize,
+    ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
+        let book = self.book();
+        let mut found = Vec::new();
+        let from = from.map_or(Bound::Unbounded, |from| Bound::Excluded(from.clone()));
+        for place in book.places.range((from, Bound::Unbounded)) {
+            let key = LaneKey::Keyed(place.1.clone());
+            let Some(wait) = book.wait(&key) else { continue };
+            if wait.blocker.is_comparable() {
+                found.push((key, wait.blocker.clone()));
+            }
+            if found.len() >= count {
+                return (found, Some(place.clone()));
+            }
+        }
+        (found, None)
+    }
+
+    /// Frees a key that still waits for this blocker, as it was; answers whether it did.
+    pub fn free_from(&self, key: &LaneKey, blocker: &Blocker) -> bool {
+        let mut book = self.book();
+        let waits = book.wait(key).is_some_and(|wait| wait.blocker == *blocker);
+        if waits {
+            book.strike(key);
+        }
+        waits
+    }
+
+    /// Notes which keys a rotation found blocked by their dead.
+    pub fn note_blocked(&self, keys: Vec<(LaneKey, RecordId)>) {
+        self.book().blocked = keys;
+    }
+
+    /// Blocked keys, up to `limit`; one key where one is named.
+    pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
+        let book = self.book();
+        let is_asked = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
+        let of_dead = book.blocked.iter().filter(|(lane, _)| is_asked(lane));
+        let of_dead = of_dead.map(|(lane, blocker)| {
+            let (lane, blocker) = (lane.clone(), blocker.clone());
+            BlockedKey { lane, reason: HoldReason::Blocked, blocker, wait: None }
+        });
+        let waits = book.held.iter().chain(&book.suspects).filter(|(lane, _)| is_asked(lane));
+        let waits = waits.map(|(lane, wait)| {
+            let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
+            BlockedKey { lane: lane.clone(), reason, blocker, wait: Some(wait.clone()) }
+        });
+        of_dead.chain(waits).take(limit).collect()
     }
 
     /// The keys that a page from there on need not show: whole partitions of them.
@@ -347,7 +481,15 @@ impl Hands {
         over
     }
 
-    /// How many keys wait for each reason.
+    /// The blockers of some keys that wait for this reason.
+    pub fn blockers(&self, reason: HoldReason, limit: usize) -> Vec<RecordId> {
+        let book = self.book();
+        let waits = book.held.values().chain(book.suspects.values());
+        let waits = waits.filter(|wait| wait.reason == reason).take(limit);
+        waits.map(|wait| wait.blocker.id.clone()).collect()
+    }
+
+    /// How many keys are blocked for each reason.
     pub fn held(&self) -> Vec<(HoldReason, usize)> {
         let book = self.book();
         let mut counts: HashMap<HoldReason, usize> = HashMap::new();
@@ -355,7 +497,7 @@ impl Hands {
             *counts.entry(wait.reason).or_default() += 1;
         }
         counts.insert(HoldReason::Suspect, book.suspects.len());
-        counts.insert(HoldReason::Blocked, book.blocked);
+        counts.insert(HoldReason::Blocked, book.blocked.len());
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }
@@ -367,111 +509,4 @@ impl Hands {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn all() -> Hands {
-        let hands = Hands::default();
-        hands.own(&(0..=255).collect::<Vec<u8>>());
-        hands
-    }
-
-    fn key(name: &str) -> LaneKey {
-        LaneKey::Keyed(name.into())
-    }
-
-    fn hold(hands: &Hands, name: &str) {
-        hands.hold_paused(key(name), hands.openings());
-    }
-
-    /// Everything that pages from the beginning on are told to pass over, and how many there are.
-    fn all_pages(hands: &Hands) -> (BTreeSet<String>, usize) {
-        let mut seen = BTreeSet::new();
-        let mut from = Position::start();
-        for pages in 1.. {
-            let over = hands.passed_over(&from);
-            seen.extend(over.keys.iter().map(|key| key.as_str().unwrap().to_owned()));
-            match over.last {
-                Some(last) => from = Position::behind(last),
-                None => return (seen, pages),
-            }
-        }
-        unreachable!("the loop ends by itself");
-    }
-
-    #[test]
-    fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
-        let hands = all();
-        let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
-        names.iter().for_each(|name| hold(&hands, name));
-
-        let (seen, pages) = all_pages(&hands);
-
-        assert_eq!(seen, names);
-        assert!((3..=5).contains(&pages), "{pages}");
-    }
-
-    #[test]
-    fn what_is_struck_off_is_passed_over_no_more() {
-        let hands = all();
-        let lane = Lane::new(key("busy"), 0);
-        assert!(hands.claim(&lane));
-        hold(&hands, "held");
-        assert!(hands.await_turn(&key("suspect"), 0));
-        assert_eq!(all_pages(&hands).0.len(), 3);
-
-        hands.free(&lane.key);
-        hands.free_paused();
-        hands.free_waiting(&key("suspect"));
-
-        assert_eq!(all_pages(&hands).0.len(), 0);
-        assert!(hands.spoken_for().is_empty());
-    }
-
-    /// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
-    #[test]
-    fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
-        let hands = all();
-        let as_of = hands.openings();
-        hands.free_paused();
-
-        hands.hold_paused(key("late"), as_of);
-
-        assert!(hands.claim(&Lane::new(key("late"), 0)));
-    }
-
-    #[test]
-    fn a_wait_ends_when_it_is_due_and_not_before() {
-        let hands = all();
-        let now = Instant::now();
-        let later = now + Duration::from_secs(1);
-        hands.hold(key("later"), HoldReason::NotDue, Some(later));
-        hands.hold(key("now"), HoldReason::NotDue, Some(now));
-        hold(&hands, "for ever");
-
-        assert!(hands.free_due(now));
-        assert!(!hands.free_due(now));
-        assert!(hands.claim(&Lane::new(key("now"), 0)));
-        assert!(!hands.claim(&Lane::new(key("later"), 0)));
-        assert!(hands.free_due(later));
-        assert!(hands.claim(&Lane::new(key("later"), 0)));
-        assert!(!hands.free_due(later + Duration::from_secs(9)));
-    }
-
-    #[test]
-    fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
-        let hands = all();
-        let lane = Lane::new(key("busy"), 0);
-        assert!(hands.claim(&lane));
-        assert!(hands.await_turn(&key("suspect"), 0));
-
-        hold(&hands, "busy");
-        hold(&hands, "suspect");
-
-        assert!(hands.busy(&lane.key).is_some());
-        let waiting: usize = hands.held().iter().map(|(_, count)| count).sum();
-        assert_eq!(waiting, 1);
-    }
-}
+mod tests;

@@ -1,11 +1,15 @@
-//! What must be looked after beside the takes: scheduled records, odd partitions, the clock.
+//! What must be done apart from the takes: scheduled records, rare kinds of invalid partitions,
+//! the clock.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::debug;
 
+use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
+use crate::relay::hands::HoldReason;
 use crate::relay::shared::Shared;
 use crate::relay::wake::Wake;
 use crate::sink::Sink;
@@ -33,29 +37,65 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
                 poll
             }
         };
-        shared.metrics.held(&shared.hands.held());
+        shared.metrics.held(&held(&shared));
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Keys that wait, by reason; those whose latest outcome MongoDB refuses are in the book as busy.
+fn held<S>(shared: &Shared<S>) -> Vec<(HoldReason, usize)> {
+    let mut counts = shared.hands.held();
+    for (reason, count) in &mut counts {
+        if *reason == HoldReason::Refused {
+            *count += shared.outcomes.count();
+        }
+    }
+    counts
 }
 
 /// One round; answers how long until the next one.
 async fn once<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
     let mut snapshot = Snapshot::begin(&shared.collections).await?;
-    let odd = snapshot.misstamped(limit).await?;
+    let mut odd = snapshot.misstamped(limit).await?;
     drop(snapshot);
-    if !odd.is_empty() {
-        shared.metrics.repaired(shared.repairs.mend(&odd).await?);
+    let more = odd.len() >= limit;
+    odd.retain(|record| !record.nameless && shared.refusals.rests_until(&record.id).is_none());
+    let changed = stamp_in_order(shared, &odd).await?;
+    if changed {
         wake.all();
     }
     let promoted = shared.repairs.promote(limit).await?;
     if promoted.count > 0 {
         wake.all();
     }
-    if promoted.more || odd.len() >= limit {
+    if promoted.more || (more && changed) {
         return Ok(Duration::ZERO);
     }
     // A moment behind the due time, since the estimate is good to a round trip.
     let next = promoted.next.map(|due| shared.clock.until(due) + Duration::from_millis(2));
     Ok(next.unwrap_or(Duration::MAX))
+}
+
+/// Stamps records for which no look probes: of each key the earliest first, and the next one when
+/// a majority has that. So no look sees one of them without those before it. Answers whether any
+/// was changed.
+async fn stamp_in_order<S: Sink>(
+    shared: &Shared<S>,
+    records: &[Record],
+) -> Result<bool, StoreError> {
+    let mut in_order: Vec<&Record> = records.iter().collect();
+    // One without a `seq` gets one of now.
+    in_order.sort_by_key(|record| (record.seq.is_none(), record.seq));
+    let mut lanes: BTreeMap<&LaneKey, VecDeque<&Record>> = BTreeMap::new();
+    for record in in_order {
+        lanes.entry(&record.lane).or_default().push_back(record);
+    }
+    let mut changed = false;
+    while !lanes.is_empty() {
+        let round: Vec<&Record> = lanes.values_mut().filter_map(VecDeque::pop_front).collect();
+        changed |= shared.stamp(&round).await?;
+        lanes.retain(|lane, left| !left.is_empty() && !shared.refusals.holds(lane));
+    }
+    Ok(changed)
 }

@@ -14,9 +14,10 @@ use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
+use crate::relay::blocker::Blocker;
 use crate::relay::dead_letter::Later;
 use crate::relay::delivery::{Delivered, Delivery};
-use crate::relay::hands::HoldReason;
+use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::Held;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
@@ -31,6 +32,8 @@ pub struct Lane {
     /// Whether its one record goes alone.
     pub alone: bool,
     revoked: AtomicBool,
+    refused: AtomicBool,
+    refusal: Notify,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -56,8 +59,8 @@ struct State {
 pub enum LaneEnd {
     /// Nothing is left in hand.
     Drained,
-    /// Its head failed and waits until then.
-    Waits(Instant),
+    /// Its head failed and waits: for its next try, or for the sink of its dead letter.
+    Waits(Box<Wait>),
     /// Sink down, lease spent or lost, partition lost, or a stop: what was left has been given back.
     Interrupted,
 }
@@ -86,6 +89,8 @@ impl Lane {
             partition,
             alone,
             revoked: AtomicBool::default(),
+            refused: AtomicBool::default(),
+            refusal: Notify::new(),
             state: Mutex::default(),
             changed: Notify::new(),
         }
@@ -98,9 +103,41 @@ impl Lane {
         self.changed.notify_one();
     }
 
+    /// MongoDB refuses an outcome of this lane: nothing more of it is published, and it ends when
+    /// that outcome is written, or given up.
+    pub(crate) fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        self.refusal.notify_one();
+        self.changed.notify_one();
+    }
+
+    /// Resolves when an outcome is refused. For one waiter.
+    pub(crate) async fn refused(&self) {
+        self.refusal.notified().await;
+    }
+
+    /// Whether its records must be let go, settled or not: at a stop, or for another owner.
+    pub(crate) fn must_end<S>(&self, shared: &Shared<S>) -> bool {
+        shared.is_stopping() || self.revoked.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when nothing new may be published.
+    pub(super) async fn over<S>(&self, shared: &Shared<S>) {
+        let over = async {
+            while !self.is_over(shared) {
+                // Whoever else waits for a change looks at the state first.
+                self.changed.notified().await;
+            }
+        };
+        tokio::select! {
+            () = shared.stopping() => {}
+            () = over => {}
+        }
+    }
+
     /// Whether nothing new may be published.
     fn is_over<S>(&self, shared: &Shared<S>) -> bool {
-        shared.is_stopping() || self.revoked.load(Ordering::Relaxed)
+        self.must_end(shared) || self.refused.load(Ordering::Relaxed)
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -194,7 +231,18 @@ impl Lane {
             shared.lost(&held, self);
             return Some(LaneEnd::Interrupted);
         }
-        let delivery = shared.deliver(&held, self.alone).await;
+        let mut lost_since = None;
+        let delivery = loop {
+            let delivery = shared.deliver(&held, self).await;
+            if delivery.outcome != Delivery::SinkLost || held.is_lost() || self.is_over(shared) {
+                break delivery;
+            }
+            // Sent again first, as soon as the sink is up.
+            let since = *lost_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > shared.settings.grace() {
+                break delivery;
+            }
+        };
         self.conclude(shared, held, delivery).await
     }
 
@@ -221,9 +269,15 @@ impl Lane {
                 let delay = shared.settings.backoff.delay(held.attempt());
                 debug!(id = %held.record.id, attempt = held.attempt(), error, "delivery failed");
                 self.release_followers(shared).await;
+                let blocker = Blocker::written(&held.record);
                 let outcome = Outcome::Retry { delay, error };
                 let ours = shared.settle_and_wait(self, held, &sink, outcome).await;
-                Some(if ours { wait(delay) } else { LaneEnd::Interrupted })
+                // The next read shows what was written, and can be compared with later ones.
+                let delay = delay.min(shared.settings.poll_interval);
+                match ours {
+                    true => Some(wait(HoldReason::NotDue, blocker, delay)),
+                    false => Some(LaneEnd::Interrupted),
+                }
             }
             Delivery::Failed(error) => {
                 let attempts = held.attempt();
@@ -231,7 +285,15 @@ impl Lane {
                 self.bury(shared, held, &sink, reason).await
             }
             Delivery::Undeliverable(reason) => self.bury(shared, held, &sink, reason).await,
-            Delivery::Interrupted => {
+            Delivery::DestinationPaused(until) => {
+                self.release_followers(shared).await;
+                let blocker = Blocker::of(&held.record);
+                let mut wait = Wait::new(HoldReason::DestinationPaused, blocker, Some(until));
+                wait.sink = Some(sink.as_str().into());
+                shared.settle(self, held, &sink, Outcome::Released).await;
+                Some(LaneEnd::Waits(Box::new(wait)))
+            }
+            Delivery::SinkLost | Delivery::Interrupted => {
                 shared.settle(self, held, &sink, Outcome::Released).await;
                 Some(LaneEnd::Interrupted)
             }
@@ -254,13 +316,30 @@ impl Lane {
             // The delivery that can't be is none.
             _ => held.record.attempt,
         };
-        if let Err(Later) = shared.send_dead_letter(&held.record, attempts, &reason).await {
-            // It would die without its dead letter; nobody else is held but its key.
-            self.release_followers(shared).await;
-            shared.settle(self, held, sink, Outcome::Released).await;
-            return Some(wait(shared.settings.probe_max));
-        }
         let id = held.record.id.clone();
+        let is_first = shared.dying.reason(&held.record).is_none();
+        let sent = shared.send_dead_letter(&held.record, attempts, &reason, self.alone).await;
+        if let Err(Later) = sent {
+            // It would die without its dead letter; only its key waits.
+            let delay = shared.settings.probe_max;
+            shared.dying.remember(&held.record, &reason, delay);
+            self.release_followers(shared).await;
+            let outcome = match reason {
+                // The last attempt stays counted: another instance does not begin again.
+                DeadReason::AttemptsExhausted { error, .. } if is_first => {
+                    Outcome::Retry { delay, error }
+                }
+                _ => Outcome::Released,
+            };
+            let blocker = match outcome {
+                Outcome::Released => Blocker::of(&held.record),
+                _ => Blocker::written(&held.record),
+            };
+            let ours = shared.settle_and_wait(self, held, sink, outcome).await;
+            let end = wait(HoldReason::DeadLetter, blocker, delay);
+            return Some(if ours { end } else { LaneEnd::Interrupted });
+        }
+        shared.dying.forget(&id);
         let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();
         let words = reason.to_string();
         shared.losses.forget(&id);
@@ -314,16 +393,6 @@ impl Lane {
     }
 }
 
-fn wait(delay: Duration) -> LaneEnd {
-    LaneEnd::Waits(Instant::now() + delay)
-}
-
-impl LaneEnd {
-    /// The hold that follows from it.
-    pub fn hold(&self) -> Option<(HoldReason, Instant)> {
-        match self {
-            Self::Waits(until) => Some((HoldReason::NotDue, *until)),
-            Self::Drained | Self::Interrupted => None,
-        }
-    }
+fn wait(reason: HoldReason, blocker: Blocker, delay: Duration) -> LaneEnd {
+    LaneEnd::Waits(Box::new(Wait::new(reason, blocker, Some(Instant::now() + delay))))
 }

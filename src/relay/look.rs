@@ -10,9 +10,10 @@ use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
 use crate::relay::before::{Before, key_of};
-use crate::relay::hands::{HoldReason, Openings};
+use crate::relay::blocker::Blocker;
+use crate::relay::hands::{HoldReason, Openings, Wait};
 use crate::relay::lane::Lane;
-use crate::relay::plan::{Plan, Run, Sight, plan};
+use crate::relay::plan::{Hold, Plan, Run, Sight, Way, plan};
 use crate::relay::settings::Settings;
 use crate::relay::shared::Shared;
 use crate::relay::wake::Hint;
@@ -78,25 +79,43 @@ pub struct Seen {
     pub next: Option<Position>,
     /// Whether the rotation read as much as it may at a time: there is more behind it.
     pub full: bool,
+    /// Whether the bytes that it may read did not suffice for all its targets.
+    pub short: bool,
     /// Keys that the rotation had to pass over.
     pub passed_over: usize,
     /// Suspects that wait for their turn.
     pub suspects: Vec<Record>,
+    /// What must be repaired, or made dead where it is.
+    pub repairs: Repairing,
     pub(super) claims: Vec<Claim>,
+}
+
+/// Records that a look found unfit to be leased.
+#[derive(Debug, Default)]
+pub struct Repairing {
+    /// Without a partition or a `seq`.
     pub(super) repairs: Vec<Record>,
+    /// Without attempts left, or without a usable `_id`.
     pub(super) spent: Vec<Record>,
 }
 
+impl Repairing {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.repairs.is_empty() && self.spent.is_empty()
+    }
+}
+
 impl Seen {
-    /// Whether there is anything to lease, to repair or to bury.
+    /// Whether there is anything to lease, to repair or to make dead.
     pub fn is_something(&self) -> bool {
         let runs = self.claims.iter().any(|claim| !claim.records.is_empty());
-        runs || !self.repairs.is_empty() || !self.spent.is_empty()
+        runs || !self.repairs.is_empty()
     }
 
-    /// Whether the lease stage has anything to do, be it to say that there is nothing.
+    /// Whether the lease stage has anything to do, even if only to report that there is nothing.
     pub fn wants_lease(&self) -> bool {
-        self.is_something() || !self.claims.is_empty()
+        !self.claims.is_empty()
     }
 }
 
@@ -142,13 +161,13 @@ impl<S: Sink> Shared<S> {
         let spoken_for = self.hands.spoken_for();
         let openings = self.hands.openings();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
-        let (before, unstamped) = self.before_lanes(&mut snapshot, None, room.records).await?;
+        let (before, unstamped) = self.before_lanes(&mut snapshot, room.records).await?;
         let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
-        let mut seen = Seen { repairs, spent, ..Seen::default() };
+        let mut seen = Seen { repairs: Repairing { repairs, spent }, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
                 self.hands.note_blocked(before.blocked_within(owned));
-                let blocked: Vec<Bson> = before.blocked.iter().filter_map(key_of).collect();
+                let blocked: Vec<Bson> = before.blocked.keys().filter_map(key_of).collect();
                 let mut from = from;
                 let (records, before) = loop {
                     let over = self.hands.passed_over(&from);
@@ -178,9 +197,12 @@ impl<S: Sink> Shared<S> {
             }
             Look::Targets(targets) => {
                 let mut planned = Vec::with_capacity(targets.len());
+                let mut left = room.bytes;
                 for target in targets {
                     let is_ours = owned.contains(&target.partition());
-                    let Some(stretch) = target.stretch().filter(|_| is_ours) else {
+                    seen.short |= is_ours && left == 0;
+                    let reads = is_ours && left > 0;
+                    let Some(stretch) = target.stretch().filter(|_| reads) else {
                         self.turn_down(target, &mut seen);
                         continue;
                     };
@@ -188,8 +210,9 @@ impl<S: Sink> Shared<S> {
                         Target::At(_) => (None, Settings::LANE, 0),
                         Target::Refill(lane) => (Some(lane), self.share(), lane.had_count()),
                     };
-                    let room = Room { records: had + cap + 1, bytes: room.bytes };
+                    let room = Room { records: had + cap + 1, bytes: left };
                     let records = snapshot.read(&stretch, room).await?;
+                    left = left.saturating_sub(records.iter().map(Record::size).sum());
                     let before = before.clone();
                     let (records, before) =
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
@@ -207,7 +230,7 @@ impl<S: Sink> Shared<S> {
         Ok(seen)
     }
 
-    /// Its partition is not ours (any more): nothing is read.
+    /// Its partition is not ours (any more), or there is no room: nothing is read.
     fn turn_down(&self, target: Target, seen: &mut Seen) {
         match target {
             Target::At(_) => {}
@@ -219,27 +242,36 @@ impl<S: Sink> Shared<S> {
 
     /// Enters a plan's holds and runs in the book; the rest is for the second half.
     fn note(&self, plan: Plan, openings: Openings, refill: Option<Arc<Lane>>, seen: &mut Seen) {
-        for (lane, reason, until) in plan.holds {
-            if reason == HoldReason::SinkPaused {
-                self.hands.hold_paused(lane, openings);
-                continue;
+        for Hold { head, reason, until } in plan.holds {
+            let until = until.map(|until| Instant::now() + self.clock.until(until));
+            let mut wait = Wait::new(reason, Blocker::of(&head), until);
+            if reason == HoldReason::DestinationPaused {
+                wait.until = Some(Instant::now() + self.settings.probe_max);
+                wait.sink = self.sink_of(&head).map(Into::into);
+                self.hands.hold(head.lane, wait);
+            } else if reason == HoldReason::SinkPaused {
+                wait.sink = self.sink_of(&head).map(Into::into);
+                self.hands.hold_paused(head.lane, wait, openings);
+            } else {
+                self.hands.hold(head.lane, wait);
             }
-            let wait = until.map(|until| self.clock.until(until)).map(|wait| match reason {
-                // A peer settles long before its lease ends: the key is read again by then.
-                HoldReason::Leased => wait.min(self.settings.poll_interval),
-                _ => wait,
-            });
-            let until = wait.map(|wait| Instant::now() + wait);
-            self.hands.hold(lane, reason, until);
         }
         for record in plan.suspects {
-            // One that waits for its turn already is read again where many keys are held.
-            if self.hands.await_turn(&record.lane, record.partition.unwrap_or(0)) {
+            // One that waits for its turn already is read again where many keys are blocked.
+            if self.hands.await_turn(&record.lane, Blocker::of(&record)) {
                 seen.suspects.push(record);
             }
         }
-        seen.repairs.extend(plan.repairs);
-        seen.spent.extend(plan.spent);
+        for record in plan.repairs {
+            match self.refusals.rests_until(&record.id) {
+                None => seen.repairs.repairs.push(record),
+                until => {
+                    let wait = Wait::new(HoldReason::NotDue, Blocker::of(&record), until);
+                    self.hands.hold(record.lane, wait);
+                }
+            }
+        }
+        seen.repairs.spent.extend(plan.spent);
         let mut runs = plan.runs.into_iter();
         if let Some(lane) = refill {
             let (records, more) =
@@ -249,7 +281,7 @@ impl<S: Sink> Shared<S> {
         for Run { lane, records, more } in runs {
             let partition = records[0].partition.unwrap_or(0);
             let lane = Lane::new(lane, partition);
-            if self.hands.claim(&lane) {
+            if self.hands.claim(&lane, &records[0]) {
                 seen.claims.push(self.reserved(Claim { lane, records, more, new: true }));
             }
         }
@@ -285,18 +317,18 @@ impl<S: Sink> Shared<S> {
             // Whatever is entered in the book is somebody's turn already.
             None => spoken_for.contains(&record.lane) || self.hands.busy(&record.lane).is_some(),
         };
-        let all_open = self.all_open();
-        let paused = |record: &Record| !all_open && self.is_paused(record);
+        let all_well = self.all_open() && self.all_confirm();
+        let way = |record: &Record| if all_well { Way::Open } else { self.way(record) };
         let sight = Sight {
             now: self.clock.now(),
             lane_cap: cap,
             whole,
             max_attempts: self.settings.max_attempts,
             unstamped: before.unstamped.clone(),
-            blocked: before.blocked.clone(),
+            blocked: before.blocked.keys().cloned().collect(),
             alone: &alone,
             in_hand: &in_hand,
-            paused: &paused,
+            way: &way,
         };
         plan(records, &sight)
     }

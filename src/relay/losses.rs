@@ -23,6 +23,12 @@ impl Losses {
         *self.counts().entry(id.clone()).or_default() += 1;
     }
 
+    /// Whether the record must go alone.
+    pub fn goes_alone(&self, id: &RecordId) -> bool {
+        let counts = self.counts();
+        !counts.is_empty() && counts.get(id).is_some_and(|losses| *losses >= Self::ALONE)
+    }
+
     /// Forgets a record whose fate is known.
     pub fn forget(&self, id: &RecordId) {
         let mut counts = self.counts();

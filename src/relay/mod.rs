@@ -12,21 +12,28 @@
 //! | [`look`], `before` | snapshot read → [`plan`] |
 //! | [`take`] | the plan's runs → lease → lanes |
 //! | [`lane`] | one key's records, one unconfirmed at a time |
-//! | `alone` | suspects, one after the other |
+//! | `alone` | records that go alone, one after the other |
 //! | [`delivery`] | one record: address, gate, publish, verdict |
 //! | [`dead_letter`] | a copy of the dead for a broker |
-//! | [`gate`] | a sink's door: shut and probed while the broker is down |
+//! | [`gate`] | a sink's gate: shut and probed while the broker is down |
+//! | [`circuits`] | which destinations of a sink do not confirm |
+//! | [`quarantine`] | a sink's isolated connection |
 //! | `settler` | outcomes on their way back, in batches |
 //! | [`renewal`] | leases kept alive under a slow publish |
+//! | `recheck` | whether what blocks a key is still there, unchanged |
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
-//! | [`hands`], [`losses`], `refusals`, [`held`], [`shared`] | the books |
+//! | [`report`] | what operators can ask of it |
+//! | [`hands`], [`blocker`], [`losses`], `refusals`, [`held`], [`shared`] | the books |
 
 mod alone;
 pub mod backoff;
 mod before;
+pub mod blocker;
+pub mod circuits;
 pub mod dead_letter;
 pub mod delivery;
 mod driver;
+pub(crate) mod failing;
 pub mod gate;
 pub mod hands;
 pub mod held;
@@ -36,8 +43,11 @@ pub mod look;
 pub mod losses;
 pub mod metrics;
 pub mod plan;
+pub mod quarantine;
+mod recheck;
 mod refusals;
 pub mod renewal;
+pub mod report;
 mod rush;
 pub mod settings;
 mod settler;

@@ -30,8 +30,19 @@ pub struct Sight<'a> {
     pub alone: &'a HashSet<RecordId>,
     /// Records already in this relay's hands: known to go before, or confirmed.
     pub in_hand: &'a dyn Fn(&Record) -> bool,
-    /// Whether the sink that the record goes to is paused.
-    pub paused: &'a dyn Fn(&Record) -> bool,
+    /// Whether the record's sink and destination take records.
+    pub way: &'a dyn Fn(&Record) -> Way,
+}
+
+/// Whether a sink and a destination take records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They do.
+    Open,
+    /// They do not, for this reason.
+    Paused(HoldReason),
+    /// The destination does not confirm; this record may probe it, alone.
+    Probe,
 }
 
 /// The leading part of one key's records, to be leased and delivered in this order.
@@ -57,8 +68,19 @@ pub struct Plan {
     pub spent: Vec<Record>,
     /// Heads of their keys that go alone, each when its turn comes.
     pub suspects: Vec<Record>,
-    /// Keys that must wait, why, and until when by the server's clock.
-    pub holds: Vec<(LaneKey, HoldReason, Option<DateTime>)>,
+    /// Blocked keys.
+    pub holds: Vec<Hold>,
+}
+
+/// A key that must wait.
+#[derive(Debug)]
+pub struct Hold {
+    /// Its head, the blocker.
+    pub head: Record,
+    /// Why.
+    pub reason: HoldReason,
+    /// Until when by the server's clock, where that is known.
+    pub until: Option<DateTime>,
 }
 
 /// May this record go?
@@ -108,7 +130,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
             }
             Standing::Waits(reason, until) => {
                 if nothing_before {
-                    plan.holds.push((run.lane.clone(), reason, until));
+                    plan.holds.push(Hold { head: record, reason, until });
                 }
                 break;
             }
@@ -173,14 +195,15 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
     if let Some(due) = record.visible_at.filter(|due| *due > sight.now) {
         return Standing::Waits(HoldReason::NotDue, Some(due));
     }
-    if (sight.paused)(record) {
-        return Standing::Waits(HoldReason::SinkPaused, None);
+    let way = (sight.way)(record);
+    if let Way::Paused(reason) = way {
+        return Standing::Waits(reason, None);
     }
     if record.is_suspect(sight.now) {
         let spent = record.attempt >= sight.max_attempts;
         return if spent { Standing::Spent } else { Standing::GoesAlone };
     }
-    if sight.alone.contains(&record.id) {
+    if way == Way::Probe || sight.alone.contains(&record.id) {
         return Standing::GoesAlone;
     }
     Standing::Goes

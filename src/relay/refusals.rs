@@ -1,41 +1,96 @@
-//! Records that MongoDB refuses to have leased.
+//! Records that MongoDB refuses to have changed.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use bson::Timestamp;
 use tracing::warn;
 
 use crate::ids::RecordId;
-use crate::outbox::record::Record;
+use crate::outbox::record::{LaneKey, Record};
 
-/// Which of them were told: each once, not at every try.
+/// Which of them were reported: each once, not at every try. And which of them rest until the
+/// relay tries again to stamp them.
 ///
-/// Our own validator lets the relay change whatever it finds; one that somebody else gave the
-/// collection may not. Such a record can't even be made dead: a person must mend the validator.
+/// The validator that Postrider gives the collection permits every change of the relay; a
+/// validator of the users' own may not. Such a record cannot even be made dead: an operator must
+/// change the validator.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    told: Mutex<HashSet<RecordId>>,
+    reported: Mutex<HashSet<RecordId>>,
+    resting: Mutex<HashMap<RecordId, Resting>>,
 }
 
-/// Told at most: whoever has read so many knows.
-const TOLD: usize = 1_000;
+/// A record that waits, unstamped, until the relay tries again.
+#[derive(Debug)]
+struct Resting {
+    lane: LaneKey,
+    seq: Option<Timestamp>,
+    until: Instant,
+}
+
+/// Reported at most.
+const REPORTED: usize = 1_000;
+
+/// Records that rest at most, some 300 KB; a look reads the others at each turn.
+const RESTING: usize = 2_000;
 
 impl Refusals {
     /// Pause before such a record is tried again.
     pub(crate) const REST: Duration = Duration::from_secs(5);
 
-    /// Tells of one, unless it was told before.
-    pub(crate) fn tell(&self, record: &Record, code: i32) {
-        let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if told.len() < TOLD && told.insert(record.id.clone()) {
+    /// Reports one, unless it was reported before.
+    pub(crate) fn report(&self, record: &Record, code: i32) {
+        let mut reported = self.reported.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if reported.len() < REPORTED && reported.insert(record.id.clone()) {
             warn!(
                 id = %record.id,
                 key = record.lane.as_str(),
                 code,
-                "MongoDB refuses to lease a record, which waits with its key: let the validator of \
-                 outbox_records permit what the relay writes"
+                "MongoDB refuses to let the relay change a record, which waits with its key: let \
+                 the validator of outbox_records permit what the relay writes"
             );
         }
+    }
+
+    /// MongoDB refused to have this record stamped, for `code`: it rests for a while, and holds
+    /// back its key.
+    pub(crate) fn rest(&self, record: &Record, code: i32) {
+        self.report(record, code);
+        let mut resting = self.lock();
+        let now = Instant::now();
+        resting.retain(|_, resting| resting.until > now);
+        if resting.len() < RESTING {
+            let (lane, seq) = (record.lane.clone(), record.seq);
+            resting.insert(record.id.clone(), Resting { lane, seq, until: now + Self::REST });
+        }
+    }
+
+    /// When this record may be tried again; `None` where it does not rest.
+    pub(crate) fn rests_until(&self, id: &RecordId) -> Option<Instant> {
+        let resting = self.lock();
+        if resting.is_empty() {
+            return None;
+        }
+        resting.get(id).map(|resting| resting.until).filter(|until| *until > Instant::now())
+    }
+
+    /// Whether a record of this key rests.
+    pub(crate) fn holds(&self, lane: &LaneKey) -> bool {
+        let now = Instant::now();
+        self.lock().values().any(|resting| resting.until > now && resting.lane == *lane)
+    }
+
+    /// The records that rest now: id, key and `seq`.
+    pub(crate) fn resting(&self) -> Vec<(RecordId, LaneKey, Option<Timestamp>)> {
+        let now = Instant::now();
+        let resting = self.lock();
+        let resting = resting.iter().filter(|(_, resting)| resting.until > now);
+        resting.map(|(id, resting)| (id.clone(), resting.lane.clone(), resting.seq)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Resting>> {
+        self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

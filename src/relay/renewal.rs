@@ -12,17 +12,23 @@ use tracing::{info, warn};
 use crate::ids::RecordId;
 use crate::moment::Moment;
 use crate::outbox::lease::Leaser;
+use crate::relay::failing::{Failing, Work, remedy, words};
 use crate::relay::held::{Lease, Member};
 use crate::store::{StoreError, Trouble};
 
 /// The leases in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Leases {
     active: Mutex<Vec<Weak<Lease>>>,
     renewing: Trouble,
+    failing: Arc<Failing>,
 }
 
 impl Leases {
+    pub(crate) fn new(failing: Arc<Failing>) -> Self {
+        Self { active: Mutex::default(), renewing: Trouble::default(), failing }
+    }
+
     /// Watches over one more lease.
     pub fn add(&self, lease: &Arc<Lease>) {
         self.active().push(Arc::downgrade(lease));
@@ -43,8 +49,13 @@ impl Leases {
         let due: Vec<Arc<Lease>> = {
             let mut active = self.active();
             active.retain(|lease| lease.strong_count() > 0);
-            let due = active.iter().filter_map(Weak::upgrade);
-            due.filter(|lease| lease.wants_renewal(now)).collect()
+            let in_use = active.iter().filter_map(Weak::upgrade);
+            let in_use: Vec<Arc<Lease>> = in_use.filter(|one| !one.in_hand().is_empty()).collect();
+            if in_use.is_empty() && self.renewing.succeeded().is_some() {
+                // What could not be renewed has ended, and the records are settled or lost.
+                self.failing.succeeded(Work::Renew);
+            }
+            in_use.into_iter().filter(|lease| lease.wants_renewal(now)).collect()
         };
         join_all(due.iter().map(|lease| self.renew_one(leaser, lease))).await;
     }
@@ -60,13 +71,19 @@ impl Leases {
         match renewed.unwrap_or(Err(StoreError::TimedOut { action: "renew a lease", limit })) {
             Ok(()) => {
                 if self.renewing.succeeded().is_some() {
+                    self.failing.succeeded(Work::Renew);
                     info!("leases are renewed again");
                 }
             }
             Err(error) => {
-                if self.renewing.failed(began) {
-                    let error = crate::telemetry::chain(&error);
-                    warn!(error, "leases are not renewed: they end in their time");
+                let is_news = self.renewing.failed(began);
+                if self.renewing.lasts() {
+                    self.failing.failed(Work::Renew, &error);
+                }
+                if is_news {
+                    let remedy = remedy(&error);
+                    let error = words(&error);
+                    warn!(error, remedy, "leases are not renewed: they end in their time");
                 }
             }
         }

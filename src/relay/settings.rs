@@ -50,6 +50,12 @@ impl Settings {
         self.batch_size * 12
     }
 
+    /// How long lanes wait for a sink that is down before they release their records. Leases are
+    /// renewed meanwhile.
+    pub fn grace(&self) -> Duration {
+        self.lease / 6
+    }
+
     /// Unconfirmed messages per key on this sink.
     pub fn key_window(&self, sink: &str) -> usize {
         self.key_windows.get(sink).copied().unwrap_or(1)

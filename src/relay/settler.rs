@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
 
 use crate::failpoint;
 use crate::outbox::settle::{Outcome, Settlement, Settlements};
+use crate::relay::failing::{Work, remedy, words};
 use crate::relay::lane::Lane;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::shared::Shared;
@@ -19,6 +20,12 @@ const COMPANY: Duration = Duration::from_millis(20);
 
 /// Pause before a batch is tried again while MongoDB does not answer.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// Pauses before an outcome that MongoDB refuses is written again, from and to.
+const REFUSED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// How often one that waits so looks whether it must be given up.
+const GIVE_UP: Duration = Duration::from_millis(500);
 
 /// Batches on their way at a time: the next one is written while a majority acknowledges
 /// the one before.
@@ -42,6 +49,13 @@ pub(crate) async fn run<S: Send + Sync + 'static>(
     mut items: mpsc::Receiver<Item>,
 ) {
     let mut under_way = JoinSet::new();
+    // Apart: what waits for a validator must not stand in the way of batches.
+    let mut refused = JoinSet::new();
+    let keep_on = |refused: &mut JoinSet<()>, items: Vec<(Item, i32)>| {
+        for (item, code) in items {
+            refused.spawn(insist(shared.clone(), settlements.clone(), item, code));
+        }
+    };
     let limit = shared.settings.batch_size;
     let mut batch = Vec::new();
     loop {
@@ -49,7 +63,11 @@ pub(crate) async fn run<S: Send + Sync + 'static>(
             came = items.recv_many(&mut batch, limit) => came,
             // Not only when there is another batch: its items may be all that was to come.
             Some(ended) = under_way.join_next() => {
-                surface(Some(ended));
+                keep_on(&mut refused, surface(ended).unwrap_or_default());
+                continue;
+            }
+            Some(ended) = refused.join_next() => {
+                surface(ended);
                 continue;
             }
         };
@@ -68,56 +86,114 @@ pub(crate) async fn run<S: Send + Sync + 'static>(
             }
         }
         while under_way.len() >= UNDER_WAY {
-            surface(under_way.join_next().await);
+            let Some(ended) = under_way.join_next().await else { break };
+            keep_on(&mut refused, surface(ended).unwrap_or_default());
         }
         let work = write(shared.clone(), settlements.clone(), std::mem::take(&mut batch));
         under_way.spawn(work);
     }
     while let Some(ended) = under_way.join_next().await {
-        surface(Some(ended));
+        keep_on(&mut refused, surface(ended).unwrap_or_default());
+    }
+    while let Some(ended) = refused.join_next().await {
+        surface(ended);
     }
 }
 
 /// A panic in a batch is a panic of the settler.
-fn surface(ended: Option<Result<(), tokio::task::JoinError>>) {
-    if let Some(Err(error)) = ended
-        && error.is_panic()
-    {
-        std::panic::resume_unwind(error.into_panic());
+fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended {
+        Ok(ended) => Some(ended),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => None,
     }
 }
 
 /// Writes one batch, however long MongoDB takes to come back: giving up would only
-/// turn its records into suspects. The hard end of a stop drops it.
-async fn write<S>(shared: Arc<Shared<S>>, settlements: Settlements, items: Vec<Item>) {
+/// turn its records into suspects. The hard end of a stop drops it. Answers what MongoDB refuses,
+/// with its code.
+async fn write<S>(
+    shared: Arc<Shared<S>>,
+    settlements: Settlements,
+    items: Vec<Item>,
+) -> Vec<(Item, i32)> {
     let batch: Vec<Settlement> = items.iter().map(|item| item.settlement.clone()).collect();
     failpoint::hit("relay::before_settle");
-    let lost = loop {
+    let mut unsettled = loop {
         let began = Instant::now();
         match settlements.write(&batch).await {
-            Ok(lost) => break lost,
+            Ok(unsettled) => break unsettled,
             Err(error) => {
-                if shared.settling.failed(began) {
-                    let error = crate::telemetry::chain(&error);
-                    warn!(error, "settling fails: it is repeated until MongoDB has it");
+                let is_news = shared.settling.failed(began);
+                if shared.settling.lasts() {
+                    shared.failing.failed(Work::Settle, &error);
+                }
+                if is_news {
+                    let remedy = remedy(&error);
+                    let error = words(&error);
+                    warn!(error, remedy, "settling fails: it is repeated until MongoDB has it");
                 }
                 tokio::time::sleep(AGAIN).await;
             }
         }
     };
     if let Some(failures) = shared.settling.succeeded() {
+        shared.failing.succeeded(Work::Settle);
         info!(failures, "settling goes on");
     }
     failpoint::hit("relay::after_settle");
+    let mut refused = Vec::new();
     for item in items {
-        let ours = !lost.contains(&item.settlement.id);
-        count(&shared.metrics, &item, ours);
-        shared.in_hand.remove(item.bytes);
-        item.lane.settled(&item.settlement.id);
-        if let Some(reply) = item.reply {
-            // Whoever waited may be gone: its lane was dropped at a hard stop.
-            let _ = reply.send(ours);
+        match unsettled.refused.remove(&item.settlement.id) {
+            Some(code) => refused.push((item, code)),
+            None => {
+                let ours = !unsettled.lost.contains(&item.settlement.id);
+                conclude(&shared, item, ours);
+            }
         }
+    }
+    refused
+}
+
+/// Repeats one outcome that MongoDB refuses, until it is written, a stop comes or its partition
+/// goes to another instance.
+///
+/// Nothing of its key is published meanwhile, least of all the record itself: what a broker has
+/// confirmed would be delivered again with every lease for as long as the validator is as it is.
+async fn insist<S>(shared: Arc<Shared<S>>, settlements: Settlements, item: Item, code: i32) {
+    shared.outcomes.unsettled(&item.settlement, &item.lane, code);
+    item.lane.refuse();
+    let mut pause = REFUSED.0;
+    let mut next = Instant::now() + pause;
+    let ours = loop {
+        if item.lane.must_end(&shared) {
+            break false;
+        }
+        tokio::time::sleep(GIVE_UP).await;
+        if Instant::now() < next {
+            continue;
+        }
+        // What else is wrong with MongoDB is told by the batches.
+        if let Ok(unsettled) = settlements.write(std::slice::from_ref(&item.settlement)).await
+            && unsettled.refused.is_empty()
+        {
+            break unsettled.is_empty();
+        }
+        pause = (pause * 2).min(REFUSED.1);
+        next = Instant::now() + pause;
+    };
+    shared.outcomes.settled();
+    conclude(&shared, item, ours);
+}
+
+/// The end of one outcome: written, or lost where the record was not `ours` any more.
+fn conclude<S>(shared: &Shared<S>, item: Item, ours: bool) {
+    count(&shared.metrics, &item, ours);
+    shared.in_hand.remove(item.bytes);
+    item.lane.settled(&item.settlement.id);
+    if let Some(reply) = item.reply {
+        // Whoever waited may be gone: its lane was dropped at a hard stop.
+        let _ = reply.send(ours);
     }
 }
 

@@ -13,13 +13,16 @@ use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::{Outcome, Settlement};
 use crate::relay::alone::Turns;
-use crate::relay::dead_letter::Buried;
+use crate::relay::circuits::{Circuits, OpenDestination};
+use crate::relay::dead_letter::{Buried, Dying};
+use crate::relay::failing::{self, Failing, RefusedOutcomes};
 use crate::relay::gate::Gate;
 use crate::relay::hands::Hands;
 use crate::relay::held::Held;
 use crate::relay::lane::Lane;
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::quarantine::Quarantine;
 use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
@@ -34,6 +37,12 @@ pub struct Outlet<S> {
     pub sink: S,
     /// Open while it is up.
     pub gate: Gate,
+    /// Which of its destinations do not confirm.
+    pub circuits: Circuits,
+    /// Its isolated connection.
+    pub quarantine: Quarantine<S>,
+    /// Of records that lost the sink's connection.
+    pub(crate) turns: Turns,
     /// Its figures.
     pub metrics: SinkMetrics,
 }
@@ -59,14 +68,17 @@ pub struct Shared<S> {
     pub hands: Hands,
     /// Records that lost their connection before a confirm.
     pub losses: Losses,
+    pub(crate) dying: Dying,
     pub(crate) refusals: Refusals,
+    pub(crate) outcomes: RefusedOutcomes,
+    pub(crate) failing: Arc<Failing>,
     /// Leases in use.
     pub leases: Leases,
     pub(crate) settling: Trouble,
     pub(crate) turns: Turns,
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,
-    pub(crate) in_hand: Load,
+    pub(crate) in_hand: Arc<Load>,
     pub(crate) publishing: AtomicUsize,
     pub(crate) settler: mpsc::Sender<Item>,
     pub(crate) buried: mpsc::Sender<Buried>,
@@ -74,11 +86,26 @@ pub struct Shared<S> {
     pub(crate) stop: CancellationToken,
 }
 
-/// What is leased and not settled.
+/// What is in memory: records that are leased and not settled, and those that are being read.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     records: AtomicUsize,
     bytes: AtomicUsize,
+    /// What the looks under way may read.
+    reading: AtomicUsize,
+}
+
+/// What one look may read, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    load: Arc<Load>,
+    pub(crate) bytes: usize,
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        self.load.reading.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Load {
@@ -90,6 +117,15 @@ impl Load {
     pub(crate) fn remove(&self, bytes: usize) {
         self.records.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// An allowance for one look: half of what is left below `limit`, so that there is some for
+    /// another one beside it; one byte at least, for which a look reads one record.
+    pub(crate) fn allow(self: &Arc<Self>, limit: usize) -> Allowance {
+        let used = self.bytes() + self.reading.load(Ordering::Relaxed);
+        let bytes = (limit.saturating_sub(used) / 2).max(1);
+        self.reading.fetch_add(bytes, Ordering::Relaxed);
+        Allowance { load: self.clone(), bytes }
     }
 
     pub(crate) fn records(&self) -> usize {
@@ -126,6 +162,11 @@ impl<S> Shared<S> {
         self.stop.cancelled().await;
     }
 
+    /// What MongoDB refuses or does not do, in words, while it lasts.
+    pub fn store_trouble(&self) -> Option<String> {
+        failing::detail(&self.failing, &self.outcomes)
+    }
+
     /// Whether any sink can be published to.
     pub fn any_open(&self) -> bool {
         self.outlets.values().any(|outlet| outlet.gate.is_open())
@@ -134,6 +175,25 @@ impl<S> Shared<S> {
     /// Whether every sink can be published to.
     pub fn all_open(&self) -> bool {
         self.outlets.values().all(|outlet| outlet.gate.is_open())
+    }
+
+    /// Whether every destination of every sink confirms, as far as known.
+    pub(crate) fn all_confirm(&self) -> bool {
+        self.outlets.values().all(|outlet| outlet.circuits.is_quiet())
+    }
+
+    /// The destinations that do not confirm.
+    pub fn destinations(&self) -> Vec<OpenDestination> {
+        self.outlets.values().flat_map(|outlet| outlet.circuits.open()).collect()
+    }
+
+    /// Without room, lanes that wait for a sink that is down make way for the others.
+    pub(crate) fn make_way(&self) {
+        let is_full =
+            !self.has_room() || self.publishing.load(Ordering::Relaxed) >= self.settings.lanes();
+        if is_full && self.any_open() && !self.all_open() {
+            self.outlets.values().for_each(|outlet| outlet.gate.give_way());
+        }
     }
 
     /// Hands an outcome to the settler, which batches; the lane goes on meanwhile.

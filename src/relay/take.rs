@@ -1,10 +1,10 @@
 //! The second half of a take: what a look saw is leased, and becomes lanes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
@@ -12,69 +12,103 @@ use crate::moment::Moment;
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
-use crate::relay::hands::HoldReason;
+use crate::outbox::repair::Mended;
+use crate::relay::blocker::Blocker;
+use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
-use crate::relay::look::{Claim, Seen};
+use crate::relay::look::{Claim, Repairing, Seen};
+use crate::relay::plan::Way;
 use crate::relay::refusals::Refusals;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
-/// What the second half of a take achieved.
-#[derive(Debug)]
-pub struct Leased {
-    /// Lanes that hold something now, to be run.
-    pub lanes: Vec<Arc<Lane>>,
-    /// Whether records were repaired, which another look will find fit to go.
-    pub repaired: bool,
-    /// Why repairs and burials were put off, if they were: what was not mended is met again.
-    pub put_off: Option<StoreError>,
-}
+/// Pause before a lease of unknown outcome is released again.
+const RELEASE_AGAIN: Duration = Duration::from_millis(250);
+
+/// How long a stop waits for the release of a lease of unknown outcome.
+const LAST_TRIES: Duration = Duration::from_secs(2);
 
 impl<S: Sink> Shared<S> {
-    /// The second half of a take: repairs, burials, and one lease for all runs. Nothing is
-    /// published here; the lanes that come back are to be run. After a stop nothing is leased.
+    /// The second half of a take: one lease for all runs. Nothing is published here; the lanes
+    /// that come back must be run. After a stop nothing is leased.
     ///
     /// # Errors
     ///
     /// Those of the store. Whatever was leased then waits out its lease.
-    pub async fn lease(&self, seen: Seen) -> Result<Leased, StoreError> {
-        let Seen { claims, repairs, spent, .. } = seen;
+    pub async fn lease(&self, seen: Seen) -> Result<Vec<Arc<Lane>>, StoreError> {
         if self.is_stopping() {
-            claims.into_iter().for_each(|claim| self.give_up(claim));
-            return Ok(Leased { lanes: Vec::new(), repaired: false, put_off: None });
+            seen.claims.into_iter().for_each(|claim| self.give_up(claim));
+            return Ok(Vec::new());
         }
-        let lanes = self.lease_claims(claims).await?;
-        let repaired = !repairs.is_empty();
-        let put_off = self.mend(repairs, spent).await.err();
-        Ok(Leased { lanes, repaired, put_off })
+        self.lease_claims(seen.claims).await
     }
 
-    async fn mend(&self, repairs: Vec<Record>, spent: Vec<Record>) -> Result<(), StoreError> {
+    /// Makes dead what is spent, and gives others what they lack; answers whether another look will
+    /// find more to do.
+    ///
+    /// Apart from the leases, which must not wait for it: a transaction of the users' own may hold
+    /// one of these records for as long as it likes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what was not repaired is met again.
+    pub async fn repair(&self, repairs: Repairing) -> Result<bool, StoreError> {
+        let Repairing { repairs, spent } = repairs;
+        let mut changed = false;
         for record in spent {
             let blocks = self.blocks(&record);
             let (reason, dead) = match record.content() {
                 Err(malformed) if record.nameless => {
                     let reason = DeadReason::Malformed(malformed);
-                    let dead = self.repairs.bury_nameless(&record, &reason, blocks).await?;
+                    let dead = self.repairs.bury_nameless(&record, &reason, blocks).await;
                     (reason, dead)
                 }
                 _ => {
                     let reason = DeadReason::LeaseExpired { attempts: record.attempt };
-                    let dead = self.repairs.bury_expired(&record, &reason, blocks).await?;
+                    let dead = self.repairs.bury_expired(&record, &reason, blocks).await;
                     (reason, dead)
                 }
             };
-            if dead {
-                self.buried(&record, &reason, blocks);
+            match dead {
+                Ok(true) => {
+                    changed = true;
+                    self.buried(&record, &reason, blocks);
+                }
+                Ok(false) => {}
+                // Neither dead nor to be delivered: it waits, and holds up its key alone.
+                Err(StoreError::Refused { code, .. }) => {
+                    self.refusals.report(&record, code);
+                    let again = Instant::now() + Refusals::REST;
+                    let wait = Wait::new(HoldReason::Refused, Blocker::of(&record), Some(again));
+                    self.hands.hold(record.lane.clone(), wait);
+                }
+                Err(error) => return Err(error),
             }
         }
-        if !repairs.is_empty() {
-            let repaired = self.repairs.mend(&repairs).await?;
-            self.metrics.repaired(repaired);
+        let repairs: Vec<&Record> = repairs.iter().collect();
+        Ok(changed | self.stamp(&repairs).await?)
+    }
+
+    /// Gives each record what it lacks. One on which that does not fit becomes dead; one that
+    /// MongoDB refuses rests, with its key. Answers whether any was changed.
+    pub(super) async fn stamp(&self, records: &[&Record]) -> Result<bool, StoreError> {
+        if records.is_empty() {
+            return Ok(false);
         }
-        Ok(())
+        let Mended { repaired, oversized, refused } = self.repairs.mend(records).await?;
+        self.metrics.repaired(repaired);
+        for (record, code) in refused {
+            self.refusals.rest(record, code);
+        }
+        let mut changed = repaired.any();
+        for record in oversized {
+            // Read for its stamp alone: its dead letter needs all of it.
+            let Some(record) = self.repairs.read(&record.id).await? else { continue };
+            changed |= self.bury_oversized(&record, "its partition or seq").await?;
+        }
+        Ok(changed)
     }
 
     /// Leases all claims with one command, and makes lanes of what is held (guard 3).
@@ -92,6 +126,9 @@ impl<S: Sink> Shared<S> {
         let grant = match granted {
             Ok(grant) => grant,
             Err(error) => {
+                if !error.is_refusal() {
+                    self.release_unknown(id, &wanted, &error).await;
+                }
                 claims.into_iter().for_each(|claim| self.give_up(claim));
                 return Err(error);
             }
@@ -101,7 +138,7 @@ impl<S: Sink> Shared<S> {
         let mut holders: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::with_capacity(claims.len());
         let mut surplus: Vec<Record> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
-        let mut refused: HashSet<LaneKey> = HashSet::new();
+        let mut refused: HashMap<LaneKey, Blocker> = HashMap::new();
         for Claim { lane, records, more, new } in claims {
             // Only the leading part that is held: what is behind a gap would overtake it.
             let asked = records.len();
@@ -121,8 +158,9 @@ impl<S: Sink> Shared<S> {
                     oversized.push(record);
                 } else if let Some(code) = grant.refused.get(&record.id) {
                     // The first of its key: those behind it wait for it in any case.
-                    if refused.insert(lane.key.clone()) {
-                        self.refusals.tell(&record, *code);
+                    if !refused.contains_key(&lane.key) {
+                        refused.insert(lane.key.clone(), Blocker::of(&record));
+                        self.refusals.report(&record, *code);
                     }
                 }
             }
@@ -136,9 +174,10 @@ impl<S: Sink> Shared<S> {
             let records: Vec<Held> = held.by_ref().take(count).collect();
             if new && records.is_empty() {
                 self.hands.free(&lane.key);
-                if refused.contains(&lane.key) {
+                if let Some(blocker) = refused.remove(&lane.key) {
                     let again = Instant::now() + Refusals::REST;
-                    self.hands.hold(lane.key.clone(), HoldReason::NotDue, Some(again));
+                    let wait = Wait::new(HoldReason::Refused, blocker, Some(again));
+                    self.hands.hold(lane.key.clone(), wait);
                 }
                 continue;
             }
@@ -148,9 +187,11 @@ impl<S: Sink> Shared<S> {
             }
         }
         self.give_back(id, surplus).await;
-        if let Err(error) = self.bury_oversized(&oversized).await {
-            let error = crate::telemetry::chain(&error);
-            warn!(error, "an oversized record is left for the next take");
+        for record in &oversized {
+            if let Err(error) = self.bury_oversized(record, "the lease").await {
+                let error = crate::telemetry::chain(&error);
+                warn!(error, "failed to make an oversized record dead; the next take tries again");
+            }
         }
         Ok(lanes)
     }
@@ -170,11 +211,25 @@ impl<S: Sink> Shared<S> {
         Ok(self.lease_claims(vec![self.reserved(claim)]).await?.pop())
     }
 
-    /// Whether the sink that the record goes to is down.
-    pub(crate) fn is_paused(&self, record: &Record) -> bool {
-        let outlet = self.sink_of(record).and_then(|sink| self.outlets.get(sink));
+    /// Whether the sink and the destination that the record goes to take records.
+    pub(crate) fn way(&self, record: &Record) -> Way {
+        let Some(outlet) = self.sink_of(record).and_then(|sink| self.outlets.get(sink)) else {
+            return Way::Open;
+        };
         // What dies does not wait for it. (Asked last: it takes the whole payload.)
-        outlet.is_some_and(|outlet| !outlet.gate.is_open()) && self.has_way(record)
+        if !outlet.gate.is_open() {
+            let paused = self.has_way(record);
+            return if paused { Way::Paused(HoldReason::SinkPaused) } else { Way::Open };
+        }
+        if outlet.circuits.is_quiet() {
+            return Way::Open;
+        }
+        let Some(destination) = self.destination_of(outlet, record) else { return Way::Open };
+        match outlet.circuits.waits(&destination) {
+            None => Way::Open,
+            Some(_) if outlet.circuits.wants_probe(&destination) => Way::Probe,
+            Some(_) => Way::Paused(HoldReason::DestinationPaused),
+        }
     }
 
     /// Nothing was leased: the key is free again.
@@ -185,6 +240,53 @@ impl<S: Sink> Shared<S> {
         match claim.new {
             true => self.hands.free(&claim.lane.key),
             false => claim.lane.add(Vec::new(), false),
+        }
+    }
+
+    /// A lease whose answers were lost: releases what it may hold, uncharged, until a majority says
+    /// that it holds nothing.
+    ///
+    /// Its keys stay claimed meanwhile, and so nothing here takes its records for suspects when the
+    /// lease ends. What waits so is bounded by the leases that may be under way at once; a stop
+    /// waits no longer than [`LAST_TRIES`].
+    async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) {
+        let records = ids.len();
+        let cause = crate::telemetry::chain(error);
+        warn!(
+            records,
+            error = cause,
+            "the outcome of a lease is unknown; its records are released"
+        );
+        let releasing = async {
+            // The second time for a command that was still on its way.
+            let mut empty = 0;
+            while empty < 2 {
+                match self.leaser.release(lease, ids).await {
+                    Ok(true) => empty += 1,
+                    Ok(false) => empty = 0,
+                    Err(StoreError::Refused { .. }) => return false,
+                    Err(error) => {
+                        debug!(error = crate::telemetry::chain(&error), "not released yet");
+                        empty = 0;
+                    }
+                }
+                tokio::time::sleep(RELEASE_AGAIN).await;
+            }
+            true
+        };
+        let stopping = async {
+            self.stopping().await;
+            tokio::time::sleep(LAST_TRIES).await;
+        };
+        let released = tokio::select! {
+            released = releasing => released,
+            () = stopping => false,
+        };
+        match released {
+            true => info!(records, "a lease of unknown outcome is released"),
+            false => {
+                warn!(records, "a lease of unknown outcome was not released; it ends by itself")
+            }
         }
     }
 
@@ -204,6 +306,7 @@ impl<S: Sink> Shared<S> {
             })
             .collect();
         let settlements = Settlements::new(self.collections.clone(), false);
+        // (What a validator refuses waits out its lease likewise.)
         if let Err(error) = settlements.write(&batch).await {
             let error = crate::telemetry::chain(&error);
             warn!(
@@ -213,16 +316,16 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    async fn bury_oversized(&self, oversized: &[Record]) -> Result<(), StoreError> {
-        for record in oversized {
-            let detail = format!("the lease does not fit into a record of {} bytes", record.size());
-            let reason = DeadReason::TooLarge(detail);
-            let blocks = self.blocks(record);
-            if self.repairs.bury_oversized(&record.id, &reason, blocks).await? {
-                self.buried(record, &reason, blocks);
-            }
+    /// Makes dead a record into which `what` does not fit; answers whether it did.
+    async fn bury_oversized(&self, record: &Record, what: &str) -> Result<bool, StoreError> {
+        let detail = format!("{what} does not fit into a record of {} bytes", record.size());
+        let reason = DeadReason::TooLarge(detail);
+        let blocks = self.blocks(record);
+        let dead = self.repairs.bury_oversized(&record.id, &reason, blocks).await?;
+        if dead {
+            self.buried(record, &reason, blocks);
         }
-        Ok(())
+        Ok(dead)
     }
 
     fn blocks(&self, record: &Record) -> bool {

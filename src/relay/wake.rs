@@ -23,6 +23,8 @@ struct Inner {
     reasons: Mutex<Reasons>,
     crowded: watch::Sender<bool>,
     followed: AtomicBool,
+    /// What blocks keys may have changed.
+    recheck: Notify,
 }
 
 /// What has come since the relay was last woken.
@@ -75,6 +77,19 @@ impl Wake {
     pub fn all(&self) {
         self.reasons().all = true;
         self.inner.notify.notify_one();
+    }
+
+    /// An operator has changed records: asks for a look at everything, and for a round of rechecks
+    /// of the blocked keys.
+    pub fn changed(&self) {
+        self.inner.recheck.notify_one();
+        self.all();
+    }
+
+    /// Resolves when blocked keys are to be rechecked, or at once when that was asked for since the
+    /// last call.
+    pub(super) async fn until_changed(&self) {
+        self.inner.recheck.notified().await;
     }
 
     /// Asks for a look at one place.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bson::Bson;
 
 use crate::config::tree::Config;
+use crate::config::units;
 use crate::context::{ContextSettings, Kind, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
@@ -222,7 +223,7 @@ pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 /// The configuration is what it goes by where its environment (`OUTBOX_PREFIX`, `EVENTS_DATABASE`
 /// and so on) says nothing. At the defaults it is the file `schema/mongodb-roles.js`.
 pub fn roles_script(config: &Config) -> String {
-    let retention = humantime::format_duration(config.outbox.retention).to_string();
+    let retention = units::duration::text(config.outbox.retention);
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
     let all = ALL.iter().map(|name| Bson::from(*name)).collect();
     let text = |text: &str| literal(&text.into(), 0);
@@ -234,7 +235,7 @@ pub fn roles_script(config: &Config) -> String {
             ("roles", roles.join("\n")),
             ("collections", literal(&Bson::Array(all), 0)),
             ("guard", text(guard::COLLECTION)),
-            ("retention", text(&retention.replace(' ', ""))),
+            ("retention", text(&retention)),
             ("follow", text(&config.relay.follow.to_string())),
             ("append", text(&config.events.enabled.to_string())),
             ("events_database", database(&config.events.database)),

@@ -3,6 +3,7 @@
 use bson::Bson;
 
 use crate::config::tree::Validator;
+use crate::config::units;
 use crate::outbox::collections::names;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
 use crate::schema::outbox::INDEXES;
@@ -22,7 +23,7 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
         Validator::Warn => "warn",
         Validator::Off => "off",
     };
-    let retention = humantime::format_duration(options.retention).to_string().replace(' ', "");
+    let retention = units::duration::text(options.retention);
     let all = names::ALL.iter().map(|name| Bson::from(*name)).collect();
     let indexes: Vec<String> = INDEXES.iter().map(|index| index_entry("", index)).collect();
     fill(

@@ -3,7 +3,7 @@
 use crate::sink::kafka::Kafka;
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
-use crate::sink::{Message, PublishError, Sink, SinkDown};
+use crate::sink::{Address, Message, PublishError, Sink, SinkDown};
 
 /// One sink of any kind that this build has.
 #[derive(Debug)]
@@ -63,6 +63,22 @@ impl Sink for AnySink {
             Self::RabbitMq(sink) => sink.close().await,
             Self::Kafka(sink) => sink.close().await,
             Self::Stdout(sink) => sink.close().await,
+        }
+    }
+
+    fn destination(&self, message: &Message) -> Address {
+        match self {
+            Self::RabbitMq(sink) => sink.destination(message),
+            Self::Kafka(sink) => sink.destination(message),
+            Self::Stdout(sink) => sink.destination(message),
+        }
+    }
+
+    fn isolated(&self) -> Self {
+        match self {
+            Self::RabbitMq(sink) => Self::RabbitMq(sink.isolated()),
+            Self::Kafka(sink) => Self::Kafka(sink.isolated()),
+            Self::Stdout(sink) => Self::Stdout(sink.isolated()),
         }
     }
 }

@@ -13,9 +13,14 @@ pub enum Verdict {
     /// The protocol can't carry the message, or the broker named it as the cause
     /// of a closed connection (`refused:`): dead at once.
     Refuse,
-    /// Handed over, but the connection was lost or the time was up before the
-    /// confirm: deliver again with the same id, nothing charged.
+    /// Handed over, but the connection was lost before the confirm: deliver again with the
+    /// same id, nothing charged. The relay pauses the sink.
     Unknown,
+    /// Handed over on a connection that is sound as far as the sink knows, but no confirm came
+    /// in time: the time is up, or the broker itself reports a timeout, too few replicas or a
+    /// partition without a leader. The destination is in trouble, not the sink: the relay
+    /// pauses this destination only, and delivers again with the same id.
+    Unconfirmed,
     /// Never handed over: the sink is down. The relay pauses the sink and charges nothing.
     Down,
 }

@@ -56,7 +56,7 @@ impl fmt::Debug for Message {
 }
 
 /// Where one message goes within its sink, all templates rendered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Exchange (`""`: the default exchange) or topic.
     pub destination: String,

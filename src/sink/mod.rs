@@ -16,6 +16,7 @@ pub mod cloud_events;
 mod error;
 pub mod kafka;
 pub mod message;
+mod pulse;
 pub mod rabbitmq;
 mod slot;
 pub mod stdout;
@@ -37,10 +38,16 @@ pub use message::{Address, HeaderValue, Message};
 ///   A sink pipelines them and keeps no order of its own. One message's failure
 ///   must not change the outcome of another, except where the connection is lost.
 /// - **Duplicates.** The same message may come again, with the same id. A dropped
-///   call, or one that ends with [`Verdict::Unknown`], leaves delivery unknown, which
-///   is safe to repeat.
-/// - **Time.** A call ends within the sink's configured `timeout`, always: with
-///   `Unknown` where the message was handed over, with `Down` where it was not.
+///   call, or one that ends with [`Verdict::Unknown`] or [`Verdict::Unconfirmed`], leaves
+///   delivery unknown, which is safe to repeat.
+/// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
+///   handed over ends with `Down`. A message that was handed over ends with `Unknown` if its
+///   connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
+///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
+///   that does not answer resolves [`lost`](Sink::lost).
+/// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
+///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
+///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
 /// - **Nothing is charged for an outage.** A sink that is not connected answers
 ///   [`Verdict::Down`] at once, without waiting for the connection; it reconnects
 ///   by itself, or in [`probe`](Sink::probe), which the relay calls until it succeeds.
@@ -72,4 +79,20 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Closes the connection in good order; publishes that follow find it down.
     fn close(&self) -> impl Future<Output = ()> + Send;
+
+    /// Names what confirms a message, as finely as the sink can tell: a destination that does not
+    /// confirm is paused by this name. By default destination and key, such as the exchange and
+    /// the routing key, which together decide the queue.
+    fn destination(&self, message: &Message) -> Address {
+        message.address.clone()
+    }
+
+    /// Makes a second sink of the same settings, with a connection of its own.
+    ///
+    /// The relay publishes on it what may take a connection down. It connects at its first
+    /// [`probe`](Sink::probe), and declares nothing.
+    #[must_use]
+    fn isolated(&self) -> Self
+    where
+        Self: Sized;
 }

@@ -2,10 +2,16 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::sink::SinkDown;
+
+/// How long the publishes on a link that was given up may take to end. They end at once, unless the
+/// machine is busy.
+const EMPTIED: Duration = Duration::from_secs(2);
 
 /// What a sink publishes on until it is lost.
 pub(super) trait Link {
@@ -34,6 +40,15 @@ impl<L: Link> Slot<L> {
 
     pub(super) fn take(&self) -> Option<Arc<L>> {
         self.0.send_replace(None)
+    }
+
+    /// Waits until no publish uses a link any more that was taken out and given up. A publish that
+    /// ended later would report the loss of a connection that is not in use any more.
+    pub(super) async fn emptied(&self, link: Arc<L>) {
+        let until = Instant::now() + EMPTIED;
+        while Arc::strong_count(&link) > 1 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Resolves when the link in use, or one that comes later, is lost.

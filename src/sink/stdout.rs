@@ -148,6 +148,11 @@ impl Sink for Stdout {
         // Each line was flushed by itself.
         self.shared.go_down("closed");
     }
+
+    /// The same output: there is no connection that a line could take down.
+    fn isolated(&self) -> Self {
+        Self { shared: self.shared.clone(), timeout: self.timeout }
+    }
 }
 
 /// The line's object, its fields in the contract's order (section 3).

@@ -34,6 +34,31 @@ pub async fn client(uri: &str) -> Result<Client, StoreError> {
     open(options(uri).await?)
 }
 
+/// What a client calls itself in MongoDB's log and `currentOp`, unless the URI names it.
+const APP_NAME: &str = "postrider";
+
+/// Connections that the relay's protocol uses at most: twice what it has under way at a time
+/// (reads, leases, settles, renewals, heartbeats, the change stream).
+const RELAY_POOL: u32 = 32;
+
+/// Opens a client for the relay's protocol: heartbeats, leases and settles, apart from the API's
+/// reads and appends. However many of those are slow, they take no connection from it.
+///
+/// Pool sizes of the URI are those of [`client`], and do not count here.
+///
+/// # Errors
+///
+/// Those of [`client`].
+pub async fn relay_client(uri: &str) -> Result<Client, StoreError> {
+    let mut options = options(uri).await?;
+    if options.app_name.as_deref() == Some(APP_NAME) {
+        options.app_name = Some(format!("{APP_NAME}-relay"));
+    }
+    options.max_pool_size = Some(RELAY_POOL);
+    options.min_pool_size = None;
+    open(options)
+}
+
 /// Opens a client of one member alone, whatever its state, with the login and TLS of `uri`.
 /// What doesn't answer within `patience` is given up.
 ///
@@ -67,7 +92,7 @@ async fn options(uri: &str) -> Result<ClientOptions, StoreError> {
     options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
     options.connect_timeout.get_or_insert(HANG);
     options.heartbeat_freq.get_or_insert(HANG);
-    options.app_name.get_or_insert_with(|| "postrider".to_owned());
+    options.app_name.get_or_insert_with(|| APP_NAME.to_owned());
     Ok(options)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
+use crate::store::words;
 use crate::store::write::TOO_LARGE;
 
 /// An operation on MongoDB that did not succeed.
@@ -69,7 +70,7 @@ impl StoreError {
         let Self::Driver { action, source } = self else { return self.to_string() };
         let (name, told) = match source.kind.as_ref() {
             ErrorKind::Command(command) => (command.code_name.as_str(), command.message.clone()),
-            kind => ("", kind.to_string()),
+            _ => ("", words(source)),
         };
         let told = match told.char_indices().nth(LONGEST) {
             Some((end, _)) => format!("{}…", &told[..end]),

@@ -30,6 +30,11 @@ impl Trouble {
         state.failures == 1
     }
 
+    /// Whether the latest try has failed, of those that count.
+    pub fn lasts(&self) -> bool {
+        self.state().failures > 0
+    }
+
     /// A try has succeeded; answers how many had failed before, where any had.
     pub fn succeeded(&self) -> Option<u32> {
         let mut state = self.state();
@@ -54,7 +59,9 @@ mod tests {
         assert_eq!(trouble.succeeded(), None);
         assert!(trouble.failed(Instant::now()));
         assert!(!trouble.failed(Instant::now()));
+        assert!(trouble.lasts());
         assert_eq!(trouble.succeeded(), Some(2));
+        assert!(!trouble.lasts());
         assert_eq!(trouble.succeeded(), None);
         assert!(trouble.failed(Instant::now()), "another one");
     }

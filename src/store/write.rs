@@ -1,7 +1,9 @@
 //! One `update` command of several statements, answered as a whole.
 
+use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
 use mongodb::Database;
+use mongodb::action::RunCommand;
 
 use crate::store::connect::primary;
 use crate::store::{StoreError, limits, within};
@@ -26,6 +28,13 @@ pub(crate) struct Written {
 
 /// The document would outgrow 16 MiB.
 pub(crate) const TOO_LARGE: [i32; 2] = [17419, 10334];
+
+/// Codes of a single statement that ask for the same again, as in the server's `error_codes.yml`:
+/// elections, shutdowns, time limits, conflicts, sharding that moves, a full disk.
+pub(crate) const PASSING: [i32; 26] = [
+    6, 7, 24, 43, 46, 50, 63, 64, 89, 91, 112, 133, 134, 150, 189, 202, 234, 237, 246, 262, 9001,
+    10107, 11600, 11602, 13435, 14031,
+];
 
 /// Sends `statements` (`{q, u, multi}`) in one command.
 ///
@@ -69,17 +78,35 @@ async fn run(
     action: &'static str,
     certainty: Certainty,
 ) -> Result<Written, StoreError> {
+    command.extend(options(certainty));
+    answered(action, database.run_command(command)).await
+}
+
+/// Sends a command that was written byte by byte, [`options`] and all.
+///
+/// # Errors
+///
+/// As [`update`].
+pub(crate) async fn send(
+    database: &Database,
+    action: &'static str,
+    command: RawDocumentBuf,
+) -> Result<Written, StoreError> {
+    answered(action, database.run_raw_command(command)).await
+}
+
+/// What every command of writes says besides its statements.
+pub(crate) fn options(certainty: Certainty) -> Document {
     let server_limit = i64::try_from(limits::BATCH.as_millis()).unwrap_or(i64::MAX);
-    command.insert("ordered", false);
-    command.insert(
-        "writeConcern",
-        match certainty {
-            Certainty::Primary => doc! { "w": 1 },
-            Certainty::Majority => doc! { "w": "majority", "wtimeout": server_limit },
-        },
-    );
-    command.insert("maxTimeMS", server_limit);
-    let running = database.run_command(command).selection_criteria(primary());
+    let concern = match certainty {
+        Certainty::Primary => doc! { "w": 1 },
+        Certainty::Majority => doc! { "w": "majority", "wtimeout": server_limit },
+    };
+    doc! { "ordered": false, "writeConcern": concern, "maxTimeMS": server_limit }
+}
+
+async fn answered(action: &'static str, running: RunCommand<'_>) -> Result<Written, StoreError> {
+    let running = running.selection_criteria(primary());
     // The server gives up first, so that its words reach the log.
     let answer = within(action, limits::BATCH * 2, running.into_future()).await?;
     read_answer(action, &answer)

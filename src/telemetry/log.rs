@@ -1,13 +1,16 @@
 //! Structured logs on stderr, without payloads or secrets.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
 
 use mongodb::error::Error as DriverError;
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
@@ -23,12 +26,11 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// What an error says for itself; of MongoDB's driver without the labels, and the whole answer in
-/// hex, that it shows besides.
+/// What an error says for itself; of MongoDB's driver one sentence in place of its dump.
 fn words(error: &(dyn Error + 'static)) -> String {
     let boxed = error.downcast_ref::<Box<DriverError>>().map(AsRef::as_ref);
     match boxed.or_else(|| error.downcast_ref::<DriverError>()) {
-        Some(driver) => driver.kind.to_string(),
+        Some(driver) => crate::store::words(driver),
         None => error.to_string(),
     }
 }
@@ -47,7 +49,7 @@ fn is_fit_to_print(metadata: &Metadata<'_>) -> bool {
     !silent && (of != QUIET || *metadata.level() == Level::ERROR)
 }
 
-/// Whether a level is one, or a filter of `tracing`.
+/// Whether a text is a level, or a filter by target.
 ///
 /// # Errors
 ///
@@ -56,8 +58,68 @@ pub fn check_level(level: &str) -> Result<(), String> {
     filter(level).map(|_| ())
 }
 
-fn filter(level: &str) -> Result<EnvFilter, String> {
-    EnvFilter::try_new(level).map_err(|error| error.to_string())
+/// A filter of which every part is a level, or `target=level`. `EnvFilter` takes any other word for a
+/// target, and so a misspelt level for a filter that lets nothing through.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    let mut reaches_us = false;
+    // A comma within brackets belongs to the fields of a span, and no bracket is a level.
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    for part in &parts {
+        let (target, level) = part.rsplit_once('=').unwrap_or(("", part));
+        if !LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known)) {
+            return Err(format!("{level:?} is an unknown level"));
+        }
+        reaches_us |= target.is_empty() || target.starts_with(env!("CARGO_CRATE_NAME"));
+    }
+    if !reaches_us {
+        return Err(format!("{text:?} logs nothing of Postrider: it names other targets alone"));
+    }
+    EnvFilter::try_new(parts.join(",")).map_err(|_| format!("{text:?} is an invalid filter"))
+}
+
+/// The levels, from the fewest lines to the most.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Fields that hold a list. `tracing` knows none, and records them as text.
+const LISTS: [&str; 3] = ["sinks", "collections", "indexes"];
+
+/// JSON with lists as lists.
+struct Json<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Json<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let has_list = event.metadata().fields().iter().any(|field| LISTS.contains(&field.name()));
+        if !has_list {
+            return self.0.format_event(context, writer, event);
+        }
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        writeln!(writer, "{}", with_lists(&line))
+    }
+}
+
+/// The line with each list as a list; as it is where one is not in JSON's form.
+fn with_lists(line: &str) -> String {
+    let Ok(mut fields) = serde_json::from_str::<serde_json::Value>(line) else {
+        return line.trim_end().to_owned();
+    };
+    for name in LISTS {
+        let list = fields[name].as_str().and_then(|text| serde_json::from_str(text).ok());
+        if let Some(list) = list {
+            fields[name] = list;
+        }
+    }
+    fields.to_string()
 }
 
 /// Starts logging to stderr. `json` of `None` means text on a terminal, JSON elsewhere.
@@ -71,7 +133,7 @@ pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     let json = json.unwrap_or(!terminal);
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
     let layer = match json {
-        true => layer.json().flatten_event(true).boxed(),
+        true => layer.json().flatten_event(true).map_event_format(Json).boxed(),
         false => layer.with_target(false).boxed(),
     };
     // Apart from the level: a filter of the operator's could name a module more closely. Both for
@@ -87,6 +149,49 @@ mod tests {
 
     use super::*;
     use crate::store::StoreError;
+
+    #[test]
+    fn a_level_is_a_known_one_for_everything_or_for_a_target() {
+        for level in [
+            "info",
+            "WARN",
+            "off",
+            "postrider=debug,info",
+            "info, postrider::relay=trace",
+            "postrider=debug",
+        ] {
+            assert_eq!(check_level(level), Ok(()), "{level}");
+        }
+        for level in [
+            "warning",
+            "",
+            "loud",
+            "information,info",
+            "postrider=verbose,info",
+            "info,",
+            "postrider",
+            "postridr=debug",
+            "info,postrider=",
+            "loud=very",
+        ] {
+            assert!(check_level(level).is_err(), "{level}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_json_is_a_list_and_nothing_else_changes() {
+        let line =
+            r#"{"message":"[\"x\"]","sinks":"[\"a\", \"b\"]","indexes":"[]","collections":"[odd"}"#;
+
+        let fields: serde_json::Value = serde_json::from_str(&with_lists(line)).unwrap();
+
+        assert_eq!(fields["sinks"], serde_json::json!(["a", "b"]));
+        assert_eq!(fields["indexes"], serde_json::json!([]));
+        assert_eq!(
+            (&fields["message"], &fields["collections"]),
+            (&"[\"x\"]".into(), &"[odd".into())
+        );
+    }
 
     #[test]
     fn of_the_drivers_errors_what_went_wrong_is_told_and_no_answer_in_hex() {

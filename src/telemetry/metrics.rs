@@ -27,6 +27,8 @@ pub const REBALANCES: &str = "postrider_rebalances_total";
 pub const PAUSED: &str = "postrider_paused";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
+/// Whether MongoDB refuses, or does not do, what the relay asks of it.
+pub const STORE_FAILING: &str = "postrider_store_failing";
 /// Whether inserts wake the relay.
 pub const FOLLOW_UP: &str = "postrider_follow_up";
 /// Whether the sink is up.
@@ -132,6 +134,10 @@ fn describe() {
     describe_counter!(REBALANCES, "Times that partitions came to this instance or went.");
     describe_gauge!(PAUSED, "1 while the fleet is paused, else 0.");
     describe_gauge!(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0.");
+    describe_gauge!(
+        STORE_FAILING,
+        "1 while this work of the relay fails at MongoDB, by the cause; else 0."
+    );
     describe_gauge!(
         FOLLOW_UP,
         "1 while the change stream is open, or closed on purpose; 0 while the relay polls."

@@ -110,7 +110,7 @@ async fn night_of(loss: Loss) {
     assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), ids, "{loss:?}");
     assert_eq!(told(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
     no_errors(&postrider);
-    let settled = Settled { released: COUNT as u64..=u64::MAX, ..Settled::done(COUNT as u64 + 1) };
+    let settled = Settled::done(COUNT as u64 + 1);
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
     night.end(postrider).await;
 }
@@ -149,14 +149,138 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
         dead[0].get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
     );
-    // Twice in company and twice alone.
-    assert_eq!((wire.accepted(), told(&postrider)), (5, (4, 5)), "{}", postrider.stderr());
+    // Twice in company, on the main connection, and twice alone, on the isolated one; on which one
+    // of its neighbours is sent, too, before the others may go where it should have gone.
+    assert_eq!(told(&postrider), (2, 3), "{}", postrider.stderr());
+    assert!((5..=6).contains(&wire.accepted()), "{} connections", wire.accepted());
     let arrived: BTreeSet<String> = take(hand, COUNT + 1).await.into_iter().collect();
     assert_eq!(arrived.len(), COUNT + 1);
     no_errors(&postrider);
     let settled = Settled { retry: 1, dead: 1, ..Settled::done(COUNT as u64 + 1) };
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
     night.end(postrider).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
+    let night = Night::new().await;
+    let (outbox, hand) = (&night.outbox, &night.hand);
+    hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let more = ["relay.max_attempts=1", "relay.lease=60s"];
+    let postrider = night.start(&uri, &more).await;
+    wire.hold_answers(true);
+    outbox.insert(many("taken", "lost", COUNT)).await;
+    outbox.insert((0..COUNT).map(|n| to("taken", &format!("more {n:03}"), "lost 000"))).await;
+    let first = take(hand, COUNT).await;
+
+    wire.cut();
+    wire.hold_answers(false);
+
+    outbox.until_count(doc! { "status": "done" }, 2 * COUNT as u64).await;
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "{done:#?}");
+    let again = take(hand, 2 * COUNT).await;
+    assert!(first.iter().all(|id| again.contains(id)), "each again, with the same id: {again:?}");
+    let of_key = again.iter().filter(|id| *id == "lost 000" || id.starts_with("more"));
+    let of_key: Vec<&String> = of_key.collect();
+    assert!(of_key.is_sorted() && of_key.len() == COUNT + 1, "{of_key:?}");
+    let settled = Settled { released: 0..=0, ..Settled::done(2 * COUNT as u64) };
+    is_whole_and_clean(&postrider, &["rabbit"], settled).await;
+    night.end(postrider).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_hangs_shuts_its_sink_once_under_a_steady_load() {
+    let night = Night::new().await;
+    let outbox = &night.outbox;
+    night.hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let postrider = night.start(&uri, &["relay.max_attempts=1"]).await;
+    let mut count = 0;
+    let mut load = async |rounds: usize| {
+        for _ in 0..rounds {
+            outbox.insert(many("taken", &format!("round {count}"), 5)).await;
+            count += 5;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+
+    load(20).await;
+    wire.freeze_existing();
+    // For longer than two timeouts.
+    load(100).await;
+
+    outbox.until_count(doc! { "status": "done" }, count).await;
+    until_well(&postrider).await;
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "{done:#?}");
+    assert_eq!(told(&postrider), (1, 2), "one line each\n{}", postrider.stderr());
+    no_errors(&postrider);
+    // Each record at most once.
+    let settled = Settled { released: 0..=count, ..Settled::done(count) };
+    is_whole_and_clean(&postrider, &["rabbit"], settled).await;
+    night.end(postrider).await;
+}
+
+/// What is written of a record that was given up, and how many dead letters were sent and failed.
+async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
+    let night = Night::new().await;
+    let (outbox, hand) = (&night.outbox, &night.hand);
+    for queue in ["p0ison", "taken", "buried"] {
+        hand.classic(queue).await;
+    }
+    hand.topic("dead").await;
+    hand.bind("buried", "dead", "#").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    // In basic.publish: an empty exchange, then the length of the routing key, and the key. The
+    // dead letter has another exchange.
+    wire.cut_at(if letter_breaks { "p0ison" } else { "\0\u{6}p0ison" });
+    outbox.insert([to("p0ison", "poison", "k"), to("taken", "behind", "k")]).await;
+    outbox.insert(many("taken", "other", COUNT)).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let more = [
+        "relay.max_attempts=2",
+        "relay.dead_letter.sink=rabbit",
+        "relay.dead_letter.destination=dead",
+    ];
+    let postrider = night.start(&uri, &more).await;
+
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
+    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
+    until_well(&postrider).await;
+
+    let (done, dead) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
+    assert_eq!(dead.len(), 1);
+    let reason = dead[0].get_str("deadReason").unwrap();
+    assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
+    // Twice in company, twice alone, and up to four times with the dead letter.
+    assert!(wire.accepted() <= 12, "{} connections", wire.accepted());
+    assert_eq!(told(&postrider).0, 2, "{}", postrider.stderr());
+    no_errors(&postrider);
+    let series = |outcome: &str| {
+        format!("postrider_dead_letters_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
+    };
+    let sent = postrider.metric(&series("sent")).await.unwrap();
+    let failed = postrider.metric(&series("failed")).await.unwrap();
+    let buried = hand.take_ids("buried").await;
+    night.end(postrider).await;
+    (buried, sent, failed)
+}
+
+/// Issue 16, F3: the dead letter was not sent as long as its own record had just taken the sink
+/// down, and the record was delivered again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
+    assert_eq!(dead_letters_of(false).await, (vec!["poison".to_owned()], 1.0, 0.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
+    assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

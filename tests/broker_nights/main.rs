@@ -9,6 +9,7 @@ mod support;
 mod charged;
 mod closed;
 mod down;
+mod forbidden;
 mod kafka;
 mod lease;
 mod lost;

@@ -10,11 +10,14 @@ use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "released", "lost"];
 
 /// Everything that is there whatever happened, beside the series of each sink.
-const ALWAYS: [&str; 12] = [
+const ALWAYS: [&str; 15] = [
     "postrider_keys_held{reason=\"not_due\"}",
     "postrider_keys_held{reason=\"leased\"}",
     "postrider_keys_held{reason=\"sink_paused\"}",
+    "postrider_keys_held{reason=\"destination_paused\"}",
     "postrider_keys_held{reason=\"suspect\"}",
+    "postrider_keys_held{reason=\"refused\"}",
+    "postrider_keys_held{reason=\"dead_letter\"}",
     "postrider_keys_held{reason=\"blocked\"}",
     "postrider_outbox_records{status=\"pending\"}",
     "postrider_outbox_records{status=\"dead\"}",

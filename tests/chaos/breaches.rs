@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{Bson, DateTime, Document, doc};
 
-use crate::history::History;
+use crate::history::{History, Servers};
 use crate::ledger::Breach;
 use crate::plan::{Hurt, Kind, Peer, Plan};
 use crate::support::outbox::{eventually, record};
@@ -12,12 +12,12 @@ use crate::support::process::Signal;
 
 /// A history of one process, to which nothing happens but what the test does.
 async fn quiet() -> History {
-    let mut plan = Plan::of(2, Duration::from_secs(3));
+    let mut plan = Plan::of(2, Duration::from_secs(3), false);
     plan.faults.clear();
     let setup = &mut plan.setup;
     (setup.kind, setup.instances, setup.blocks) = (Kind::RabbitMq, 1, false);
     (setup.lease, setup.poll) = (Duration::from_secs(6), Duration::from_millis(100));
-    History::begin(plan).await
+    History::begin(plan, Servers::default()).await
 }
 
 /// A record of a key of its own, in the hands of the process, which waits for the broker.
@@ -40,7 +40,7 @@ async fn a_seeded_breach_of_each_kind_is_caught() {
     eventually("the deliveries", || async { history.finished() }).await;
 
     // Forgotten: a producer was told that it is there.
-    acknowledged.push("forgotten".to_owned());
+    acknowledged.records.push("forgotten".to_owned());
     // Lost and out of order: of what has arrived one is dropped, and one comes once more, and late.
     let arrived = history.broker.lock().await.steal(&["lost", "o1"]).await;
     assert_eq!(arrived, 2);

@@ -1,10 +1,11 @@
-//! The history's own broker, with a wire for each process.
+//! The brokers of a history, with a wire for each process, and where its messages arrive.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use lapin::types::AMQPValue;
 
-use crate::plan::Kind;
+use crate::plan::{Kind, Peer, Setup, Sick};
 use crate::support::history::Arrival;
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::{Listener, Options};
@@ -13,78 +14,238 @@ use crate::support::rabbitmq::hand::{Hand, id};
 use crate::support::rabbitmq::node;
 use crate::support::rabbitmq::{address, at};
 use crate::support::wire::Wire;
-use crate::traffic::{DOOMED, FLAKY, PLAIN};
+use crate::traffic::{DOOMED, FAR, FLAKY, FORBIDDEN, MARK, PLAIN, POISON, Place, STREAM};
 
-/// A broker that may be hurt.
-pub enum Broker {
-    RabbitMq { lease: Box<node::Lease>, name: String },
-    Kafka { node: Box<Node>, topic: Topic },
+/// The most processes that a history has.
+const WIRES: usize = 4;
+
+/// Partitions of each topic.
+const PARTITIONS: i32 = 3;
+
+/// Brokers that may be hurt; they serve one history after the other.
+#[derive(Default)]
+pub struct Brokers {
+    /// Of this history's exchange, queues and topics.
+    pub name: String,
+    kind: Option<Kind>,
+    rabbitmq: Option<RabbitMq>,
+    kafka: Option<Kafka>,
 }
 
-impl Broker {
-    /// One with a place for the messages of this history; and a wire to it for each process.
-    pub async fn start(kind: Kind, wires: usize) -> (Self, Vec<Wire>) {
-        match kind {
-            Kind::RabbitMq => rabbitmq(wires).await,
-            Kind::Kafka => kafka(wires).await,
+struct RabbitMq {
+    lease: Box<node::Lease>,
+    wires: Vec<Arc<Wire>>,
+}
+
+struct Kafka {
+    node: Box<Node>,
+    wires: Vec<Arc<Wire>>,
+    topics: Vec<(Place, Topic)>,
+    dead: Option<Topic>,
+}
+
+impl Brokers {
+    /// Starts what this kind of history needs and is not there.
+    pub async fn start(&mut self, kind: Kind) {
+        let rabbitmq = async {
+            let wanted = kind != Kind::Kafka && self.rabbitmq.is_none();
+            if wanted { Some(RabbitMq::start().await) } else { None }
+        };
+        let kafka = async {
+            let wanted = kind != Kind::RabbitMq && self.kafka.is_none();
+            if wanted { Some(Kafka::start().await) } else { None }
+        };
+        let (rabbitmq, kafka) = tokio::join!(rabbitmq, kafka);
+        self.rabbitmq = self.rabbitmq.take().or(rabbitmq);
+        self.kafka = self.kafka.take().or(kafka);
+        self.kind = Some(kind);
+    }
+
+    /// Makes the exchange, queues and topics of a history, but for those that are sick.
+    pub async fn furnish(&mut self, setup: &Setup) {
+        self.name = format!("chaos-{}", uuid::Uuid::new_v4().simple());
+        let (name, sick) = (self.name.clone(), &setup.territory.sick);
+        for wire in self.wires() {
+            wire.refuse(false);
+            wire.freeze(false);
+            wire.delay(setup.distance);
+            wire.cut_at(if sick.contains(&Sick::Poison) { MARK } else { "" });
+        }
+        if let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka)) {
+            let hand = rabbitmq.hand().await;
+            hand.topic(&name).await;
+            hand.classic(&name).await;
+            for kind in [PLAIN, FLAKY, FORBIDDEN, POISON, FAR] {
+                hand.bind(&name, &name, kind).await;
+            }
+            hand.classic(&format!("{name}-sick")).await;
+            if !sick.contains(&Sick::Exchange) {
+                rabbitmq.add_exchange(&name, "sick").await;
+            }
+            hand.classic(&format!("{name}-dead")).await;
+            rabbitmq.add_exchange(&name, "dead").await;
+        }
+        let kind = self.kind;
+        if let Some(kafka) = self.kafka.as_mut().filter(|_| kind != Some(Kind::RabbitMq)) {
+            kafka.topics.clear();
+            let main = if kind == Some(Kind::Mixed) { Place::Stream } else { Place::Main };
+            kafka.add(main, &name, &[]).await;
+            if kind == Some(Kind::Mixed) {
+                let replicas = if sick.contains(&Sick::Replicas) { "2" } else { "1" };
+                let replicas = [("min.insync.replicas", replicas)];
+                kafka.add(Place::SickTopic, &format!("{name}-sick"), &replicas).await;
+                if !sick.contains(&Sick::Topic) {
+                    kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
+                }
+                kafka.dead = Some(kafka.topic(&format!("{name}-dead"), &[]).await);
+            }
         }
     }
 
-    /// The settings of a sink that comes by a wire.
-    pub fn settings(&self, by: SocketAddr) -> Vec<String> {
-        match self {
-            Self::RabbitMq { lease, name } => vec![
-                "sinks.out.kind=rabbitmq".to_owned(),
-                format!("sinks.out.uri={}", at(&lease.node.uri(), by)),
-                format!("sinks.out.exchange={name}"),
-                "sinks.out.routing_key={type}".to_owned(),
-            ],
-            Self::Kafka { topic, .. } => vec![
-                "sinks.out.kind=kafka".to_owned(),
-                format!("sinks.out.brokers={by}"),
-                format!("sinks.out.topic={}", topic.name),
-            ],
+    /// Makes what was sick healthy. It may be so already.
+    pub async fn heal(&mut self, sick: Sick) {
+        let name = self.name.clone();
+        match sick {
+            Sick::Exchange => self.rabbitmq().add_exchange(&name, "sick").await,
+            Sick::Replicas => {
+                let topic = self.kafka().find(Place::SickTopic).expect("made in the beginning");
+                topic.alter("min.insync.replicas", "1").await;
+            }
+            Sick::Topic => {
+                let kafka = self.kafka.as_mut().expect("mixed");
+                if kafka.find(Place::LateTopic).is_none() {
+                    kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
+                }
+            }
+            Sick::Poison => self.wires().for_each(|wire| wire.cut_at("")),
         }
     }
 
-    /// Stops it in good order, or kills it.
-    pub async fn stop(&mut self, killed: bool) {
-        match (self, killed) {
-            (Self::RabbitMq { lease, .. }, true) => lease.node.kill().await,
-            (Self::RabbitMq { lease, .. }, false) => lease.node.stop().await,
-            (Self::Kafka { node, .. }, true) => node.kill(),
-            (Self::Kafka { node, .. }, false) => node.stop().await,
+    fn rabbitmq(&self) -> &RabbitMq {
+        self.rabbitmq.as_ref().expect("for RabbitMQ only")
+    }
+
+    fn kafka(&self) -> &Kafka {
+        self.kafka.as_ref().expect("for Kafka only")
+    }
+
+    fn wires(&self) -> impl Iterator<Item = &Arc<Wire>> {
+        let rabbitmq = self.rabbitmq.iter().flat_map(|broker| &broker.wires);
+        rabbitmq.chain(self.kafka.iter().flat_map(|broker| &broker.wires))
+    }
+
+    /// The wires of a process: to the broker, and to the second one.
+    pub fn wires_of(&self, process: usize) -> Vec<Arc<Wire>> {
+        let rabbitmq = self.rabbitmq.as_ref().map(|broker| broker.wires[process].clone());
+        let kafka = self.kafka.as_ref().map(|broker| broker.wires[process].clone());
+        match self.kind {
+            Some(Kind::RabbitMq) => Vec::from_iter(rabbitmq),
+            Some(Kind::Kafka) => Vec::from_iter(kafka),
+            _ => rabbitmq.into_iter().chain(kafka).collect(),
+        }
+    }
+
+    /// The settings of a process's sinks and routes.
+    pub fn settings(&self, setup: &Setup, process: usize) -> Vec<String> {
+        let name = &self.name;
+        let mut settings = Vec::new();
+        let mut sink = |sink: &str, own: &[String]| {
+            let timeout = (setup.lease / 3).as_millis();
+            settings.extend(own.iter().map(|own| format!("sinks.{sink}.{own}")));
+            settings.push(format!("sinks.{sink}.timeout={timeout}ms"));
+            settings.push(format!("sinks.{sink}.key_window={}", setup.territory.key_window));
+            settings.push(format!("sinks.{sink}.allow=[\"{name}-*\"]"));
+        };
+        let wires: Vec<SocketAddr> =
+            self.wires_of(process).iter().map(|wire| wire.address()).collect();
+        if self.kind != Some(Kind::Kafka) {
+            let uri = at(&self.rabbitmq().lease.node.uri(), wires[0]);
+            let own =
+                ["kind=rabbitmq".to_owned(), format!("uri={uri}"), format!("exchange={name}")];
+            sink("rabbit", &own);
+        }
+        if self.kind != Some(Kind::RabbitMq) {
+            let brokers = format!("brokers={}", wires[wires.len() - 1]);
+            sink("stream", &["kind=kafka".to_owned(), brokers, format!("topic={name}")]);
+        }
+        if self.kind == Some(Kind::Mixed) {
+            let nowhere = "brokers=127.0.0.1:1".to_owned();
+            sink("ghost", &["kind=kafka".to_owned(), nowhere, format!("topic={name}")]);
+            settings.push("relay.default_sink=rabbit".to_owned());
+            settings.push(format!(
+                "routes=[{{type = \"{STREAM}*\", sink = \"stream\"}}, \
+                 {{type = \"Ghost\", sink = \"ghost\"}}]"
+            ));
+        }
+        let dead = match setup.territory.dead_letters {
+            Some(Peer::Stream) => "stream",
+            Some(_) => "rabbit",
+            None => return settings,
+        };
+        settings.push(format!(
+            "relay.dead_letter={{sink = \"{dead}\", destination = \"{name}-dead\"}}"
+        ));
+        settings
+    }
+
+    /// Stops a broker in good order, or kills it.
+    pub async fn stop(&mut self, which: Peer, killed: bool) {
+        match (self.is_kafka(which), killed) {
+            (false, true) => self.rabbitmq().lease.node.kill().await,
+            (false, false) => self.rabbitmq().lease.node.stop().await,
+            (true, true) => self.kafka.as_mut().expect("there").node.kill(),
+            (true, false) => self.kafka.as_mut().expect("there").node.stop().await,
         }
     }
 
     /// Starts it again, with all that it has stored.
-    pub async fn start_again(&mut self) {
-        match self {
-            Self::RabbitMq { lease, .. } => lease.node.start().await,
-            Self::Kafka { node, .. } => node.start_again().await,
+    pub async fn start_again(&mut self, which: Peer) {
+        match self.is_kafka(which) {
+            false => self.rabbitmq().lease.node.start().await,
+            true => self.kafka.as_mut().expect("there").node.start_again().await,
         }
+    }
+
+    fn is_kafka(&self, which: Peer) -> bool {
+        which == Peer::Stream || self.kind == Some(Kind::Kafka)
     }
 
     /// Whether messages of this type are taken or returned. (Kafka has no such thing.)
     pub async fn bind(&self, kind: &str, is_bound: bool) {
-        let Self::RabbitMq { lease, name } = self else { return };
-        let hand = Hand::on(&lease.node.uri()).await;
+        let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka))
+        else {
+            return;
+        };
+        let (hand, name) = (rabbitmq.hand().await, &self.name);
         match is_bound {
             true => hand.bind(name, name, kind).await,
             false => hand.unbind(name, name, kind).await,
         }
     }
 
+    /// Whether the relays' user may publish everything, or not [`FORBIDDEN`].
+    pub async fn forbid(&self, is_forbidden: bool) {
+        let node = &self.rabbitmq().lease.node;
+        let all_but = format!("^(?!{FORBIDDEN})");
+        match is_forbidden {
+            true => {
+                let of = ["set_topic_permissions", "-p", "/", "guest", &self.name];
+                node.ctl(&[of.as_slice(), &[&all_but, ".*"]].concat()).await;
+            }
+            false => {
+                node.ctl(&["clear_topic_permissions", "-p", "/", "guest", &self.name]).await;
+            }
+        }
+    }
+
     /// A message that no relay has published.
     pub async fn publish_stray(&self, id: &str, key: &str) {
-        let Self::RabbitMq { lease, name } = self else { panic!("for RabbitMQ only") };
-        Hand::on(&lease.node.uri()).await.publish(name, PLAIN, id, Some(key)).await;
+        self.rabbitmq().hand().await.publish(&self.name, PLAIN, id, Some(key)).await;
     }
 
     /// Takes messages away that have arrived; the rest comes again in its order. How many it found.
     pub async fn steal(&self, ids: &[&str]) -> usize {
-        let Self::RabbitMq { lease, name } = self else { panic!("for RabbitMQ only") };
-        let hand = Hand::on(&lease.node.uri()).await;
+        let (hand, name) = (self.rabbitmq().hand().await, &self.name);
         let mut found = 0;
         for message in hand.take_all(name).await {
             let (id, key) = (id(&message), key(&message));
@@ -96,27 +257,118 @@ impl Broker {
         found
     }
 
-    /// Everything that has arrived, in order for each key.
-    pub async fn arrivals(&self) -> Vec<Arrival> {
-        match self {
-            Self::RabbitMq { lease, name } => {
-                let hand = Hand::on(&lease.node.uri()).await;
-                let messages = hand.take_all(name).await;
-                let arrival = |message: &_| Arrival { id: id(message), key: key(message) };
-                messages.iter().map(arrival).collect()
+    /// Everything that has arrived at each place, in order for each key.
+    pub async fn arrivals(&self) -> Vec<(Place, Vec<Arrival>)> {
+        let mut all = Vec::new();
+        if self.kind != Some(Kind::Kafka) {
+            let (hand, name) = (self.rabbitmq().hand().await, &self.name);
+            all.push((Place::Main, at_queue(&hand, name).await));
+            all.push((Place::SickExchange, at_queue(&hand, &format!("{name}-sick")).await));
+        }
+        if self.kind != Some(Kind::RabbitMq) {
+            for (place, topic) in &self.kafka().topics {
+                all.push((*place, at_topic(topic).await));
             }
-            Self::Kafka { topic, .. } => {
-                let messages = topic.read().await;
-                let arrival = |message: &crate::support::kafka::record::Record| {
-                    let id = message.id().to_owned();
-                    let key = String::from_utf8(message.key.clone().unwrap()).unwrap();
-                    // Records without a key go by their id.
-                    Arrival { key: Some(key).filter(|key| *key != id), id }
-                };
-                messages.iter().map(arrival).collect()
+        }
+        all
+    }
+
+    /// The ids of the dead letters that have arrived.
+    pub async fn dead_letters(&self, at: Peer) -> Vec<String> {
+        let arrived = match at {
+            Peer::Stream => at_topic(self.kafka().dead.as_ref().expect("mixed")).await,
+            _ => {
+                let hand = self.rabbitmq().hand().await;
+                at_queue(&hand, &format!("{}-dead", self.name)).await
+            }
+        };
+        arrived.into_iter().map(|arrival| arrival.id).collect()
+    }
+
+    /// Removes what this history has made.
+    pub async fn clear(&mut self) {
+        if let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka)) {
+            let hand = rabbitmq.hand().await;
+            for suffix in ["", "-sick", "-dead"] {
+                hand.delete_queue(&format!("{}{suffix}", self.name)).await;
+                hand.delete_exchange(&format!("{}{suffix}", self.name)).await;
+            }
+        }
+        if let Some(kafka) = &mut self.kafka {
+            for (_, topic) in kafka.topics.drain(..) {
+                topic.drop().await;
+            }
+            if let Some(dead) = kafka.dead.take() {
+                dead.drop().await;
             }
         }
     }
+}
+
+impl RabbitMq {
+    async fn start() -> Self {
+        let lease = Box::new(node::turn().await);
+        let mut wires = Vec::new();
+        for _ in 0..WIRES {
+            wires.push(Arc::new(Wire::to(address(&lease.node.uri())).await));
+        }
+        Self { lease, wires }
+    }
+
+    async fn hand(&self) -> Hand {
+        Hand::on(&self.lease.node.uri()).await
+    }
+
+    /// An exchange beside the main one, whose queue is there.
+    async fn add_exchange(&self, name: &str, suffix: &str) {
+        let (hand, name) = (self.hand().await, format!("{name}-{suffix}"));
+        hand.topic(&name).await;
+        hand.bind(&name, &name, "#").await;
+    }
+}
+
+impl Kafka {
+    async fn start() -> Self {
+        let mut options = Options::default();
+        let mut wires = Vec::new();
+        for number in 0..WIRES {
+            let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
+            let wire = Wire::to(listener.address()).await;
+            options = options.listener(listener.advertised_at(wire.address()));
+            wires.push(Arc::new(wire));
+        }
+        let node = Box::new(Node::with(options).await);
+        Self { node, wires, topics: Vec::new(), dead: None }
+    }
+
+    async fn topic(&self, name: &str, properties: &[(&str, &str)]) -> Topic {
+        Topic::named(&self.node.brokers(), name, PARTITIONS, properties).await
+    }
+
+    async fn add(&mut self, place: Place, name: &str, properties: &[(&str, &str)]) {
+        let topic = self.topic(name, properties).await;
+        self.topics.push((place, topic));
+    }
+
+    fn find(&self, place: Place) -> Option<&Topic> {
+        self.topics.iter().find(|(other, _)| *other == place).map(|(_, topic)| topic)
+    }
+}
+
+async fn at_queue(hand: &Hand, name: &str) -> Vec<Arrival> {
+    let messages = hand.take_all(name).await;
+    messages.iter().map(|message| Arrival { id: id(message), key: key(message) }).collect()
+}
+
+async fn at_topic(topic: &Topic) -> Vec<Arrival> {
+    let messages = topic.read().await;
+    let arrival = |message: &crate::support::kafka::record::Record| {
+        let id = message.id().to_owned();
+        let key = String::from_utf8(message.key.clone().unwrap()).unwrap();
+        // Records without a key go by their id.
+        Arrival { key: Some(key).filter(|key| *key != id), id }
+    };
+    messages.iter().map(arrival).collect()
 }
 
 fn key(message: &lapin::message::BasicGetMessage) -> Option<String> {
@@ -125,36 +377,6 @@ fn key(message: &lapin::message::BasicGetMessage) -> Option<String> {
         AMQPValue::LongString(key) => String::from_utf8_lossy(key.as_bytes()).into(),
         other => panic!("a key that is no text: {other:?}"),
     })
-}
-
-async fn rabbitmq(count: usize) -> (Broker, Vec<Wire>) {
-    let lease = Box::new(node::turn().await);
-    let name = format!("chaos-{}", uuid::Uuid::new_v4().simple());
-    let hand = Hand::on(&lease.node.uri()).await;
-    hand.topic(&name).await;
-    hand.classic(&name).await;
-    for kind in [PLAIN, FLAKY] {
-        hand.bind(&name, &name, kind).await;
-    }
-    let mut wires = Vec::new();
-    for _ in 0..count {
-        wires.push(Wire::to(address(&lease.node.uri())).await);
-    }
-    (Broker::RabbitMq { lease, name }, wires)
-}
-
-async fn kafka(count: usize) -> (Broker, Vec<Wire>) {
-    let mut options = Options::default();
-    let mut wires = Vec::new();
-    for number in 0..count {
-        let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
-        let wire = Wire::to(listener.address()).await;
-        options = options.listener(listener.advertised_at(wire.address()));
-        wires.push(wire);
-    }
-    let node = Box::new(Node::with(options).await);
-    let topic = Topic::on(&node.brokers(), 3, &[]).await;
-    (Broker::Kafka { node, topic }, wires)
 }
 
 /// Every type that can be bound.

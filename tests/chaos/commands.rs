@@ -46,6 +46,14 @@ pub fn uuid(value: Option<&Bson>) -> Option<Uuid> {
     Some(Uuid::from_bytes(binary.bytes.as_slice().try_into().ok()?))
 }
 
+/// A record's id as brokers have it: a text as it is, a UUID in its usual form.
+pub fn id_of(id: &Bson) -> Option<String> {
+    match id {
+        Bson::String(id) => Some(id.clone()),
+        id => uuid(Some(id)).map(|id| id.to_string()),
+    }
+}
+
 /// The command of an OP_MSG whose body comes first, as the relay's do.
 fn command(message: &[u8]) -> Option<Document> {
     const OP_MSG: [u8; 4] = 2013_i32.to_le_bytes();
@@ -72,7 +80,7 @@ fn ends_lease(statement: &Document) -> bool {
 }
 
 fn ids(q: &Document) -> Vec<String> {
-    let texts = |all: &[Bson]| all.iter().filter_map(Bson::as_str).map(str::to_owned).collect();
+    let texts = |all: &[Bson]| all.iter().filter_map(id_of).collect();
     match q.get("_id") {
         Some(Bson::Document(among)) => among.get_array("$in").map_or(Vec::new(), |all| texts(all)),
         Some(one) => texts(std::slice::from_ref(one)),

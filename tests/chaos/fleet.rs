@@ -13,11 +13,15 @@ use crate::commands::Settles;
 use crate::plan::{Hurt, Peer, Setup};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::replica_set::ReplicaSet;
+use crate::support::roles::PASSWORD;
 use crate::support::watched::watched;
 use crate::support::wire::{Direction, Wire};
 
 /// The variable with the path of the library that shifts a process's clock.
 const FAKETIME: &str = "POSTRIDER_TEST_FAKETIME";
+
+/// The relays' user and its role, in the history's database.
+pub const USER: &str = "postrider";
 
 /// How long a stop in good order may take: longer than `relay.shutdown_timeout` here.
 const STOP: Duration = Duration::from_secs(20);
@@ -29,10 +33,13 @@ pub struct Instance {
     settings: Vec<String>,
     /// To each member of the replica set.
     to_mongodb: Vec<Wire>,
-    to_broker: Wire,
+    /// To each broker.
+    to_brokers: Vec<Arc<Wire>>,
     /// What everything to the broker takes when nothing is hurt.
     distance: Duration,
     process: Mutex<Option<Postrider>>,
+    /// Where the API of a process is, by its id.
+    api: Mutex<Option<(u32, SocketAddr)>>,
     /// How its processes ended that were asked to, and what went wrong.
     pub oddities: Mutex<Vec<String>>,
 }
@@ -42,7 +49,7 @@ impl Instance {
     pub async fn new(
         number: usize,
         set: &ReplicaSet,
-        to_broker: Wire,
+        to_brokers: Vec<Arc<Wire>>,
         settles: &Arc<Settles>,
         folder: &Path,
     ) -> Self {
@@ -53,28 +60,48 @@ impl Instance {
             folder: folder.to_owned(),
             settings: Vec::new(),
             to_mongodb,
-            to_broker,
+            to_brokers,
             distance: Duration::ZERO,
             process: Mutex::default(),
+            api: Mutex::default(),
             oddities: Mutex::default(),
         }
     }
 
-    /// What its processes are to be told, beside the database and the plan's configuration.
-    pub fn configure(&mut self, database: &str, setup: &Setup, sink: Vec<String>) {
+    /// Sets the configuration of its processes: the database and its user, the plan's, the sinks.
+    pub fn configure(&mut self, database: &str, setup: &Setup, sinks: Vec<String>) {
         let hosts: Vec<String> =
             self.to_mongodb.iter().map(|wire| wire.address().to_string()).collect();
+        let (user, hosts) = (format!("{USER}:{PASSWORD}"), hosts.join(","));
         // A set that has lost a member is found out within seconds.
-        let options = "heartbeatFrequencyMS=1000&connectTimeoutMS=2000";
-        let uri = format!("mongodb://{}/{database}?replicaSet=failover&{options}", hosts.join(","));
+        let options = format!(
+            "replicaSet=failover&authSource={database}\
+             &heartbeatFrequencyMS=1000&connectTimeoutMS=2000"
+        );
+        let uri = format!("mongodb://{user}@{hosts}/{database}?{options}");
         self.distance = setup.distance;
-        self.to_broker.delay(self.distance);
-        self.settings = [vec![format!("mongo.uri={uri}")], setup.settings(), sink].concat();
+        self.settings = [vec![format!("mongo.uri={uri}")], setup.settings(), sinks].concat();
     }
 
-    /// Where its sink finds the broker.
-    pub fn broker(&self) -> SocketAddr {
-        self.to_broker.address()
+    /// Where the API of its process is.
+    pub async fn api(&self) -> Option<SocketAddr> {
+        let process = self.process.lock().await;
+        let process = process.as_ref()?;
+        let mut known = self.api.lock().await;
+        if known.is_none_or(|(id, _)| id != process.id()) {
+            let log = process.stderr();
+            let line = log.lines().find(|line| line.contains("serving the HTTP API"))?;
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            *known = Some((process.id(), line["address"].as_str()?.parse().ok()?));
+        }
+        known.map(|(_, address)| address)
+    }
+
+    /// Waits until its process is ready.
+    pub async fn until_ready(&self) {
+        if let Some(process) = &*self.process.lock().await {
+            process.until_ready().await;
+        }
     }
 
     /// Starts a process, unless there is one.
@@ -158,9 +185,10 @@ impl Instance {
 
     /// Hurts a link, or heals it.
     pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
-        let (wires, usual) = match to {
-            Peer::MongoDb => (self.to_mongodb.as_slice(), Duration::ZERO),
-            Peer::Broker => (std::slice::from_ref(&self.to_broker), self.distance),
+        let (wires, usual): (Vec<&Wire>, _) = match to {
+            Peer::MongoDb => (self.to_mongodb.iter().collect(), Duration::ZERO),
+            Peer::Broker => (vec![&*self.to_brokers[0]], self.distance),
+            Peer::Stream => (vec![&*self.to_brokers[1]], self.distance),
         };
         for wire in wires {
             match how {
@@ -213,8 +241,9 @@ impl Setup {
             format!("partitions.heartbeat={}", millis(self.stale_after / 4)),
             format!("partitions.stale_after={}", millis(self.stale_after)),
             format!("partitions.rebalance={}", millis(self.stale_after / 4)),
-            format!("sinks.out.timeout={}", millis(self.lease / 3)),
-            "sinks.out.allow=[\"events\"]".to_owned(),
+            format!("api.enabled={}", self.territory.appenders > 0),
+            "api.listen=127.0.0.1:0".to_owned(),
+            "events.enabled=true".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
             "relay.probe_max=1s".to_owned(),
             "relay.backoff.initial=200ms".to_owned(),

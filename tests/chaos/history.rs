@@ -1,130 +1,108 @@
 //! One history: a fleet, its load, what befalls them, and the verdict.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
+use futures_util::TryStreamExt;
 use futures_util::future::join_all;
-use futures_util::{FutureExt, TryStreamExt};
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
-use tokio::sync::Mutex;
+use postrider::config::tree::Validator;
+use tokio::sync::{Mutex, RwLock};
 
-use crate::broker::{BOUND, Broker};
-use crate::commands::Settles;
-use crate::fleet::Instance;
-use crate::ledger::{Breach, Tally};
-use crate::plan::{Fault, Hurt, Peer, Plan};
-use crate::support::history::{Findings, judge};
-use crate::support::outbox::{TestOutbox, record};
-use crate::support::process::{Ended, Signal, call_with};
+use crate::appends::{self, Append, Appenders};
+use crate::broker::{BOUND, Brokers};
+use crate::commands::{Settles, id_of};
+use crate::fleet::{Instance, USER};
+use crate::plan::{Fault, Hurt, Kind, Lost, Peer, Plan, Sick};
+use crate::privileges::privileges;
+use crate::runs::folder;
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::Signal;
 use crate::support::producers::Producers;
 use crate::support::replica_set::ReplicaSet;
-use crate::traffic::{DOOMED, FLAKY, make};
+use crate::support::roles;
+use crate::traffic::{self, DOOMED, FLAKY, invalid};
+use crate::verdict::{Seen, Verdict};
 use crate::watch::Watch;
 
-/// For how long a healed fleet may bring no record to its end: much more than a lease and all that
-/// is waited for besides.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// How often operators do in the end what waits for them.
+const TIDY: Duration = Duration::from_secs(2);
 
-/// How many of a kind are told.
-const SOME: usize = 8;
-
-/// What became of a history.
-#[derive(Debug)]
-pub struct Verdict {
-    pub findings: Findings,
-    pub breaches: Vec<Breach>,
-    /// What was neither done nor dead when everything had been well for long.
-    pub stuck: Vec<String>,
-    /// Acknowledged to its producer, and not there.
-    pub forgotten: Vec<String>,
-    /// Processes that ended otherwise than they were asked to.
-    pub oddities: Vec<String>,
-    pub records: usize,
-    pub tally: Tally,
-    /// From the last healing until nothing was left to do.
-    pub finished_in: Duration,
-}
-
-impl Verdict {
-    /// Whether nothing is wrong.
-    pub fn is_good(&self) -> bool {
-        self.findings.is_kept()
-            && self.breaches.is_empty()
-            && self.stuck.is_empty()
-            && self.forgotten.is_empty()
-            && self.oddities.is_empty()
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { records, tally, findings, finished_in, .. } = self;
-        let duplicates = findings.duplicates;
-        write!(f, "{records} records, {duplicates} duplicates, {tally:?}, healed after ")?;
-        write!(f, "{:.1} s", finished_in.as_secs_f64())?;
-        some(f, "lost", &self.findings.losses)?;
-        some(f, "phantoms", &self.findings.phantoms)?;
-        some(f, "out of order", &self.findings.inversions)?;
-        some(f, "against a lease", &self.breaches)?;
-        some(f, "stuck", &self.stuck)?;
-        some(f, "acknowledged and not there", &self.forgotten)?;
-        some(f, "processes", &self.oddities)
-    }
-}
-
-fn some<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, what: &str, all: &[T]) -> fmt::Result {
-    if all.is_empty() {
-        return Ok(());
-    }
-    write!(f, "\n{what}: {} in all, {:?}", all.len(), &all[..all.len().min(SOME)])
+/// Servers that serve one history after the other.
+#[derive(Default)]
+pub struct Servers {
+    set: Option<ReplicaSet>,
+    brokers: Brokers,
 }
 
 /// A fleet with its servers, producers and books.
 pub struct History {
     pub plan: Plan,
     pub outbox: TestOutbox,
-    pub broker: Mutex<Broker>,
+    pub broker: Mutex<Brokers>,
     set: Mutex<ReplicaSet>,
-    instances: Vec<Instance>,
+    instances: Arc<Vec<Instance>>,
     pub watch: Watch,
+    /// Held by who takes privileges away: a process that starts meanwhile would end at once.
+    privileged: RwLock<()>,
+}
+
+/// What was acknowledged to those who wrote.
+#[derive(Default)]
+pub struct Acknowledged {
+    pub records: Vec<String>,
+    pub appends: Vec<Append>,
 }
 
 impl History {
     /// Servers, and processes at work on nothing.
-    pub async fn begin(plan: Plan) -> Self {
+    pub async fn begin(plan: Plan, servers: Servers) -> Self {
         let folder = folder(&plan);
         std::fs::write(folder.join("plan"), plan.to_string()).unwrap();
         let setup = &plan.setup;
-        let (set, (broker, wires)) =
-            tokio::join!(ReplicaSet::start(), Broker::start(setup.kind, setup.instances));
-        let outbox = TestOutbox::at(&set.uri()).await;
+        let Servers { set, mut brokers } = servers;
+        let starting = async {
+            match set {
+                Some(set) => set,
+                None => ReplicaSet::with_access_control().await,
+            }
+        };
+        let (set, ()) = tokio::join!(starting, brokers.start(setup.kind));
+        brokers.furnish(setup).await;
+        let validator = if setup.territory.validator { Validator::Error } else { Validator::Off };
+        let outbox = TestOutbox::validated(&set.uri(), validator).await;
+        let database = outbox.client.database(&outbox.database);
+        roles::user_with(&database, USER, privileges(&outbox.database, None)).await;
         let settles = Arc::<Settles>::default();
         let watch = Watch::start(&outbox, settles.clone()).await;
         let mut instances = Vec::new();
-        for (number, wire) in wires.into_iter().enumerate() {
-            let mut instance = Instance::new(number, &set, wire, &settles, &folder).await;
-            let sink = broker.settings(instance.broker());
-            instance.configure(&outbox.database, setup, sink);
+        for number in 0..setup.instances {
+            let wires = brokers.wires_of(number);
+            let mut instance = Instance::new(number, &set, wires, &settles, &folder).await;
+            let sinks = brokers.settings(setup, number);
+            instance.configure(&outbox.database, setup, sinks);
             if plan.begins_with(number) {
                 instance.start().await;
             }
             instances.push(instance);
         }
-        let (set, broker) = (Mutex::new(set), Mutex::new(broker));
-        Self { plan, outbox, broker, set, instances, watch }
+        if setup.territory.calm {
+            join_all(instances.iter().map(Instance::until_ready)).await;
+        }
+        let (set, broker) = (Mutex::new(set), Mutex::new(brokers));
+        let (instances, privileged) = (Arc::new(instances), RwLock::default());
+        Self { plan, outbox, broker, set, instances, watch, privileged }
     }
 
     /// Producers at work while what is planned happens; then everything is healed.
-    /// Answers what was acknowledged to the producers.
-    pub async fn happen(&self) -> Vec<String> {
+    pub async fn happen(&self) -> Acknowledged {
         let setup = &self.plan.setup;
-        let make = make(&self.plan);
-        let producers = Producers::making(&self.outbox, setup.producers, setup.rest, make);
+        let make = traffic::make(&self.plan, &self.broker.lock().await.name);
+        let name = traffic::naming(&self.plan);
+        let producers = Producers::naming(&self.outbox, setup.producers, setup.rest, make, name);
+        let appenders = Appenders::start(&self.instances, setup.territory.appenders);
         let start = Instant::now();
         let faults = self.plan.faults.iter().map(async |planned| {
             tokio::time::sleep_until((start + planned.at).into()).await;
@@ -132,17 +110,24 @@ impl History {
         });
         let end = tokio::time::sleep_until((start + self.plan.duration).into());
         tokio::join!(join_all(faults), end);
-        producers.stop().await
+        let (records, appends) = tokio::join!(producers.stop(), appenders.stop());
+        Acknowledged { records, appends }
+    }
+
+    /// Starts a process, once it has the privileges for it.
+    async fn start(&self, process: usize) {
+        let _privileged = self.privileged.read().await;
+        self.instances[process].start().await;
     }
 
     async fn befall(&self, fault: &Fault) {
         let rest = |lasts| tokio::time::sleep(lasts);
         match *fault {
-            Fault::Join { process } => self.instances[process].start().await,
+            Fault::Join { process } => self.start(process).await,
             Fault::Kill { process, down } => {
                 self.instances[process].kill().await;
                 rest(down).await;
-                self.instances[process].start().await;
+                self.start(process).await;
             }
             Fault::Suspend { process, lasts } => {
                 self.instances[process].signal(Signal::STOP).await;
@@ -152,7 +137,7 @@ impl History {
             Fault::Leave { process, away } => {
                 self.instances[process].leave().await;
                 rest(away).await;
-                self.instances[process].start().await;
+                self.start(process).await;
             }
             Fault::Clock { process, minutes, lasts } => {
                 self.instances[process].set_clock(minutes);
@@ -164,11 +149,11 @@ impl History {
                 rest(lasts).await;
                 self.instances[process].hurt(to, how, false);
             }
-            Fault::Broker { killed, down } => {
+            Fault::Broker { which, killed, down } => {
                 let mut broker = self.broker.lock().await;
-                broker.stop(killed).await;
+                broker.stop(which, killed).await;
                 rest(down).await;
-                broker.start_again().await;
+                broker.start_again(which).await;
             }
             Fault::StepDown => _ = self.set.lock().await.step_down().await,
             Fault::Rollback { lasts } => self.roll_back(lasts).await,
@@ -189,19 +174,16 @@ impl History {
                 while self.operator(&["relay", "resume"]).await.code != Some(0) {}
             }
             Fault::Discard => self.discard().await,
+            Fault::Heal { sick } => self.broker.lock().await.heal(sick).await,
+            Fault::Forbid { lasts } => {
+                self.broker.lock().await.forbid(true).await;
+                rest(lasts).await;
+                self.broker.lock().await.forbid(false).await;
+            }
+            Fault::Tamper { how } => self.tamper(how).await,
+            Fault::Unprivileged { lost, lasts } => self.take_privileges(lost, lasts).await,
+            Fault::Burst { count, is_stamped } => self.burst(count, is_stamped).await,
         }
-    }
-
-    /// An operator at the command line. He may meet a failover, and tries again another time.
-    async fn operator(&self, arguments: &[&str]) -> Ended {
-        let uri = self.outbox.uri.replacen("/?", &format!("/{}?", self.outbox.database), 1);
-        let settings = [format!("mongo.uri={uri}"), "sinks.out.kind=stdout".to_owned()];
-        call_with(&settings, arguments).await
-    }
-
-    /// What can never be delivered is discarded.
-    async fn discard(&self) {
-        self.operator(&["outbox", "discard", "--all", "--yes", "--reason", "refused:"]).await;
     }
 
     /// The primary, cut off, takes writes that no majority ever has, and loses them.
@@ -214,7 +196,9 @@ impl History {
         let alone = WriteConcern::builder().w(Acknowledgment::from(1)).journal(true).build();
         // Keys of producers may be in hand; what is quiet would be taken at once.
         let quiet = (0..8).map(|_| format!("quiet-{}", uuid::Uuid::new_v4().simple()));
-        let phantoms = Producers::keys(self.plan.setup.producers).chain(quiet).map(|key| {
+        // Where there are two brokers, a key's partition is the producer's to choose.
+        let kept = if self.plan.setup.kind == Kind::Mixed { 0 } else { self.plan.setup.producers };
+        let phantoms = Producers::keys(kept).chain(quiet).map(|key| {
             let id = uuid::Uuid::new_v4().simple();
             record(&format!("{key}/phantom-{id}"), &key)
         });
@@ -232,6 +216,43 @@ impl History {
         set.secondaries().await;
     }
 
+    /// Takes privileges from the relays' user for a while.
+    async fn take_privileges(&self, lost: Lost, lasts: Duration) {
+        let _unprivileged = self.privileged.write().await;
+        // What has just started may still be at its first steps.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        self.permit(Some(lost)).await;
+        tokio::time::sleep(lasts).await;
+        self.permit(None).await;
+    }
+
+    /// Gives the relays' user its privileges, without those that it has lost. The administrator may
+    /// meet a failover, and tries again.
+    async fn permit(&self, lost: Option<Lost>) {
+        let database = self.outbox.client.database(&self.outbox.database);
+        eventually("the privileges to be changed", || async {
+            let privileges = privileges(&self.outbox.database, lost);
+            roles::permit(&database, USER, privileges).await.is_ok()
+        })
+        .await;
+    }
+
+    /// Writes many records of one key at once. Those of one key have all the same partition.
+    async fn burst(&self, count: u64, is_stamped: bool) {
+        let is_stamped = is_stamped && !self.plan.setup.territory.validator;
+        let key = if is_stamped { "crowd-odd" } else { "crowd" };
+        let records = (0..count).map(|_| {
+            let mut made = record(&uuid::Uuid::new_v4().to_string(), key);
+            match is_stamped {
+                true => _ = made.insert("partition", invalid(0)),
+                false => _ = made.remove("partition"),
+            }
+            made
+        });
+        // A failover may end it in the middle.
+        let _ = self.outbox.records().insert_many(records).await;
+    }
+
     /// Hurts or heals a link of the first process.
     pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
         self.instances[0].hurt(to, how, is_hurt);
@@ -243,21 +264,26 @@ impl History {
     }
 
     /// Lets the fleet finish, as long as it has no break of this length; ends it, and judges.
-    pub async fn end(&self, acknowledged: &[String], patience: Duration) -> Verdict {
+    pub async fn end(&self, acknowledged: &Acknowledged, patience: Duration) -> Verdict {
         let healed = Instant::now();
-        for kind in BOUND {
-            self.broker.lock().await.bind(kind, true).await;
-        }
+        self.heal().await;
         let (mut left, mut moved) = (usize::MAX, healed);
+        let mut tidied: Option<Instant> = None;
         while moved.elapsed() < patience && !self.finished() {
             let now = self.watch.ledger.lock().unwrap().open().len();
             if now != left {
                 (left, moved) = (now, Instant::now());
             }
-            if self.plan.setup.blocks {
-                // What died holds its key for a person.
-                self.discard().await;
-                self.operator(&["outbox", "requeue", "--all", "--yes"]).await;
+            if tidied.is_none_or(|tidied| tidied.elapsed() > TIDY) {
+                if self.plan.setup.blocks {
+                    // What died holds its key until an operator acts.
+                    self.discard().await;
+                    self.operator(&["outbox", "requeue", "--all", "--yes"]).await;
+                }
+                if self.plan.setup.kind == Kind::Mixed {
+                    self.tidy().await;
+                }
+                tidied = Some(Instant::now());
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
@@ -272,20 +298,44 @@ impl History {
         }
         self.until_watched().await;
         let arrivals = self.broker.lock().await.arrivals().await;
-        let ledger = self.watch.ledger.lock().unwrap();
-        let committed = ledger.committed();
-        let known: HashSet<&str> = committed.iter().map(|record| record.id.as_str()).collect();
-        let forgotten = acknowledged.iter().filter(|id| !known.contains(id.as_str()));
-        Verdict {
-            findings: judge(&committed, &arrivals),
-            breaches: ledger.breaches.clone(),
-            stuck: ledger.open(),
-            forgotten: forgotten.cloned().collect(),
-            oddities,
-            records: committed.len(),
-            tally: ledger.tally,
-            finished_in,
+        let dead_letters = match self.plan.setup.territory.dead_letters {
+            Some(at) => Some(self.broker.lock().await.dead_letters(at).await),
+            None => None,
+        };
+        let stored = appends::stored(&self.outbox).await;
+        let seen = Seen {
+            ledger: &self.watch.ledger.lock().unwrap(),
+            acknowledged: &acknowledged.records,
+            appended: &acknowledged.appends,
+            stored: &stored,
+            arrivals: &arrivals,
+            dead_letters,
+        };
+        Verdict { oddities, finished_in, ..seen.judge(&self.plan) }
+    }
+
+    /// Makes everything deliverable that is not to stay as it is.
+    async fn heal(&self) {
+        let mut broker = self.broker.lock().await;
+        for kind in BOUND {
+            broker.bind(kind, true).await;
         }
+        if self.plan.setup.kind == Kind::Mixed {
+            for sick in Sick::ALL.into_iter().filter(|sick| *sick != Sick::Poison) {
+                broker.heal(sick).await;
+            }
+        }
+    }
+
+    /// The servers, for the next history; what this one has made there is removed.
+    pub async fn clear(self) -> Servers {
+        let mut brokers = self.broker.into_inner();
+        brokers.clear().await;
+        drop(self.watch);
+        let database = self.outbox.client.database(&self.outbox.database);
+        roles::forget(&database).await;
+        database.drop().await.unwrap();
+        Servers { set: Some(self.set.into_inner()), brokers }
     }
 
     /// What is wrong with the division of the partitions when it has had this much time.
@@ -336,40 +386,8 @@ impl History {
         let find = records.find(doc! {}).projection(doc! { "status": 1 });
         let found = find.read_concern(ReadConcern::majority()).await.unwrap();
         let found: Vec<Document> = found.try_collect().await.unwrap();
-        let text = |record: &Document, field| record.get_str(field).unwrap().to_owned();
-        found.iter().map(|record| (text(record, "_id"), text(record, "status"))).collect()
+        let id = |record: &Document| record.get("_id").and_then(id_of).unwrap();
+        let status = |record: &Document| record.get_str("status").unwrap().to_owned();
+        found.iter().map(|record| (id(record), status(record))).collect()
     }
-}
-
-/// Runs the history of a plan from its beginning to its end. One that breaks the promise ends the
-/// test, and tells by what it can be repeated and where its logs lie.
-pub async fn keeps_the_promise(plan: Plan) -> Verdict {
-    let (seed, seconds) = (plan.seed, plan.duration.as_secs());
-    let text = plan.to_string();
-    let folder = folder(&plan);
-    let running = async move {
-        let history = History::begin(plan).await;
-        let acknowledged = history.happen().await;
-        history.end(&acknowledged, PATIENCE).await
-    };
-    let verdict = match AssertUnwindSafe(running).catch_unwind().await {
-        Ok(verdict) if verdict.is_good() => {
-            let _ = std::fs::remove_dir_all(folder);
-            return verdict;
-        }
-        Ok(verdict) => verdict.to_string(),
-        Err(_) => "the history did not come to its end: see above".to_owned(),
-    };
-    panic!(
-        "{verdict}\nwith this plan:\n{text}\nlogs: {}\nagain: make chaos SEED={seed} DURATION={seconds}",
-        folder.display(),
-    );
-}
-
-fn folder(plan: &Plan) -> PathBuf {
-    let above = std::env::var_os("CHAOS_LOGS").map_or_else(std::env::temp_dir, PathBuf::from);
-    let id = std::process::id();
-    let folder: &Path = &above.join(format!("postrider-chaos-{}-{id}", plan.seed));
-    std::fs::create_dir_all(folder).unwrap();
-    folder.to_owned()
 }

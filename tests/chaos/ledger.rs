@@ -1,12 +1,14 @@
 //! The life of every record as a majority has it, followed in a change stream, and what no relay
 //! may do to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
-use bson::{DateTime, Document, Timestamp, Uuid};
+use bson::{Bson, DateTime, Document, Timestamp, Uuid};
 
 use crate::commands::{Settles, uuid};
 use crate::support::history::Committed;
+use crate::traffic::Place;
 
 /// One change of a record.
 #[derive(Clone, Debug)]
@@ -48,6 +50,32 @@ struct Life {
     /// Outside the order (contract 4.2): scheduled once, dead by skip once, or discarded.
     exempt: bool,
     gone: bool,
+    kind: String,
+    place: Place,
+    /// When a majority had it, and when it was done.
+    since: DateTime,
+    until: Option<DateTime>,
+    /// Whether an attempt failed and was counted.
+    is_tried_again: bool,
+    /// Why it died, each time.
+    reasons: Vec<String>,
+    event: Option<EventOf>,
+}
+
+/// Which event a record is the message of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventOf {
+    pub aggregate: String,
+    pub version: i64,
+    pub index: i64,
+}
+
+/// A record that has died.
+#[derive(Clone, Debug)]
+pub struct Death {
+    pub id: String,
+    pub kind: String,
+    pub reason: String,
 }
 
 /// How eventful a history was.
@@ -76,7 +104,7 @@ impl Ledger {
     pub fn note(&mut self, change: Change, settles: &Settles) {
         let Change { id, at, what } = change;
         match what {
-            What::Inserted(record) => _ = self.lives.insert(id, Life::of(&record)),
+            What::Inserted(record) => _ = self.lives.insert(id, Life::of(&record, at)),
             What::Deleted => {
                 self.tally.discards += 1;
                 let life = self.lives.get_mut(&id).expect("it was inserted");
@@ -131,15 +159,19 @@ impl Ledger {
                 let lease = lease.map(|(lease, _)| lease);
                 breaches.push(Breach::Unfenced { id: named(), lease, to: to.clone() });
             }
-            tally.retries += usize::from(to == "pending" && set.contains_key("lastError"));
+            let is_tried_again = to == "pending" && set.contains_key("lastError");
+            tally.retries += usize::from(is_tried_again);
+            life.is_tried_again |= is_tried_again;
         }
         match (life.status.as_str(), to.as_str()) {
             ("scheduled", "pending") => tally.promotions += 1,
             ("dead", "pending") => tally.requeues += 1,
             ("pending", "dead") => {
                 tally.deaths += 1;
+                life.reasons.push(set.get_str("deadReason").unwrap_or_default().to_owned());
                 life.exempt |= !set.get_bool("blocks").unwrap_or(false);
             }
+            ("pending", "done") => life.until = Some(at),
             _ => {}
         }
         if let Ok(seq) = set.get_timestamp("seq") {
@@ -171,8 +203,13 @@ impl Ledger {
         there.map(|(id, life)| (id.clone(), life.status.clone())).collect()
     }
 
-    /// What was committed, for the judge; what a person discarded counts as dead.
+    /// What was committed, for the judge; what an operator discarded counts as dead.
     pub fn committed(&self) -> Vec<Committed> {
+        Place::ALL.iter().flat_map(|place| self.committed_for(*place)).collect()
+    }
+
+    /// What was committed whose messages arrive at this place.
+    pub fn committed_for(&self, place: Place) -> Vec<Committed> {
         let record = |(id, life): (&String, &Life)| Committed {
             id: id.clone(),
             key: life.key.clone(),
@@ -180,14 +217,54 @@ impl Ledger {
             status: if life.gone { "dead".to_owned() } else { life.status.clone() },
             exempt: life.exempt,
         };
-        let mut committed: Vec<Committed> = self.lives.iter().map(record).collect();
+        let there = self.lives.iter().filter(|(_, life)| life.place == place);
+        let mut committed: Vec<Committed> = there.map(record).collect();
         committed.sort_by(|one, other| one.id.cmp(&other.id));
         committed
+    }
+
+    /// Keys of which a record was tried again or died.
+    pub fn refused_keys(&self) -> HashSet<String> {
+        let lives = self.lives.values();
+        let refused = lives.filter(|life| life.is_tried_again || !life.reasons.is_empty());
+        refused.filter_map(|life| life.key.clone()).collect()
+    }
+
+    /// Every death, of records that are requeued or discarded since too.
+    pub fn deaths(&self) -> Vec<Death> {
+        let death = |(id, life): (&String, &Life)| {
+            let (id, kind) = (id.clone(), life.kind.clone());
+            life.reasons.last().map(|reason| Death { id, kind, reason: reason.clone() })
+        };
+        self.lives.iter().filter_map(death).collect()
+    }
+
+    /// The records that are messages of events.
+    pub fn events(&self) -> HashMap<String, EventOf> {
+        let event = |(id, life): (&String, &Life)| Some((id.clone(), life.event.clone()?));
+        self.lives.iter().filter_map(event).collect()
+    }
+
+    /// Records outside the order.
+    pub fn exempt(&self) -> HashSet<String> {
+        let lives = self.lives.iter().filter(|(_, life)| life.exempt);
+        lives.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The record of such keys that waited longest until it was done.
+    pub fn slowest(&self, such: impl Fn(&str) -> bool) -> Option<(Duration, String)> {
+        let waited = |(id, life): (&String, &Life)| {
+            life.key.as_deref().filter(|key| such(key))?;
+            let waited = life.until?.saturating_duration_since(life.since);
+            Some((waited, id.clone()))
+        };
+        let plain = self.lives.iter().filter(|(_, life)| !life.exempt);
+        plain.filter_map(waited).max()
     }
 }
 
 impl Life {
-    fn of(record: &Document) -> Self {
+    fn of(record: &Document, at: DateTime) -> Self {
         let status = record.get_str("status").unwrap().to_owned();
         Self {
             key: record.get_str("key").ok().map(str::to_owned),
@@ -195,7 +272,28 @@ impl Life {
             lease: None,
             exempt: status == "scheduled",
             gone: false,
+            kind: record.get_str("type").unwrap_or_default().to_owned(),
+            place: Place::of(record),
+            since: at,
+            until: None,
+            is_tried_again: false,
+            reasons: Vec::new(),
+            event: EventOf::of(record),
             status,
         }
+    }
+}
+
+impl EventOf {
+    fn of(record: &Document) -> Option<Self> {
+        let headers = record.get_document("headers").ok()?;
+        let number = |name| match headers.get(name) {
+            Some(Bson::Int32(number)) => Some(i64::from(*number)),
+            Some(Bson::Int64(number)) => Some(*number),
+            _ => None,
+        };
+        let version = number("aggregate-version")?;
+        let aggregate = record.get_str("key").ok()?.to_owned();
+        Some(Self { aggregate, version, index: number("event-index")? })
     }
 }

@@ -10,72 +10,83 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
+mod appends;
 mod breaches;
 mod broker;
 mod commands;
+mod cost;
 mod fleet;
 mod history;
 mod ledger;
+mod operator;
 mod plan;
+mod privileges;
 mod proofs;
+mod proofs_of_mixed;
+mod runs;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod verdict;
 mod watch;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use history::keeps_the_promise;
+use history::Servers;
 use plan::{Kind, Plan};
 
 /// What `make test` has time for.
 const SHORT: Duration = Duration::from_secs(12);
 
-/// A short history of this seed, on this broker whatever the seed says.
-async fn short(seed: u64, kind: Kind) {
-    let mut plan = Plan::of(seed, SHORT);
+/// A short history of this plan.
+async fn short(plan: Plan) {
+    match runs::run(plan, &mut Servers::default()).await {
+        Ok(verdict) => println!("{verdict}"),
+        Err(broken) => panic!("{}", broken.text),
+    }
+}
+
+/// A plan with this broker, whatever the seed says.
+fn plan_with(seed: u64, kind: Kind) -> Plan {
+    let mut plan = Plan::of(seed, SHORT, false);
     plan.setup.kind = kind;
-    println!("{}", keeps_the_promise(plan).await);
+    plan
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_rabbitmq_keeps_the_promise() {
-    short(35, Kind::RabbitMq).await;
+    short(plan_with(35, Kind::RabbitMq)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_history_with_kafka_keeps_the_promise() {
-    short(29, Kind::Kafka).await;
+    short(plan_with(29, Kind::Kafka)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "F1 to F14 of the review are not all fixed"]
+async fn a_short_mixed_history_keeps_the_promise() {
+    short(Plan::of(12, SHORT, true)).await;
 }
 
 #[test]
 fn a_plan_is_the_same_whenever_its_seed_is() {
-    let plan = |seed| Plan::of(seed, SHORT);
+    for is_mixed in [false, true] {
+        let plan = |seed| Plan::of(seed, SHORT, is_mixed);
 
-    assert_eq!(plan(7), plan(7));
-    assert_ne!(plan(7), plan(8));
-}
-
-/// A variable as a number, if it is set and not empty.
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+        assert_eq!(plan(7), plan(7));
+        assert_ne!(plan(7), plan(8));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make chaos"]
 async fn every_history_keeps_the_promise() {
-    let duration = Duration::from_secs(number("DURATION").unwrap_or(30));
-    let count = if number("SEED").is_some() { 1 } else { number("SEEDS").unwrap_or(10) };
-    for _ in 0..count {
-        let seed = number("SEED").unwrap_or_else(|| rand::random::<u32>().into());
-        let plan = Plan::of(seed, duration);
-        let (kind, faults) = (plan.setup.kind, plan.faults.len());
-        println!("seed {seed}: {kind:?}, {} processes, {faults} faults", plan.setup.instances);
-        if count == 1 {
-            println!("{plan}");
-        }
-        let verdict = keeps_the_promise(plan).await;
-        println!("seed {seed}: kept; {verdict}");
-    }
+    let list = std::env::var_os("CHAOS_LIST").map(PathBuf::from);
+    let list = list.expect("CHAOS_LIST is not set: run the histories by `make chaos`");
+
+    let broken = runs::run_all(&list).await;
+
+    assert!(broken.is_empty(), "broken: {broken:#?}");
 }

@@ -7,6 +7,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
+pub use mixed::{Lost, Sick, Tamper, Territory};
+
+#[path = "mixed.rs"]
+mod mixed;
+
 /// A history before it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -18,11 +23,13 @@ pub struct Plan {
     pub faults: Vec<Planned>,
 }
 
-/// Which broker.
+/// Which brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     RabbitMq,
     Kafka,
+    /// Both at once, with everything of [`Territory`].
+    Mixed,
 }
 
 /// The fleet, its configuration and its producers.
@@ -43,6 +50,7 @@ pub struct Setup {
     pub rest: Duration,
     /// From each process to the broker and back, so that something is always under way.
     pub distance: Duration,
+    pub territory: Territory,
 }
 
 /// Something that happens at a time after the start.
@@ -67,8 +75,8 @@ pub enum Fault {
     Clock { process: usize, minutes: i64, lasts: Duration },
     /// A process's way to MongoDB or to the broker is hurt.
     Link { process: usize, to: Peer, how: Hurt, lasts: Duration },
-    /// The broker is stopped or killed, and started again.
-    Broker { killed: bool, down: Duration },
+    /// A broker is stopped or killed, and started again.
+    Broker { which: Peer, killed: bool, down: Duration },
     /// The primary of the replica set steps down.
     StepDown,
     /// The primary writes for itself alone for a while, then is killed, and rolls back.
@@ -81,13 +89,26 @@ pub enum Fault {
     Pause { lasts: Duration },
     /// An operator discards what can never be delivered.
     Discard,
+    /// A destination that was sick from the beginning is healthy from now on.
+    Heal { sick: Sick },
+    /// The relays' user may not publish one type for a while.
+    Forbid { lasts: Duration },
+    /// An operator changes records that wait.
+    Tamper { how: Tamper },
+    /// The relays' user loses privileges in MongoDB for a while.
+    Unprivileged { lost: Lost, lasts: Duration },
+    /// A producer writes many records of one key, without a valid partition, in one command.
+    Burst { count: u64, is_stamped: bool },
 }
 
 /// The other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     MongoDb,
+    /// The broker, or RabbitMQ where there are both.
     Broker,
+    /// Kafka where there are both.
+    Stream,
 }
 
 /// What becomes of a link.
@@ -106,8 +127,11 @@ pub enum Hurt {
 }
 
 impl Plan {
-    /// The plan of a seed, always the same.
-    pub fn of(seed: u64, duration: Duration) -> Self {
+    /// The plan of a seed, always the same; of the kind that the seed decides, or of the mixed kind.
+    pub fn of(seed: u64, duration: Duration, is_mixed: bool) -> Self {
+        if is_mixed {
+            return Self::mixed(seed, duration);
+        }
         let mut rng = StdRng::seed_from_u64(seed);
         let setup = Setup::random(&mut rng);
         let mut faults = Vec::new();
@@ -124,7 +148,7 @@ impl Plan {
             }
         }
         line(&mut rng, duration, 5..15, &mut faults, to_replica_set);
-        line(&mut rng, duration, 6..30, &mut faults, to_broker);
+        line(&mut rng, duration, 6..30, &mut faults, |rng| to_broker(rng, Peer::Broker));
         if setup.kind == Kind::RabbitMq {
             line(&mut rng, duration, 2..8, &mut faults, to_bindings);
         }
@@ -186,6 +210,7 @@ impl Setup {
             // A machine bears no more, and a key goes no faster than its messages are confirmed.
             rest: (millis(rng, 10..60) * producers.into() / 2).max(distance * 5 / 2),
             distance,
+            territory: Territory::default(),
         }
     }
 
@@ -242,9 +267,9 @@ fn to_replica_set(rng: &mut StdRng) -> (Fault, Duration) {
     }
 }
 
-fn to_broker(rng: &mut StdRng) -> (Fault, Duration) {
+fn to_broker(rng: &mut StdRng, which: Peer) -> (Fault, Duration) {
     let down = millis(rng, 0..3000);
-    (Fault::Broker { killed: rng.random(), down }, down)
+    (Fault::Broker { which, killed: rng.random(), down }, down)
 }
 
 fn to_bindings(rng: &mut StdRng) -> (Fault, Duration) {
@@ -258,7 +283,8 @@ fn to_bindings(rng: &mut StdRng) -> (Fault, Duration) {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {} for {:?}: {:?}", self.seed, self.duration, self.setup)?;
+        let Self { seed, duration, setup, .. } = self;
+        writeln!(f, "seed {seed} for {duration:?}: {setup:?}")?;
         for Planned { at, fault } in &self.faults {
             writeln!(f, "{:>7.3} s  {fault:?}", at.as_secs_f64())?;
         }

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bson::{Bson, DateTime, Document};
+use bson::{DateTime, Document};
 use futures_util::StreamExt;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
 use mongodb::error::Result;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::commands::Settles;
+use crate::commands::{Settles, id_of};
 use crate::ledger::{Change, Ledger, What};
 use crate::support::outbox::TestOutbox;
 
@@ -72,8 +72,8 @@ async fn follow(
 }
 
 fn change(event: ChangeStreamEvent<Document>) -> Change {
-    let id = event.document_key.as_ref().and_then(|key| key.get("_id"));
-    let Some(Bson::String(id)) = id else { panic!("the test's ids are strings: {event:?}") };
+    let id = event.document_key.as_ref().and_then(|key| key.get("_id")).and_then(id_of);
+    let Some(id) = id else { panic!("neither a text nor a UUID: {event:?}") };
     let what = match event.operation_type {
         OperationType::Insert => What::Inserted(event.full_document.expect("an insert has it")),
         OperationType::Delete => What::Deleted,
@@ -84,5 +84,5 @@ fn change(event: ChangeStreamEvent<Document>) -> Change {
         other => panic!("nobody does {other:?} here"),
     };
     let at = event.wall_time.unwrap_or(DateTime::MIN);
-    Change { id: id.clone(), at, what }
+    Change { id, at, what }
 }

@@ -15,10 +15,7 @@ async fn a_process_with_the_relays_role_alone_starts_delivers_counts_and_signs_o
     let outbox = TestOutbox::restricted().await;
     let uri = format!("mongo.uri={}", outbox.uri);
     let database = format!("mongo.database={}", outbox.database);
-    let settings = with(
-        &stdout_sink(),
-        &[&uri, &database, "outbox.auto_init_schema=false", "events.enabled=false"],
-    );
+    let settings = with(&stdout_sink(), &[&uri, &database, "outbox.auto_init_schema=false"]);
     let producer = mongodb::Client::with_uri_str(uri_of(&PRODUCER, &outbox.database)).await;
     let producer = producer.unwrap().database(&outbox.database);
 

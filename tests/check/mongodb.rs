@@ -23,8 +23,9 @@ async fn where_nobody_listens_it_is_to_be_started() {
 
     let found = check_uri(&format!("mongodb://u:{PLANTED}@127.0.0.1:{port}/app?{options}")).await;
 
-    found.only("mongodb", "Connection refused", "start MongoDB");
-    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen", "api.listen"]);
+    let detail = format!("cannot connect to MongoDB at 127.0.0.1:{port}: connection refused");
+    found.only("mongodb", &detail, "start MongoDB");
+    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
 }
 
 #[tokio::test]

@@ -13,8 +13,7 @@ use crate::{Found, check, with};
 /// Checks the outbox as this user of its database.
 async fn check_as(user: &str, outbox: &TestOutbox, more: &[&str]) -> Found {
     let uri = format!("mongo.uri={}", uri(user, roles::PASSWORD, &outbox.database));
-    let relay_only = "events.enabled=false";
-    check(&with(&stdout_sink(), &[&[uri.as_str(), relay_only], more].concat())).await
+    check(&with(&stdout_sink(), &[&[uri.as_str()], more].concat())).await
 }
 
 const STRICT: &str = "outbox.auto_init_schema=false";

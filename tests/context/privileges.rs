@@ -112,7 +112,12 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
     let outbox = TestOutbox::restricted().await;
     let sets = |user: &str| {
         let uri = uri(user, roles::PASSWORD, &outbox.database);
-        let always = ["ops.listen=127.0.0.1:0", "log.format=json", "outbox.auto_init_schema=false"];
+        let always = [
+            "ops.listen=127.0.0.1:0",
+            "log.format=json",
+            "outbox.auto_init_schema=false",
+            "api.enabled=true",
+        ];
         let always = always.iter().map(ToString::to_string);
         stdout_sink().into_iter().chain(always).chain([format!("mongo.uri={uri}")]).collect()
     };

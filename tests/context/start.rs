@@ -18,7 +18,8 @@ async fn a_database_of_another_context_ends_the_start_before_anything_is_made() 
     let theirs = ContextSettings { name: "bank".into(), ..home.together() };
     home.context(theirs).ready(Kind::Events, "account").await.unwrap();
     let before = home.layout().await;
-    let settings = [mongo_settings(&home.name), stdout_sink()].concat();
+    let api = vec!["api.enabled=true".to_owned()];
+    let settings = [mongo_settings(&home.name), stdout_sink(), api].concat();
 
     let ended = Postrider::start(&settings).until_ended(LIMIT).await.with_code(1);
     let mut probing = settings.clone();
@@ -43,7 +44,8 @@ async fn a_database_of_another_context_ends_the_start_before_anything_is_made() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_claims_no_database() {
     let outbox = TestOutbox::new().await;
-    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let api = vec!["api.enabled=true".to_owned()];
+    let settings = [mongo_settings(&outbox.database), stdout_sink(), api].concat();
 
     let mut postrider = Postrider::start(&settings);
     postrider.until_ready().await;
@@ -59,7 +61,7 @@ async fn on_a_standalone_server_the_append_path_ends_the_start_with_both_remedie
     let server = Mongod::standalone().await;
     let uri = format!("mongo.uri={}", server.uri("", "app"));
 
-    let settings = [vec![uri], stdout_sink()].concat();
+    let settings = [vec![uri, "api.enabled=true".to_owned()], stdout_sink()].concat();
     let ended = Postrider::start(&settings).until_ended(LIMIT).await.with_code(1);
 
     for remedy in ["--replSet rs0", "events.enabled = false"] {

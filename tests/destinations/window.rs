@@ -1,6 +1,7 @@
 //! `key_window`: several unconfirmed messages of one key.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bson::{Document, doc};
 use postrider::relay::settings::Settings;
@@ -46,7 +47,7 @@ async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() 
 async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script(&id(1), [Fault::Answer(Verdict::Charge)]);
+    sink.script(&id(1), [Fault::AnswerAfter(Duration::from_millis(50), Verdict::Charge)]);
     (2..4).for_each(|number| sink.script(&id(number), [Fault::Hold]));
     outbox.insert(records(10)).await;
     let relay = start(&outbox.collections, sink.clone(), with_window(3));
@@ -57,10 +58,74 @@ async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
 
     outbox.until_count(doc! { "status": "done" }, 10).await;
     // The documented inversion, and no other.
-    assert_eq!(sink.begun(), [0, 1, 2, 3, 1, 4, 5, 6, 7, 8, 9].map(id));
+    let order = [0, 1, 2, 3, 1, 4, 5, 6, 7, 8, 9].map(id);
+    assert_eq!(sink.begun(), order);
     assert_eq!(outbox.record(&id(1)).await.get_i32("attempt").unwrap(), 2);
     let charged_once = outbox.count(doc! { "attempt": 1 }).await;
     assert_eq!(charged_once, 9, "those behind it are not charged for it");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// The keys of a test that goes for a rare interleaving.
+const KEYS: usize = 100;
+
+/// Five records of each key, of which the third is as `third` makes it.
+fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
+    let numbers = (0..KEYS).flat_map(|key| (0..5).map(move |number| (key, number)));
+    let made = numbers.map(|(key, number)| {
+        let mut made = record(&format!("{key:03}/{number}"), &format!("k{key:03}"));
+        if number == 2 {
+            third(&mut made);
+        }
+        made
+    });
+    made.collect()
+}
+
+/// Issue 16, F8: whichever outcome came first, the next record was begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_begins_behind_a_record_that_is_not_sent() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    (0..KEYS).for_each(|key| sink.script(&format!("{key:03}/1"), [Fault::Hold]));
+    outbox
+        .insert(fives(|malformed| {
+            malformed.insert("type", 5);
+        }))
+        .await;
+    let settings = Settings { block_on_dead: true, ..with_window(3) };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    let under_way = || (0..KEYS).all(|key| sink.is_under_way(&format!("{key:03}/1")));
+    eventually("the second ones are under way", || async { under_way() }).await;
+
+    sink.release();
+
+    outbox.until_count(doc! { "status": "dead" }, KEYS as u64).await;
+    outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
+    let behind = |id: &String| id.ends_with("/3") || id.ends_with("/4");
+    let begun: Vec<String> = sink.begun().into_iter().filter(behind).collect();
+    assert!(begun.is_empty(), "{begun:?}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    (0..KEYS).for_each(|key| sink.script(&format!("{key:03}/2"), [Fault::Answer(Verdict::Down)]));
+    outbox.insert(fives(|_| {})).await;
+    let relay = start(&outbox.collections, sink.clone(), with_window(3));
+
+    outbox.until_count(doc! { "status": "done" }, 5 * KEYS as u64).await;
+
+    for key in 0..KEYS {
+        let of_key = format!("{key:03}/");
+        let ids = sink.ids();
+        let ids: Vec<&String> = ids.iter().filter(|id| id.starts_with(&of_key)).collect();
+        assert!(ids.is_sorted() && ids.len() == 5, "{ids:?}");
+    }
     relay.stop().await;
     outbox.drop().await;
 }

@@ -153,11 +153,10 @@ fn variables_in_the_text_and_the_code_are_read() {
                 let variable = format!("POSTRIDER__{name}");
                 let inputs =
                     Inputs { environment: vec![(variable, "@".into())], ..Inputs::default() };
-                if let Err(LoadError::Unknown(told)) = load(&inputs) {
-                    // A whole table may be given at once.
-                    if !told[0].contains("is a section") {
-                        problems.push(format!("{}: {}", line.place, told.join("; ")));
-                    }
+                if let Err(LoadError::Problems(found)) = load(&inputs) {
+                    // A whole table may be given at once, and this text is no value of most keys.
+                    let unknown = found.iter().filter(|one| one.detail.starts_with("unknown key"));
+                    problems.extend(unknown.map(|one| format!("{}: {one}", line.place)));
                 }
             }
         }

@@ -56,13 +56,18 @@ async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
 #[tokio::test]
 async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
     let wrong = json!({ "event": [], "events": [{ "name": "E", "body": 5 }] });
-    let nowhere = "test_nobody_writes_here";
+    // Nothing of it is MongoDB's to say.
+    let nowhere = ["mongo.uri=mongodb://127.0.0.1:1/test_nobody_writes_here".to_owned()];
+    let appending = async |file: &NamedTempFile| {
+        let path = file.path().to_str().unwrap().to_owned();
+        call_with(&nowhere, &["append", "order", "1", &path]).await.with_code(2)
+    };
 
-    let fields = appending(nowhere, &body(&wrong), &[]).await.with_code(2);
-    let list = appending(nowhere, &body(&json!([])), &[]).await.with_code(2);
+    let fields = appending(&body(&wrong)).await;
+    let list = appending(&body(&json!([]))).await;
     let empty = json!({ "requestId": "r", "events": [] });
-    let empty = appending(nowhere, &body(&empty), &[]).await.with_code(2);
-    let name = call_with(&mongo_settings(nowhere), &["append", "1x", "1"]).await.with_code(2);
+    let empty = appending(&body(&empty)).await;
+    let name = call_with(&nowhere, &["append", "1x", "1"]).await.with_code(2);
 
     for field in ["requestId: ", "event: ", "events[0].body: "] {
         assert!(fields.stderr.contains(field), "{field}: {fields}");

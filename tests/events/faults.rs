@@ -8,9 +8,11 @@ use mongodb::options::ClientOptions;
 use postrider::context::Kind;
 use postrider::events::{AppendError, Expected};
 
-use crate::support::outbox::eventually;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::replica_set::ReplicaSet;
 use crate::support::spy::Spy;
 use crate::support::tcp::Then;
+use crate::unit::committed;
 use crate::util::{TestStore, another, append, behind_a_door, exactly, versions};
 
 /// Whatever answer is lost, what was asked for is there once, with its record.
@@ -62,6 +64,47 @@ async fn cut_off_before_the_commit_nothing_is_there() {
     let again = test.store.append(append("1", "r")).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
     test.outbox.drop().await;
+}
+
+/// The server has not ended the transaction: without an end the next try meets its write conflict
+/// for a minute (`transactionLifetimeLimitSeconds`).
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_does_not_meet_its_own_transaction_when_a_commit_fails() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let store = another(&outbox, outbox.client.clone());
+    store.append(append("1", "first")).await.unwrap();
+    let admin = set.direct(0).database("admin");
+    for (code, version) in [(91, 2), (112, 4)] {
+        let fail = || {
+            let data = doc! {
+                "failCommands": ["commitTransaction"],
+                "errorCode": code,
+                "errorLabels": ["TransientTransactionError"],
+            };
+            let mode = doc! { "times": 1 };
+            let fail = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+            admin.run_command(fail).into_future()
+        };
+
+        fail().await.unwrap();
+        let request = format!("alone {code}");
+        let appending = store.append(append("1", &request));
+        let appended = tokio::time::timeout(Duration::from_secs(8), appending).await;
+        assert_eq!(appended.unwrap().unwrap().version, version, "{code}");
+
+        fail().await.unwrap();
+        let request = format!("in a unit {code}");
+        let unit = store.unit_of_work(async |mut unit| {
+            unit.append(append("1", &request)).await?;
+            Ok(())
+        });
+        let (_, appended) =
+            committed(tokio::time::timeout(Duration::from_secs(8), unit).await.unwrap().unwrap());
+        assert_eq!(appended[0].version, version + 1, "{code}");
+    }
+    assert_eq!(versions(&store, "1").await, [1, 2, 3, 4, 5]);
+    assert_eq!(outbox.count(doc! {}).await, 5);
 }
 
 /// The row of another transaction that is not committed yet is a write conflict (112), and no

@@ -91,8 +91,7 @@ async fn a_standalone_server_has_no_stream_and_it_is_said_once() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
 
-    let mut postrider =
-        Postrider::start(&settings(&outbox.uri, &outbox, &["events.enabled=false"]));
+    let mut postrider = Postrider::start(&settings(&outbox.uri, &outbox, &[]));
 
     let is_standalone = |report: &Value| {
         let follow = &report["parts"]["follow"];

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::snapshot::Room;
+use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::look::{Look, Target};
 use postrider::relay::wake::{Hint, Wake};
@@ -181,7 +182,7 @@ async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
 
     woken.until_idle().await;
     let redriver = Redriver::new(woken.outbox.hand.clone());
-    redriver.one(Redrive::Requeue, &ids(&["dead"])).await.unwrap().unwrap();
+    redriver.one(Redrive::Requeue, &[RawId::from(&Bson::from("dead"))]).await.unwrap().unwrap();
     woken.until_arrived("dead").await;
     woken.until_idle().await;
     let promotion = doc! {

@@ -2,18 +2,18 @@
 
 use bson::doc;
 use postrider::outbox::redrive::{Redrive, Redriver};
+use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::Settings;
 use postrider::sink::Verdict;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::peer::ids;
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
 use crate::{arrived, rounds, until_arrived};
 
 async fn requeue(outbox: &TestOutbox, id: &str) {
     let redriver = Redriver::new(outbox.collections.clone());
-    redriver.one(Redrive::Requeue, &ids(&[id])).await.unwrap().unwrap();
+    redriver.one(Redrive::Requeue, &RawId::readings(id)).await.unwrap().unwrap();
 }
 
 fn blocking() -> Settings {

@@ -57,14 +57,14 @@ async fn fill(outbox: &TestOutbox, name: &str, fields: Document) {
 }
 
 /// From now on the server notes every command on this database.
-async fn profile(outbox: &TestOutbox) {
+pub(crate) async fn profile(outbox: &TestOutbox) {
     let database = outbox.client.database(&outbox.database);
     database.create_collection("system.profile").capped(true).size(64 << 20).await.unwrap();
     database.run_command(doc! { "profile": 2 }).await.unwrap();
 }
 
 /// The reads of records so far: keys examined, and the filter.
-async fn reads(outbox: &TestOutbox) -> Vec<(i64, String)> {
+pub(crate) async fn reads(outbox: &TestOutbox) -> Vec<(i64, String)> {
     let database = outbox.client.database(&outbox.database);
     database.run_command(doc! { "profile": 0 }).await.unwrap();
     let of_records = doc! {
@@ -145,4 +145,42 @@ async fn keys_examined_do_not_grow_with_the_keys_of_a_paused_sink() {
     let reads = keys_examined(doc! { "$add": ["$n", 0] }).await;
 
     assert_few(&reads);
+}
+
+/// Each blocked key costs one key of the index and one record, whatever is behind its head.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recheck_examines_one_key_of_the_index_for_each_blocked_key() {
+    let outbox = TestOutbox::new().await;
+    let waiting = |n: u32| {
+        let mut record = record(&format!("w {n}"), &format!("k{}", n % 600));
+        record.extend(doc! { "type": "Down", "seq": Timestamp { time: n + 1, increment: 1 } });
+        record
+    };
+    outbox.insert((0..6_000).map(waiting)).await;
+    let (up, down) = (TestSink::default(), TestSink::default());
+    down.set_down(true);
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wake::default());
+    parts.router = router();
+    parts.sinks = BTreeMap::from([("up".to_owned(), up.clone()), ("down".to_owned(), down)]);
+    let relay = run(parts, owner);
+    crate::rounds(&outbox, &up).await;
+    crate::rounds(&outbox, &up).await;
+
+    profile(&outbox).await;
+    let database = outbox.client.database(&outbox.database);
+    let notes = database.collection::<Document>("system.profile");
+    eventually("a round of rechecks", || async {
+        let of_it = doc! { "command.filter.$or.seq": { "$exists": true } };
+        notes.count_documents(of_it).await.unwrap() >= 4
+    })
+    .await;
+    let reads = reads(&outbox).await;
+    relay.stop().await;
+
+    let rechecks: Vec<i64> =
+        reads.iter().filter(|(_, filter)| filter.contains("$lte")).map(|(keys, _)| *keys).collect();
+    // Of 600 keys with ten records each, 500 and 100 with one command.
+    assert!(rechecks.iter().all(|keys| [500, 100].contains(keys)), "{rechecks:?}");
+    outbox.drop().await;
 }

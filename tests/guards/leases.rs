@@ -13,7 +13,7 @@ use postrider::relay::settings::Settings;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::peer::{Peer, ids};
 use crate::support::proxy::Proxy;
-use crate::support::relay::settings;
+use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
 use crate::support::stage::Stage;
 
@@ -87,6 +87,26 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     outbox.drop().await;
 }
 
+/// Both answers to a lease are lost: by now it is on the records, and no attempt was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
+    let outbox = TestOutbox::new().await;
+    let proxy = Proxy::before(&outbox).await;
+    let sink = TestSink::default();
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
+    // Charged, and left to their lease, they would be dead without having been published.
+    let settings = Settings { max_attempts: 1, lease: Duration::from_secs(3), ..settings() };
+    proxy.lose_answers_to("leaseOwner", 2);
+
+    let relay = start(&proxy.collections, sink.clone(), settings);
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 3).await;
+
+    assert_eq!(proxy.lost(), 2);
+    assert_eq!(sink.ids().len(), 3, "{:?}", sink.ids());
+    relay.stop().await;
+    outbox.drop().await;
+}
+
 /// A lane that waits for the death of its head must learn that it was written after all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
@@ -124,7 +144,7 @@ async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
         let id_of = RecordId::String(id.clone());
         let batch = [Settlement { id: id_of, lease: ours, attempt: 1, outcome }];
 
-        let lost = settlements.write(&batch).await.unwrap();
+        let lost = settlements.write(&batch).await.unwrap().lost;
 
         assert_eq!(lost.len(), 1, "{batch:?}");
         assert_eq!(outbox.record(id).await, before);
@@ -195,7 +215,7 @@ async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
         let id_of = RecordId::String(id.clone());
         let batch = [Settlement { id: id_of, lease: ours, attempt: 1, outcome }];
 
-        let lost = settlements.write(&batch).await.unwrap();
+        let lost = settlements.write(&batch).await.unwrap().lost;
 
         assert_eq!(lost.len(), 1, "{batch:?}");
     }

@@ -12,6 +12,7 @@ mod blocks;
 mod everything_pending;
 mod held_front;
 mod history;
+mod isolation;
 mod known_death;
 mod leases;
 mod line;
@@ -20,6 +21,7 @@ mod settling;
 mod snapshot;
 mod standalone;
 mod suspects;
+mod unstamped;
 
 use support::outbox::{TestOutbox, record};
 use support::sink::TestSink;

@@ -69,6 +69,41 @@ async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     outbox.drop().await;
 }
 
+/// The driver stops reading at such a name: what comes behind it must be found all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let raw = outbox.hand.records();
+    for (id, at_the_end) in [("first", false), ("last", true)] {
+        let sound = record(id, "k");
+        let mut wrong = doc! { "_id": id };
+        if !at_the_end {
+            wrong.insert("MARK", 1);
+        }
+        wrong.extend(sound);
+        wrong.insert("MARK", 1);
+        outbox.insert([record(&format!("before {id}"), "k")]).await;
+        raw.insert_one(broken(&wrong)).await.unwrap();
+        outbox.insert([record(&format!("behind {id}"), "k")]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 4).await;
+    outbox.until_count(doc! { "status": "dead" }, 2).await;
+    assert_eq!(sink.ids(), ["before first", "behind first", "before last", "behind last"]);
+    for id in ["first", "last"] {
+        let only = doc! { "_id": 0, "deadReason": 1 };
+        let records = outbox.records();
+        let dead = records.find_one(doc! { "_id": id }).projection(only).await.unwrap().unwrap();
+        let reason = dead.get_str("deadReason").unwrap();
+        assert!(reason.starts_with("malformed: \\xff"), "{reason}");
+    }
+    relay.stop().await;
+    outbox.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
     let outbox = TestOutbox::new().await;

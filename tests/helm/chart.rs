@@ -72,6 +72,11 @@ impl Chart {
         Self { folder: at_root("helm/postrider"), ..Self::default() }
     }
 
+    /// The same with the one value that has no default.
+    pub fn with_image() -> Self {
+        Self::new().set(&["image.repository=registry.example/postrider"])
+    }
+
     /// The example of a sidecar, its dependency fetched.
     pub fn sidecar() -> Self {
         let kept = TempDir::new().unwrap();

@@ -156,7 +156,7 @@ fn whatever_a_value_holds_comes_back_from_toml() {
     let values = ['\u{7f}', '\u{85}', '\u{2028}', '\u{feff}']
         .iter()
         .fold(values, |values, odd| values.replace(*odd, &format!("\\u{:04x}", u32::from(*odd))));
-    let chart = Chart::new().with_text(&values);
+    let chart = Chart::with_image().with_text(&values);
 
     let made = toml_of(&chart.render(), "shop-postrider");
 
@@ -180,14 +180,10 @@ fn value(settings: &[&str], section: &str, key: &str) -> Value {
 }
 
 #[test]
-fn the_append_path_comes_with_the_api_unless_values_say_otherwise() {
+fn the_api_listens_beyond_the_pod_where_it_is_enabled() {
     let api = ["config.api.enabled=true", "secrets.keys.api\\.tokens=tokens"];
-    let events = |settings: &[&str]| value(settings, "events", "enabled");
 
-    assert_eq!(events(&[]), json!(false));
-    assert_eq!(events(&api), json!(true));
-    assert_eq!(events(&[api[0], api[1], "config.events.enabled=false"]), json!(false));
-    assert_eq!(events(&["config.events.enabled=true"]), json!(true));
+    assert_eq!(value(&[], "api", "enabled"), json!(false));
     assert_eq!(value(&api, "api", "listen"), json!("0.0.0.0:8080"));
 }
 

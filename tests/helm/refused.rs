@@ -50,13 +50,18 @@ fn values_that_exclude_each_other_are_refused() {
             vec!["autoscaling.minReplicas 9"],
         ),
         (vec![keda[0]], vec!["keda.serverAddress"]),
+        (vec!["image.repository="], vec!["image.repository is empty", "registry.example"]),
         (
             vec!["metrics.serviceMonitor.enabled=true", "metrics.service.enabled=false"],
             vec!["metrics.service.enabled"],
         ),
         (vec!["config.ops.listen=127.0.0.1:9464"], vec!["config.ops.listen", "127.0.0.1"]),
         (vec!["config.ops.listen=0.0.0.0:0"], vec!["config.ops.listen"]),
-        (vec!["config.api.enabled=true"], vec!["config.api.enabled", "api.tokens"]),
+        (vec!["config.api.enabled=true"], vec!["config.api.listen", "api.tokens"]),
+        (
+            vec!["config.api.enabled=true", "apiTls.existingSecret=tls"],
+            vec!["api.tokens", "config.api.allow_unauthenticated = true"],
+        ),
         (
             vec!["apiTls.existingSecret=tls", "config.api.tls.cert_file=/a"],
             vec!["apiTls.existingSecret", "config.api.tls"],
@@ -127,13 +132,13 @@ fn a_uri_without_a_password_may_stand_in_the_configuration() {
 
 #[test]
 fn the_notes_name_what_is_missing() {
-    let bare = Chart::new().notes();
+    let bare = Chart::with_image().notes();
     for words in
         ["secrets.keys[\"mongo.uri\"]", "config.sinks", "/readyz", "metrics.serviceMonitor.enabled"]
     {
         assert!(bare.contains(words), "no {words}: {bare}");
     }
-    let without_uri = Chart::new().set(&["config.sinks.a.kind=rabbitmq"]).notes();
+    let without_uri = Chart::with_image().set(&["config.sinks.a.kind=rabbitmq"]).notes();
     assert!(without_uri.contains("secrets.keys[\"sinks.a.uri\"]"), "{without_uri}");
 
     let running = Chart::running().notes();

@@ -13,7 +13,7 @@ pub fn matrix() -> Vec<(String, Chart)> {
     let name = |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().to_owned();
     let files = values_files();
     let charts = files.iter().map(|file| (name(file), Chart::new().with(file)));
-    let others = [("defaults", Chart::new()), ("sidecar-example", Chart::sidecar())];
+    let others = [("defaults", Chart::with_image()), ("sidecar-example", Chart::sidecar())];
     charts.chain(others.map(|(name, chart)| (name.to_owned(), chart))).collect()
 }
 

@@ -37,7 +37,8 @@ impl Api {
 
     /// Starts it, and waits only until it listens.
     pub async fn begin(settings: &[String], fail_points: &str) -> Self {
-        let mut command = run_with(&with(settings.to_vec(), &["relay.enabled=false"]));
+        let always = ["relay.enabled=false", "api.enabled=true"];
+        let mut command = run_with(&with(settings.to_vec(), &always));
         command.env("FAILPOINTS", fail_points);
         Self::of(Postrider::of(command)).await
     }

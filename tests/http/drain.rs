@@ -18,7 +18,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
     let outbox = TestOutbox::new().await;
     let (mut api, door) = behind_a_door(&outbox, &[]).await;
     let mut idle = api.connect().await;
-    idle.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert_eq!(idle.read_u8().await.unwrap(), b'H');
     door.before("in-flight", Then::Freeze);
     let record = json!({ "id": "in-flight", "type": "T", "payload": 1 });
@@ -47,7 +47,7 @@ async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
     let (mut api, _door) =
         behind_a_door(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;
     let mut slow = api.connect().await;
-    let half = "POST /v1/outbox/records HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\
+    let half = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
                 content-type: application/json\r\n\r\n{";
     slow.write_all(half.as_bytes()).await.unwrap();
     let taken = || async { api.get("/openapi.json").await.status == 503 };

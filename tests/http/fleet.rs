@@ -12,7 +12,7 @@ use crate::support::queue::{mongo_settings, stdout_sink};
 async fn a_pause_holds_the_relay_until_it_is_resumed() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
-    let api = Api::of(Postrider::start(&with(settings, &[]))).await;
+    let api = Api::of(Postrider::start(&with(settings, &["api.enabled=true"]))).await;
     api.until_open().await;
     let owned =
         || async { api.get("/v1/instances").await.body["items"][0]["partitionsOwned"] == 256 };

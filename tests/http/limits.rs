@@ -69,7 +69,7 @@ async fn more_requests_than_places_are_turned_away_at_once() {
 async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.timeout=500ms"]).await;
-    let body = "POST /v1/outbox/records HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\
+    let body = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
                 content-type: application/json\r\n\r\n{";
     let begin = Instant::now();
 
@@ -91,7 +91,7 @@ async fn a_header_has_its_limit() {
     let api = Api::start(&outbox, &[]).await;
     let padded = |length| {
         format!(
-            "GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {}\r\n\r\n",
+            "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: {}\r\n\r\n",
             "x".repeat(length)
         )
     };
@@ -114,7 +114,7 @@ async fn more_connections_than_there_may_be_wait_their_turn() {
     drop(client);
     let first = tokio::net::TcpStream::connect(address).await.unwrap();
     let mut second = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     second.write_all(request).await.unwrap();
 
     let mut answering = tokio::spawn(read_to_end(second));

@@ -12,6 +12,7 @@ mod events;
 mod fleet;
 mod killed;
 mod limits;
+mod origin;
 mod outbox;
 mod prepare;
 mod problems;

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bson::{Bson, DateTime, doc};
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, DateTime, doc, rawdoc};
 use reqwest::Method;
 use serde_json::json;
 
@@ -86,7 +87,9 @@ async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_enqueued_wakes_the_relay_of_the_same_process() {
     let outbox = TestOutbox::new().await;
-    let more = ["relay.follow=false", "relay.poll_interval=1h"].map(str::to_owned).to_vec();
+    let more = ["api.enabled=true", "relay.follow=false", "relay.poll_interval=1h"]
+        .map(str::to_owned)
+        .to_vec();
     let settings = [mongo_settings(&outbox.database), stdout_sink(), more].concat();
     let api = Api::of(Postrider::start(&settings)).await;
     api.until_open().await;
@@ -196,6 +199,92 @@ async fn only_what_may_be_is_requeued_or_discarded() {
     assert_eq!(delete("free").await.status, 204);
     delete("free").await.is(404, "not_found");
     assert_eq!(outbox.count(doc! {}).await, 3);
+    api.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    for (n, id) in ["c", "a", "d", "b"].into_iter().enumerate() {
+        let mut dead = record(id, "k");
+        let died = DateTime::from_millis(i64::try_from(n / 2).unwrap());
+        dead.extend(doc! { "status": "dead", "deadAt": died, "deadReason": "refused: no" });
+        outbox.insert([dead]).await;
+    }
+
+    let mut found = Vec::new();
+    let mut after = String::new();
+    loop {
+        let query = format!("{RECORDS}?status=dead&reason=refused&olderThan=1h&limit=1{after}");
+        let part = api.get(&query).await;
+        assert_eq!(part.status, 200, "{part:?}");
+        found.push(part.body["items"][0]["id"].as_str().unwrap().to_owned());
+        let Some(next) = part.body["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+
+    assert_eq!(found, ["a", "c", "b", "d"]);
+    let by_id = api.get(&format!("{RECORDS}?status=dead&sort=id&limit=1")).await;
+    assert_eq!(by_id.body["items"][0]["id"], "a");
+    let groups = api.get("/v1/outbox/groups?by=reason").await;
+    assert_eq!(
+        groups.body,
+        json!({ "groups": [{ "status": "dead", "value": "refused", "count": 4 }], "partial": [] })
+    );
+    for (query, field) in [
+        ("status=nope", "status"),
+        ("sort=age", "sort"),
+        ("sort=seq&status=dead", "sort"),
+        ("olderThan=1h", "olderThan"),
+        ("olderThan=x&status=dead", "olderThan"),
+        ("reason=x&status=done", "reason"),
+        ("after=at:x&status=dead", "after"),
+    ] {
+        assert_eq!(api.get(&format!("{RECORDS}?{query}")).await.wrong(), [field], "{query}");
+    }
+    assert_eq!(api.get("/v1/outbox/groups").await.wrong(), ["by"]);
+    api.stop().await;
+    outbox.drop().await;
+}
+
+/// The server stores a field's name that is not UTF-8, and such an `_id`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let mut documents = RawArrayBuf::new();
+    for odd in [doc! { "_id": "MARK" }, doc! { "_id": "b", "MARK": 1 }] {
+        let mut odd_record = record("", &"x".repeat(70_000));
+        odd_record.extend(odd);
+        odd_record.insert("status", "failed");
+        let mut bytes = RawDocumentBuf::try_from(&odd_record).unwrap().into_bytes();
+        let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
+        bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
+        documents.push(RawDocumentBuf::from_bytes(bytes).unwrap());
+    }
+    let mut command = rawdoc! { "insert": "outbox_records" };
+    command.append(cstr!("documents"), documents);
+    outbox.client.database(&outbox.database).run_raw_command(command).await.unwrap();
+    outbox.insert([record("a", "k"), record("c", "k")]).await;
+
+    let all = api.get(RECORDS).await;
+    let invalid = api.get(&format!("{RECORDS}?status=invalid&limit=1")).await;
+    let next = invalid.body["next"].as_str().expect("there is another one");
+    let rest = api.get(&format!("{RECORDS}?status=invalid&after={next}")).await;
+
+    assert_eq!(all.body["items"].as_array().unwrap().len(), 4, "{all:?}");
+    let ids = [&invalid, &rest].map(|page| page.body["items"][0]["id"].as_str().unwrap());
+    assert!(ids[0] == "b" && ids[1].starts_with("raw:"), "{ids:?}");
+    assert_eq!(api.get("/v1/outbox/stats").await.body["invalid"], 2);
+    for id in ids {
+        let path = format!("{RECORDS}/{id}");
+        let shown = api.get(&path).await;
+        assert!(shown.body["invalid"][0].is_string(), "{shown:?}");
+        assert_eq!(api.call(Method::DELETE, &path).await.status, 204);
+        api.get(&path).await.is(404, "not_found");
+    }
     api.stop().await;
     outbox.drop().await;
 }

@@ -40,7 +40,7 @@ async fn a_body_without_a_length_is_limited_too() {
     let answer = converse(
         api.connect().await,
         &format!(
-            "POST {RECORDS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "POST {RECORDS} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{piece}{piece}0\r\n\r\n"
         ),
     )
@@ -81,6 +81,24 @@ async fn all_that_is_wrong_is_told_at_once() {
     let mut fields = wrong.wrong();
     fields.sort_unstable();
     assert_eq!(fields, ["key", "kye", "limit", "status"]);
+    const EVENTS: &str = "/v1/aggregates/order/1/events";
+    for (text, wrong) in [
+        (
+            r#"{"requestId":"x","events":[{"name":""}],"foo":1,"expectedVersion":-4}"#,
+            ["events[0].body", "events[0].name", "expectedVersion", "foo"].as_slice(),
+        ),
+        (
+            r#"{"requestId":"","tenantId":"","events":[5,{"name":"","body":{}}]}"#,
+            &["events[0]", "events[1].name", "requestId", "tenantId"],
+        ),
+        (r#"{"events":[]}"#, &["events", "requestId"]),
+        (r#"{"requestId":5,"events":[7]}"#, &["events[0]", "requestId"]),
+    ] {
+        let answer = api.post_text(EVENTS, text).await;
+        let mut fields = answer.wrong();
+        fields.sort_unstable();
+        assert_eq!(fields, wrong, "{text}");
+    }
     assert_eq!(api.get("/v1/outbox/stats?x=1").await.wrong(), ["x"]);
     assert_eq!(api.get("/v1/outbox/records/oid:7").await.wrong(), ["id"]);
     assert_eq!(api.get("/v1/aggregates/1x/1/events").await.wrong(), ["name"]);

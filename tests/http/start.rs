@@ -11,7 +11,8 @@ use crate::support::queue::mongo_settings;
 async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("api.listen={}", taken.local_addr().unwrap());
-    let settings = with(mongo_settings("unused"), &["relay.enabled=false", &listen]);
+    let settings =
+        with(mongo_settings("unused"), &["relay.enabled=false", "api.enabled=true", &listen]);
 
     let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
 
@@ -20,20 +21,25 @@ async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beyond_this_host_it_does_not_start_open() {
-    let settings = with(mongo_settings("unused"), &["relay.enabled=false", "api.listen=0.0.0.0:0"]);
+async fn beyond_loopback_it_does_not_start_without_tokens_nor_with_tls() {
+    let open = ["relay.enabled=false", "api.enabled=true", "api.listen=0.0.0.0:0"];
+    let tls = ["api.tls.cert_file=/cert.pem", "api.tls.key_file=/key.pem"];
+    for more in [&open[..], &[&open[..], &tls].concat()] {
+        let settings = with(mongo_settings("unused"), more);
 
-    let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
+        let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
 
-    let ended = ended.with_code(2);
-    assert!(ended.stderr.contains("error: api.listen: 0.0.0.0 is beyond this host"), "{ended}");
+        let ended = ended.with_code(2);
+        for part in ["api.listen", "beyond loopback", "api.allow_unauthenticated"] {
+            assert!(ended.stderr.contains(part), "no {part}: {ended}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_it_is_not_enabled_nothing_listens() {
+async fn by_default_nothing_listens() {
     let outbox = TestOutbox::new().await;
-    let settings =
-        with(mongo_settings(&outbox.database), &["relay.enabled=false", "api.enabled=false"]);
+    let settings = with(mongo_settings(&outbox.database), &["relay.enabled=false"]);
     let mut postrider = Postrider::start(&settings);
 
     postrider.until_ready().await;

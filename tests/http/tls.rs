@@ -28,7 +28,8 @@ fn settings(outbox: &TestOutbox, dir: &Path) -> Vec<String> {
     let file = |name| dir.join(name).display().to_string();
     let certificate = format!("api.tls.cert_file={}", file("cert.pem"));
     let key = format!("api.tls.key_file={}", file("key.pem"));
-    with(mongo_settings(&outbox.database), &[&certificate, &key, "api.tokens=[\"t\"]"])
+    let more: [&str; 4] = [&certificate, &key, "api.tokens=[\"t\"]", "api.enabled=true"];
+    with(mongo_settings(&outbox.database), &more)
 }
 
 /// A connection of somebody who trusts this authority, if the handshake succeeds.

@@ -47,6 +47,7 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
         ("append", "POST", "/v1/aggregates/order/1/events", Some(&event)),
         ("read", "GET", "/v1/outbox/records", None),
         ("read", "GET", "/v1/outbox/stats", None),
+        ("read", "GET", "/v1/outbox/groups?by=type", None),
         ("read", "GET", "/v1/aggregates/order/1/events", None),
         ("append", "PUT", "/v1/aggregates/order/1/snapshot", Some(&snapshot)),
         ("read", "GET", "/v1/aggregates/order/1/snapshot", None),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postrider::sink::Verdict;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::{Sink, Verdict};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
@@ -15,6 +15,7 @@ use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
 use crate::support::kafka::topic::Topic;
 use crate::support::kafka::wired::Wired;
+use crate::support::message::message;
 use crate::support::outbox::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -115,6 +116,11 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
         all.contains(&"by-producer")
     })
     .await;
+    // Its first answer about each of these is an error: the topic has no leader yet.
+    sink.probe().await.unwrap();
+    for topic in (0..5).map(|number| format!("by-sink-{number}")) {
+        assert_eq!(sink.publish(message("first", &topic, "key")).await, Ok(()), "{topic}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,8 @@ mod log;
 mod majority;
 mod minute;
 mod point;
+mod pool;
+mod privileges;
 mod process;
 mod silence;
 mod stop;

@@ -101,19 +101,27 @@ async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited
             doc! { "waitForFailPoint": "failCommand", "timesEntered": times, "maxTimeMS": 30_000 };
         admin.run_command(wait)
     };
-    // A take that has only something to mend, then some that try twice to lease as well.
-    until_tried(failed + 3).await.unwrap();
+    // A take that has only something to mend, then some that try to lease as well.
+    until_tried(failed + 2).await.unwrap();
     outbox.insert([record("a1", "a")]).await;
-    until_tried(failed + 8).await.unwrap();
-    let ready = postrider.readyz().await.0;
+    until_tried(failed + 6).await.unwrap();
+    let (ready, report) = postrider.readyz().await;
+    let refused = r#"postrider_store_failing{work="take",cause="refused"}"#;
+    postrider.until_metric(refused, |failing| failing == 1.0).await;
 
     fail("off").await.unwrap();
     outbox.until_count(doc! { "status": "done" }, 3).await;
 
     assert_eq!(ready, 200, "its heartbeat has a majority");
+    let store = &report["parts"]["store"];
+    assert_eq!(store["status"], "degraded", "{report}");
+    let detail = store["detail"].as_str().unwrap();
+    assert!(detail.contains("postrider check") && detail.contains("lease records"), "{report}");
     postrider.until_logged("taking goes on").await;
+    postrider.until_metric(refused, |failing| failing == 0.0).await;
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
     let told = [
-        "WARN MongoDB does not answer: taking is paused",
+        "WARN MongoDB refuses the relay: taking is paused",
         "INFO MongoDB answers again: taking goes on",
     ];
     assert_told(&postrider, before, &told, &[]);

@@ -8,7 +8,7 @@ use postrider::outbox::collections::names::INSTANCES;
 use serde_json::{Value, json};
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::{Postrider, Signal};
+use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
 use crate::support::tcp::Door;
 use crate::util::{PROMPTLY, backlog, instances, says, with};
@@ -27,13 +27,17 @@ impl Hanging {
         let door = Door::to(&host_of(&amqp_uri())).await;
         let uri = amqp_uri_at(&door.address.to_string());
         let settings = with(queue.settings_at(&outbox, &uri), more);
-        let postrider = Postrider::start(&settings);
+        let mut command = run_with(&settings);
+        command.env("FAILPOINTS", "relay::before_publish=print");
+        let postrider = Postrider::of(command);
         // Until then it is connected, and the exchange is known.
         outbox.insert([record("first", "k")]).await;
         outbox.until_count(doc! { "status": "done" }, 1).await;
         door.freeze();
         outbox.insert(backlog(10, 5)).await;
-        outbox.until_count(doc! { "leaseId": { "$exists": true } }, 10).await;
+        // What is leased and not handed over yet would be released at a stop.
+        let publishes = || postrider.stderr().matches("relay::before_publish executed").count();
+        eventually("the first of each key is handed over", || async { publishes() == 1 + 5 }).await;
         Self { outbox, queue, door, postrider }
     }
 

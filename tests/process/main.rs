@@ -9,6 +9,7 @@ mod crash;
 mod hanging;
 mod health;
 mod log;
+mod memory;
 mod moments;
 /// Elsewhere nothing can be made to panic.
 #[cfg(feature = "failpoints")]

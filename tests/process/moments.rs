@@ -124,7 +124,6 @@ async fn while_a_suspect_goes_alone() {
     let settings = queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string()));
     let mut postrider = Postrider::start(&settings);
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
-    wire.delay(Duration::from_millis(500));
     let expired = |id: &str| -> Document {
         let mut suspect = record(id, id);
         suspect.insert("attempt", 1);
@@ -133,12 +132,22 @@ async fn while_a_suspect_goes_alone() {
         suspect.insert("leaseUntil", DateTime::from_millis(1));
         suspect
     };
+    // The isolated connection is opened by the first that goes alone.
+    outbox.insert([expired("first")]).await;
+    outbox.until_count(doc! { "_id": "first", "status": "done" }, 1).await;
+    wire.delay(Duration::from_millis(500));
     outbox.insert([expired("a"), expired("b")]).await;
-    outbox.until_count(doc! { "attempt": 2 }, 1).await;
+    let others = doc! { "$ne": "first" };
+    outbox.until_count(doc! { "_id": others.clone(), "attempt": 2 }, 1).await;
 
     postrider.stop().await;
 
-    let done = doc! { "status": "done", "attempt": 2, "leaseId": { "$exists": false } };
+    let done = doc! {
+        "_id": others,
+        "status": "done",
+        "attempt": 2,
+        "leaseId": { "$exists": false },
+    };
     assert_eq!(outbox.count(done).await, 1, "the one that was on its way");
     let waits = doc! { "status": "pending", "attempt": 1, "leaseUntil": DateTime::from_millis(1) };
     assert_eq!(outbox.count(waits).await, 1, "the other one as it was");

@@ -82,7 +82,7 @@ async fn on_a_standalone_server_it_polls_and_warns() {
     let server = Mongod::standalone().await;
     let uri = server.uri("", "app");
     let settings = [vec![format!("mongo.uri={uri}")], stdout_sink()].concat();
-    let mut postrider = Postrider::start(&with(settings, &["events.enabled=false"]));
+    let mut postrider = Postrider::start(&settings);
     postrider.until_ready().await;
     postrider.until_logged("standalone").await;
     let app = server.client("").await.client().database("app");

@@ -119,7 +119,7 @@ async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_b
     let (queue, door) = (Queue::declare().await, Door::to(&host_of(&amqp_uri())).await);
     let sink = queue.sink(&amqp_uri_at(&door.address.to_string()));
     let settings = [vec![format!("mongo.uri={}", server.uri("", "app"))], sink].concat();
-    let rare = ["partitions.heartbeat=30s", "partitions.stale_after=60s", "events.enabled=false"];
+    let rare = ["partitions.heartbeat=30s", "partitions.stale_after=60s"];
     let mut postrider = Postrider::start(&with(settings, &rare));
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     // The broker's goodbye takes a while, in which the heartbeat is sent.

@@ -11,4 +11,5 @@ mod hurt_node;
 mod properties;
 mod returns;
 mod tls;
+mod unconfirmed;
 mod util;

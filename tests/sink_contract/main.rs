@@ -42,11 +42,12 @@ macro_rules! sinks {
             one_messages_failure_is_not_its_neighbours
             the_same_message_may_come_again
             a_dropped_call_harms_nobody
-            a_call_ends_in_time_with_the_outcome_unknown
+            a_call_ends_in_time_without_a_confirm
             a_sink_that_is_not_connected_says_so_at_once
             a_probe_brings_it_back
             an_idle_loss_is_noticed
             a_closed_sink_is_down
+            an_isolated_sink_connects_by_itself
             what_can_never_be_delivered_is_refused_before_it_is_sent
             nothing_shows_a_payload_or_a_password
         })*

@@ -149,7 +149,7 @@ impl<K: Keys> Keys for Faulty<K> {
         value: &Bson,
         ttl: Ttl,
         body: impl Future<Output = Result<u32, String>>,
-    ) -> Result<Option<u32>, UsingError<String>> {
+    ) -> Result<Option<u32>, UsingError<String, u32>> {
         if self.fault == Fault::WorksWithoutTheKey {
             let rolled_back = self.keys.prepare(key, value, ttl).await;
             return match body.await {

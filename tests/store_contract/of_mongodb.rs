@@ -146,7 +146,7 @@ impl Keys for PrepareKey {
         value: &Bson,
         ttl: Ttl,
         body: impl Future<Output = Result<u32, String>>,
-    ) -> Result<Option<u32>, UsingError<String>> {
+    ) -> Result<Option<u32>, UsingError<String, u32>> {
         self.using_prepared(key, value, ttl, body).await
     }
 }

@@ -95,5 +95,5 @@ pub trait Keys {
         value: &Bson,
         ttl: Ttl,
         body: impl Future<Output = Result<u32, String>>,
-    ) -> Result<Option<u32>, UsingError<String>>;
+    ) -> Result<Option<u32>, UsingError<String, u32>>;
 }

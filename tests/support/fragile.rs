@@ -11,14 +11,19 @@ use tokio::sync::watch;
 #[derive(Clone, Default)]
 pub struct FragileSink {
     inner: Arc<Inner>,
+    connection: Arc<Connection>,
+}
+
+/// One connection: its number rises when it breaks.
+#[derive(Default)]
+struct Connection {
+    number: watch::Sender<u64>,
+    under_way: Mutex<HashSet<String>>,
 }
 
 #[derive(Default)]
 struct Inner {
     poison: Mutex<HashSet<String>>,
-    /// Which connection it is.
-    connection: watch::Sender<u64>,
-    under_way: Mutex<HashSet<String>>,
     company: Mutex<HashMap<String, Vec<HashSet<String>>>>,
     arrived: Mutex<Vec<String>>,
 }
@@ -31,7 +36,7 @@ impl FragileSink {
         sink
     }
 
-    /// Who else was under way during each publish of this record.
+    /// Who else was under way on the same connection during each publish of this record.
     pub fn company(&self, id: &str) -> Vec<HashSet<String>> {
         self.inner.company.lock().unwrap().get(id).cloned().unwrap_or_default()
     }
@@ -42,7 +47,7 @@ impl FragileSink {
     }
 
     fn begin(&self, id: &str) {
-        let mut under_way = self.inner.under_way.lock().unwrap();
+        let mut under_way = self.connection.under_way.lock().unwrap();
         let mut company = self.inner.company.lock().unwrap();
         for other in under_way.iter() {
             company.get_mut(other).unwrap().last_mut().unwrap().insert(id.to_owned());
@@ -54,7 +59,7 @@ impl FragileSink {
 
 impl Sink for FragileSink {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let mut connection = self.inner.connection.subscribe();
+        let mut connection = self.connection.number.subscribe();
         connection.mark_unchanged();
         self.begin(&message.id);
         // Long enough that neighbours are under way at the same time.
@@ -67,9 +72,9 @@ impl Sink for FragileSink {
             }
             false => tokio::time::timeout(confirm, connection.changed()).await.is_ok(),
         };
-        self.inner.under_way.lock().unwrap().remove(&message.id);
+        self.connection.under_way.lock().unwrap().remove(&message.id);
         if is_poison {
-            self.inner.connection.send_modify(|number| *number += 1);
+            self.connection.number.send_modify(|number| *number += 1);
         }
         if broken {
             return Err(PublishError::new(Verdict::Unknown, "the connection broke"));
@@ -87,4 +92,8 @@ impl Sink for FragileSink {
     }
 
     async fn close(&self) {}
+
+    fn isolated(&self) -> Self {
+        Self { inner: self.inner.clone(), connection: Arc::default() }
+    }
 }

@@ -49,9 +49,15 @@ impl TestOutbox {
 
     /// The same on another server.
     pub async fn at(uri: &str) -> Self {
+        // No validator: many a test inserts what a producer must not.
+        Self::validated(uri, Validator::Off).await
+    }
+
+    /// The same with a validator.
+    pub async fn validated(uri: &str, validator: Validator) -> Self {
         let (client, database) = (client(uri).await, fresh_name());
         let collections = Collections::new(client.clone(), &database, "");
-        apply(&collections).await;
+        apply(&collections, validator).await;
         Self {
             client,
             database,
@@ -68,7 +74,7 @@ impl TestOutbox {
         let (admin, database) = (client(&roles::admin_uri()).await, fresh_name());
         roles::make(&admin, &database, "", Duration::MAX).await;
         let schema = client(&roles::uri_of(&SCHEMA, &database)).await;
-        apply(&Collections::new(schema, &database, "")).await;
+        apply(&Collections::new(schema, &database, ""), Validator::Off).await;
         let uri = roles::uri_of(&RELAY, &database);
         Self {
             hand: Collections::new(admin.clone(), &database, ""),
@@ -128,9 +134,8 @@ fn fresh_name() -> String {
     format!("test_{}", uuid::Uuid::new_v4().simple())
 }
 
-async fn apply(collections: &Collections) {
-    // No validator: many a test inserts what a producer must not.
-    let options = SchemaOptions { validator: Validator::Off, ..SchemaOptions::default() };
+async fn apply(collections: &Collections, validator: Validator) {
+    let options = SchemaOptions { validator, ..SchemaOptions::default() };
     schema::apply(collections, &options).await.unwrap();
 }
 

@@ -42,7 +42,7 @@ pub fn command(arguments: &[&str]) -> Command {
         }
     }
     if matches!(arguments, ["run" | "check", ..]) {
-        // Side by side they cannot all have the default port; any other setting wins.
+        // For the API where it is enabled: side by side they cannot all have the default port.
         command.env("POSTRIDER__API__LISTEN", "127.0.0.1:0");
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -28,6 +28,14 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Makes a record from its id and key.
 pub type Make = Arc<dyn Fn(&str, &str) -> Document + Send + Sync>;
 
+/// Makes the id of a record from its key, the number of its transaction, and its place in it.
+pub type Name = Arc<dyn Fn(&str, u64, u64) -> String + Send + Sync>;
+
+/// Ids in the order of insertion.
+pub fn in_order(key: &str, transaction: u64, place: u64) -> String {
+    format!("{key}/{transaction:06}.{place}")
+}
+
 /// Running producers.
 pub struct Producers {
     stop: CancellationToken,
@@ -44,6 +52,17 @@ impl Producers {
 
     /// The same at another pace, of records that the test makes.
     pub fn making(outbox: &TestOutbox, count: usize, rest: Duration, make: Make) -> Self {
+        Self::naming(outbox, count, rest, make, Arc::new(in_order))
+    }
+
+    /// The same with ids that the test chooses; they must be the same for the same place.
+    pub fn naming(
+        outbox: &TestOutbox,
+        count: usize,
+        rest: Duration,
+        make: Make,
+        name: Name,
+    ) -> Self {
         let mut producers = Self {
             stop: CancellationToken::new(),
             tasks: JoinSet::new(),
@@ -55,6 +74,7 @@ impl Producers {
                 number,
                 rest,
                 make: make.clone(),
+                name: name.clone(),
                 client: outbox.client.clone(),
                 records: outbox.records(),
                 committed: producers.committed.clone(),
@@ -95,6 +115,7 @@ struct Producer {
     number: usize,
     rest: Duration,
     make: Make,
+    name: Name,
     client: mongodb::Client,
     records: Collection<Document>,
     committed: Arc<Mutex<Vec<String>>>,
@@ -109,7 +130,7 @@ impl Producer {
                 return;
             }
             let key = key_of(self.number, usize::try_from(n).unwrap() % KEYS);
-            let ids: Vec<String> = (0..n % 3 + 1).map(|i| format!("{key}/{n:06}.{i}")).collect();
+            let ids: Vec<String> = (0..n % 3 + 1).map(|i| (self.name)(&key, n, i)).collect();
             loop {
                 let inserting = self.insert(&mut session, &key, &ids);
                 match tokio::time::timeout(ANSWER, inserting).await {

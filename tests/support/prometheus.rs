@@ -13,7 +13,8 @@ use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them holds an id.
-pub const LABELS: [&str; 7] = ["sink", "outcome", "status", "what", "reason", "version", "le"];
+pub const LABELS: [&str; 9] =
+    ["sink", "outcome", "status", "what", "reason", "version", "le", "work", "cause"];
 
 /// What the environment says of our servers and tools.
 pub fn variable(name: &str) -> String {

@@ -19,8 +19,8 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct Inner {
-    /// The answer to the next command whose bytes contain this is lost.
-    needle: Mutex<Option<Vec<u8>>>,
+    /// The answers to the next commands whose bytes contain this are lost, as many as this.
+    needle: Mutex<Option<(Vec<u8>, usize)>>,
     lost: AtomicUsize,
 }
 
@@ -48,7 +48,12 @@ impl Proxy {
 
     /// Loses the answer to the next command that contains this text, and the connection with it.
     pub fn lose_answer_to(&self, text: &str) {
-        *self.inner.needle.lock().unwrap() = Some(text.as_bytes().to_vec());
+        self.lose_answers_to(text, 1);
+    }
+
+    /// The same for so many of them.
+    pub fn lose_answers_to(&self, text: &str, count: usize) {
+        *self.inner.needle.lock().unwrap() = Some((text.as_bytes().to_vec(), count));
     }
 
     /// How many answers were lost.
@@ -60,11 +65,13 @@ impl Proxy {
 impl Inner {
     fn is_to_be_lost(&self, command: &[u8]) -> bool {
         let mut needle = self.needle.lock().unwrap();
-        let found = needle.as_ref().is_some_and(|needle| {
-            command.windows(needle.len()).any(|window| window == needle.as_slice())
-        });
+        let Some((text, left)) = needle.as_mut() else { return false };
+        let found = command.windows(text.len()).any(|window| window == text.as_slice());
         if found {
-            *needle = None;
+            *left -= 1;
+            if *left == 0 {
+                *needle = None;
+            }
         }
         found
     }

@@ -27,9 +27,16 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// How long one command to one member may take.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// The administrator of a set with access control.
+const ADMIN: (&str, &str) = ("admin", "the-admins-own");
+
+/// The file in a member's folder by which members of a set with access control know each other.
+const KEY: &str = "key";
+
 /// Servers that end with this value, and their data with them.
 pub struct ReplicaSet {
     members: Vec<Member>,
+    is_secured: bool,
 }
 
 struct Member {
@@ -49,10 +56,34 @@ impl ReplicaSet {
 
     /// A set of `count` members; the first is the primary in the beginning.
     pub async fn of(count: usize) -> Self {
+        Self::made(count, false).await
+    }
+
+    /// Three members that accept only users with a password.
+    pub async fn with_access_control() -> Self {
+        let mut set = Self::made(3, true).await;
+        let (name, password) = ADMIN;
+        let user = doc! { "createUser": name, "pwd": password, "roles": ["root", "__system"] };
+        let primary = set.primary().await;
+        // A client on the same host may create the first user.
+        set.members[primary].run(user).await.unwrap();
+        for member in &mut set.members {
+            member.direct = direct(&format!("{name}:{password}@"), member.port).await;
+            // The user is replicated.
+            until("a member to know its administrator", async || {
+                let status = doc! { "replSetGetStatus": 1 };
+                member.run(status).await.ok()
+            })
+            .await;
+        }
+        set
+    }
+
+    async fn made(count: usize, is_secured: bool) -> Self {
         let mongod = mongod();
         let mut members: Vec<Member> = Vec::new();
         while members.len() < count {
-            members.push(Member::start(&mongod).await);
+            members.push(Member::start(&mongod, is_secured).await);
         }
         let hosts: Vec<Document> = members
             .iter()
@@ -66,14 +97,21 @@ impl ReplicaSet {
             "settings": { "electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500 },
         };
         members[0].run(doc! { "replSetInitiate": config }).await.unwrap();
-        let set = Self { members };
+        let set = Self { members, is_secured };
         set.secondaries().await;
         set
     }
 
-    /// The URI of the whole set.
+    /// The URI of the whole set, for its administrator where it has access control.
     pub fn uri(&self) -> String {
-        format!("mongodb://{}/?replicaSet={NAME}", self.hosts().join(","))
+        let hosts = self.hosts().join(",");
+        if self.is_secured {
+            let (name, password) = ADMIN;
+            return format!(
+                "mongodb://{name}:{password}@{hosts}/?replicaSet={NAME}&authSource=admin"
+            );
+        }
+        format!("mongodb://{hosts}/?replicaSet={NAME}")
     }
 
     /// How a driver names a member.
@@ -216,16 +254,16 @@ impl ReplicaSet {
 }
 
 impl Member {
-    async fn start(mongod: &Path) -> Self {
+    async fn start(mongod: &Path, is_secured: bool) -> Self {
         // Somebody may take the port between the look and the start.
         for _ in 0..5 {
             let port = free_port();
             let dir = tempfile::Builder::new().prefix("postrider-mongod-").tempdir().unwrap();
+            if is_secured {
+                write_key(&dir.path().join(KEY));
+            }
             let process = Some(launch(mongod, port, dir.path()));
-            let uri = format!(
-                "mongodb://127.0.0.1:{port}/?directConnection=true&serverSelectionTimeoutMS=1000"
-            );
-            let direct = Client::with_uri_str(uri).await.unwrap();
+            let direct = direct("", port).await;
             let mut member = Self { port, dir, process, frozen: false, direct };
             match member.until_it_answers().await {
                 Ok(()) => return member,
@@ -310,6 +348,19 @@ fn mongod() -> PathBuf {
     path
 }
 
+/// A client of the member on this port, as the user in front of the address.
+async fn direct(user: &str, port: u16) -> Client {
+    let options = "directConnection=true&serverSelectionTimeoutMS=1000";
+    Client::with_uri_str(format!("mongodb://{user}127.0.0.1:{port}/?{options}")).await.unwrap()
+}
+
+/// Writes the same key for every member; mongod refuses a file that others may read.
+fn write_key(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, "c2hhcmVkIGJ5IHRoZSBtZW1iZXJz").unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
     let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
     let mut command = Command::new(mongod);
@@ -319,6 +370,9 @@ fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
         .arg("--dbpath")
         .arg(dir)
         .args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "128"]);
+    if dir.join(KEY).exists() {
+        command.arg("--auth").arg("--keyFile").arg(dir.join(KEY));
+    }
     for parameter in [
         "enableTestCommands=1",
         "ttlMonitorSleepSecs=1",

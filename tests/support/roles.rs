@@ -86,6 +86,16 @@ pub async fn user_with(database: &Database, name: &str, privileges: Vec<Document
     database.run_command(user).await.unwrap();
 }
 
+/// Gives a role other privileges; connected users have them at once.
+pub async fn permit(
+    database: &Database,
+    role: &str,
+    privileges: Vec<Document>,
+) -> mongodb::error::Result<()> {
+    let role = doc! { "updateRole": role, "privileges": privileges };
+    database.run_command(role).await.map(|_| ())
+}
+
 /// Removes a database's users and roles, which stay when it is dropped.
 pub async fn forget(database: &Database) {
     for command in ["dropAllUsersFromDatabase", "dropAllRolesFromDatabase"] {

@@ -17,7 +17,9 @@ pub enum Fault {
     DeliverThenLose,
     /// Waits until `TestSink::release` is called, then delivers.
     Hold,
-    /// The same, then answers with this.
+    /// Answers with this, after so long.
+    AnswerAfter(Duration, Verdict),
+    /// Waits until `TestSink::release` is called, then answers with this.
     HoldThenAnswer(Verdict),
 }
 
@@ -26,23 +28,25 @@ pub enum Fault {
 pub struct TestSink {
     inner: Arc<Inner>,
     timeout: Duration,
-    /// Of this clone alone.
+    /// Of this connection alone.
     closed: AtomicBool,
+    /// Some publish on this connection has waited in vain: down until a probe is answered.
+    stuck: watch::Sender<bool>,
+    isolated: bool,
 }
 
 impl Default for TestSink {
     fn default() -> Self {
         // Longer than any test waits.
         let timeout = Duration::from_secs(120);
-        Self { inner: Arc::default(), timeout, closed: AtomicBool::new(false) }
+        Self::connected(Arc::default(), timeout, false)
     }
 }
 
 /// Another sink to the same broker.
 impl Clone for TestSink {
     fn clone(&self) -> Self {
-        let (inner, timeout) = (self.inner.clone(), self.timeout);
-        Self { inner, timeout, closed: AtomicBool::new(false) }
+        Self::connected(self.inner.clone(), self.timeout, self.isolated)
     }
 }
 
@@ -57,12 +61,22 @@ struct Inner {
     release: watch::Sender<bool>,
     down: watch::Sender<bool>,
     frozen: watch::Sender<bool>,
-    /// Some publish has waited in vain: down until a probe finds it answering.
-    stuck: watch::Sender<bool>,
     probes: AtomicUsize,
+    isolated: Mutex<Vec<String>>,
+    sick: Mutex<Option<String>>,
 }
 
 impl TestSink {
+    fn connected(inner: Arc<Inner>, timeout: Duration, isolated: bool) -> Self {
+        let (closed, (stuck, _)) = (AtomicBool::new(false), watch::channel(false));
+        Self { inner, timeout, closed, stuck, isolated }
+    }
+
+    /// The ids of the publishes that were begun on an isolated connection, in order.
+    pub fn begun_isolated(&self) -> Vec<String> {
+        self.inner.isolated.lock().unwrap().clone()
+    }
+
     /// The same with a limit for each publish.
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -86,6 +100,11 @@ impl TestSink {
     /// Lets it take and answer nothing, or go on.
     pub fn set_frozen(&self, frozen: bool) {
         self.inner.frozen.send_replace(frozen);
+    }
+
+    /// Messages with this routing key are not confirmed; `None` ends it.
+    pub fn set_sick(&self, key: Option<&str>) {
+        *self.inner.sick.lock().unwrap() = key.map(str::to_owned);
     }
 
     /// How often it was asked whether it is up.
@@ -155,7 +174,7 @@ impl TestSink {
     fn trouble(&self) -> Option<SinkDown> {
         let why = if *self.inner.down.borrow() {
             "the test has taken it down"
-        } else if *self.inner.stuck.borrow() {
+        } else if *self.stuck.borrow() {
             "it did not answer"
         } else if self.closed.load(Ordering::SeqCst) {
             "closed"
@@ -166,6 +185,14 @@ impl TestSink {
     }
 
     async fn take(&self, message: &Message) -> Result<(), PublishError> {
+        let is_sick = {
+            let sick = self.inner.sick.lock().unwrap();
+            sick.is_some() && *sick == message.address.key
+        };
+        if is_sick {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            return Err(PublishError::new(Verdict::Unconfirmed, "no confirm in time"));
+        }
         let fault = {
             let mut faults = self.inner.faults.lock().unwrap();
             faults.get_mut(&message.id).filter(|list| !list.is_empty()).map(|list| list.remove(0))
@@ -179,6 +206,10 @@ impl TestSink {
                 return Err(PublishError::new(Verdict::Unknown, "the confirm was lost"));
             }
             Some(Fault::Hold) => self.released().await,
+            Some(Fault::AnswerAfter(delay, verdict)) => {
+                tokio::time::sleep(delay).await;
+                return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
+            }
             Some(Fault::HoldThenAnswer(verdict)) => {
                 self.released().await;
                 return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
@@ -199,9 +230,12 @@ impl Sink for TestSink {
             return Err(PublishError::new(Verdict::Down, down));
         }
         let _guard = UnderWay::begin(&self.inner, &message);
+        if self.isolated {
+            self.inner.isolated.lock().unwrap().push(message.id.clone());
+        }
         let answer = tokio::time::timeout(self.timeout, self.take(&message)).await;
         answer.unwrap_or_else(|_| {
-            self.inner.stuck.send_replace(true);
+            self.stuck.send_replace(true);
             Err(PublishError::new(Verdict::Unknown, "no answer"))
         })
     }
@@ -209,14 +243,14 @@ impl Sink for TestSink {
     async fn probe(&self) -> Result<(), SinkDown> {
         self.inner.probes.fetch_add(1, Ordering::SeqCst);
         if !*self.inner.frozen.borrow() {
-            self.inner.stuck.send_replace(false);
+            self.stuck.send_replace(false);
             self.closed.store(false, Ordering::SeqCst);
         }
         self.trouble().map_or(Ok(()), Err)
     }
 
     async fn lost(&self) -> SinkDown {
-        let (mut down, mut stuck) = (self.inner.down.subscribe(), self.inner.stuck.subscribe());
+        let (mut down, mut stuck) = (self.inner.down.subscribe(), self.stuck.subscribe());
         tokio::select! {
             _ = down.wait_for(|down| *down) => {}
             _ = stuck.wait_for(|stuck| *stuck) => {}
@@ -226,6 +260,10 @@ impl Sink for TestSink {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+    }
+
+    fn isolated(&self) -> Self {
+        Self::connected(self.inner.clone(), self.timeout, true)
     }
 }
 

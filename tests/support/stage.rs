@@ -51,11 +51,10 @@ impl Stage {
         self.shared.look(Look::Rotation(Position::start()), &owned, room).await.unwrap()
     }
 
-    /// The second half.
-    pub async fn lease(&self, seen: Seen) -> Vec<Arc<Lane>> {
-        let leased = self.shared.lease(seen).await.unwrap();
-        assert!(leased.put_off.is_none(), "{leased:?}");
-        leased.lanes
+    /// The second half, after what the look found to repair.
+    pub async fn lease(&self, mut seen: Seen) -> Vec<Arc<Lane>> {
+        self.shared.repair(std::mem::take(&mut seen.repairs)).await.unwrap();
+        self.shared.lease(seen).await.unwrap()
     }
 
     /// Delivers what the lanes hold, and strikes their keys off.

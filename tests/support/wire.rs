@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// What passes at the moment.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ struct Rules {
     holds_requests: bool,
     /// The same for what the broker says.
     holds_answers: bool,
+    /// Nothing passes on the first so many connections, in either direction.
+    frozen: usize,
     /// How long everything is under way, in each direction.
     delay: Duration,
 }
@@ -31,7 +34,7 @@ struct Shared {
     cuts: watch::Sender<u64>,
     /// The same for one direction, while the other goes on.
     half_cuts: watch::Sender<(Direction, u64)>,
-    /// Who sends this brings all connections down; nothing where it is empty.
+    /// The connection on which this is sent is cut; nothing where it is empty.
     cut_at: Mutex<Vec<u8>>,
     accepted: AtomicUsize,
     sent: AtomicUsize,
@@ -72,6 +75,7 @@ impl Wire {
             refuses: false,
             holds_requests: false,
             holds_answers: false,
+            frozen: 0,
             delay: Duration::ZERO,
         });
         let (cuts, _) = watch::channel(0);
@@ -103,7 +107,7 @@ impl Wire {
         self.shared.cuts.send_modify(|count| *count += 1);
     }
 
-    /// Cuts every connection whenever a client sends this text, before the broker has it.
+    /// Cuts a connection whenever its client sends this text on it, before the broker has it.
     pub fn cut_at(&self, text: &str) {
         *self.shared.cut_at.lock().unwrap() = text.as_bytes().to_vec();
     }
@@ -138,6 +142,12 @@ impl Wire {
         });
     }
 
+    /// Freezes the present connections for good. New ones pass.
+    pub fn freeze_existing(&self) {
+        let accepted = self.accepted();
+        self.shared.rules.send_modify(|rules| rules.frozen = accepted);
+    }
+
     /// Whether the broker hears, and is not heard.
     pub fn hold_answers(&self, holds: bool) {
         self.shared.rules.send_modify(|rules| rules.holds_answers = holds);
@@ -152,25 +162,27 @@ impl Wire {
 async fn accept(listener: TcpListener, broker: SocketAddr, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
         if !shared.rules.borrow().refuses {
-            tokio::spawn(serve(client, broker, shared.clone()));
+            tokio::spawn(serve(client, broker, shared.clone(), number));
         }
     }
 }
 
-async fn serve(client: TcpStream, broker: SocketAddr, shared: Arc<Shared>) {
+async fn serve(client: TcpStream, broker: SocketAddr, shared: Arc<Shared>, number: usize) {
     let mut cuts = shared.cuts.subscribe();
     // A broker that is not there: the client sees its connection end.
     let Ok(server) = TcpStream::connect(broker).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
+    let own = CancellationToken::new();
     tokio::select! {
         _ = cuts.changed() => {}
+        () = own.cancelled() => {}
         ((), ()) = async { tokio::join!(
-            pump(from_client, to_server, &shared, Direction::Request),
-            pump(from_server, to_client, &shared, Direction::Answer),
+            pump(from_client, to_server, &shared, &own, Direction::Request, number),
+            pump(from_server, to_client, &shared, &own, Direction::Answer, number),
         ) } => {}
     }
 }
@@ -183,11 +195,13 @@ pub enum Direction {
 }
 
 impl Direction {
-    fn passes(self, rules: &Rules) -> bool {
-        match self {
-            Self::Request => !rules.holds_requests,
-            Self::Answer => !rules.holds_answers,
-        }
+    /// Whether what goes this way on the connection of this number passes.
+    fn passes(self, rules: &Rules, number: usize) -> bool {
+        let is_held = match self {
+            Self::Request => rules.holds_requests,
+            Self::Answer => rules.holds_answers,
+        };
+        !is_held && number >= rules.frozen
     }
 }
 
@@ -236,7 +250,9 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     shared: &Shared,
+    own: &CancellationToken,
     direction: Direction,
+    number: usize,
 ) {
     let (under_way, mut arriving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let reading = async move {
@@ -246,7 +262,7 @@ async fn pump(
             if direction == Direction::Request {
                 shared.sent.fetch_add(count, Ordering::SeqCst);
                 if shared.is_cut_at(&mut line, &buffer[..count]) {
-                    shared.cuts.send_modify(|count| *count += 1);
+                    own.cancel();
                     break;
                 }
             }
@@ -269,13 +285,13 @@ async fn pump(
             while let Some((at, bytes)) = arriving.recv().await {
                 tokio::time::sleep_until(at).await;
                 // The sender outlives every connection.
-                let _ = rules.wait_for(|rules| direction.passes(rules)).await;
+                let _ = rules.wait_for(|rules| direction.passes(rules, number)).await;
                 if to.write_all(&bytes).await.is_err() {
                     return;
                 }
             }
             // The end is held like all that came before it.
-            let _ = rules.wait_for(|rules| direction.passes(rules)).await;
+            let _ = rules.wait_for(|rules| direction.passes(rules, number)).await;
         };
         let mut half_cuts = shared.half_cuts.subscribe();
         tokio::select! {

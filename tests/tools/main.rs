@@ -6,8 +6,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod blocked;
 mod discard;
+mod lists;
 mod many;
+mod odd;
 mod prune;
 mod requeue;
 mod under_load;

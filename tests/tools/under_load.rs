@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
-use postrider::ids::RecordId;
+
 use postrider::outbox::redrive::{Chosen, Redrive, Redriver, Removable};
+use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::Settings;
 use postrider::sink::Verdict;
 
@@ -124,7 +125,7 @@ async fn what_is_discarded_never_arrives_and_what_arrived_is_never_discarded() {
         let found: Vec<Document> = find.await.unwrap().try_collect().await.unwrap();
         for record in found {
             let id = record.get_str("_id").unwrap().to_owned();
-            let ids = [RecordId::String(id.clone())];
+            let ids = [RawId::from(&Bson::String(id.clone()))];
             if redriver.one(Redrive::Discard, &ids).await.unwrap().is_ok() {
                 discarded.insert(id);
             }

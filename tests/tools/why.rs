@@ -10,15 +10,28 @@ use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
 use crate::support::tcp::dead_port;
 use crate::{dead, in_seconds, leased, outbox_does, with_status};
 
-/// An instance whose last heartbeat was so many seconds ago.
+/// An instance whose last heartbeat was so many seconds ago, and which has all partitions.
 async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
     let id = bson::Uuid::new();
     let database = outbox.client.database(&outbox.database);
     let instances = database.collection::<Document>(names::INSTANCES);
-    let beat = in_seconds(-seconds);
+    // One that is fresh stays so, however long the test takes.
+    let beat = in_seconds(if seconds <= 1 { 3_600 } else { -seconds });
     let alive = doc! { "_id": id, "hostname": "host-7", "status": "active", "lastHeartbeat": beat };
     instances.insert_one(alive).await.unwrap();
+    let assignments = database.collection::<Document>(names::ASSIGNMENTS);
+    assignments.delete_many(doc! {}).await.unwrap();
+    let all = (0..256).map(|partition| doc! { "_id": partition, "instanceId": id, "epoch": 1_i64 });
+    assignments.insert_many(all).await.unwrap();
     id
+}
+
+/// What the relay of an instance says of itself.
+async fn says_of_itself(outbox: &TestOutbox, id: bson::Uuid, relay: Document) {
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    let update = doc! { "$set": { "relay": relay } };
+    instances.update_one(doc! { "_id": id }, update).await.unwrap();
 }
 
 async fn waits_with(outbox: &TestOutbox, settings: Vec<String>, id: &str) -> Value {
@@ -51,7 +64,7 @@ async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
     instance(&outbox, 1).await;
     let next = waits(&outbox, "a").await;
 
-    says(&next, "look", &["next look"]);
+    says(&next, "look", &["next look of instance ", " on host-7"]);
     assert_eq!(next["sink"], "out");
     assert!(next.get("behind").is_none(), "{next}");
     outbox.drop().await;
@@ -110,7 +123,7 @@ async fn whose_lease_it_is_and_until_when_is_told() {
     assert_eq!(held["leaseOwner"], owner.to_string());
     says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
     let gone = waits(&outbox, "c").await;
-    says(&gone, "leased", &[&gone_owner.to_string(), "which is not there any more"]);
+    says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
     says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 1 of 10"]);
     outbox.drop().await;
 }
@@ -168,10 +181,75 @@ async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
     says(&waits(&outbox, "later").await, "scheduled", &["at 2100-01-01T00:00:00Z"]);
     says(&waits(&outbox, "due").await, "scheduled", &["is due"]);
     says(&waits(&outbox, "not yet").await, "not_due", &["before 2100-01-01T00:00:00Z (visibleAt)"]);
-    for over in ["done", "dead", "odd"] {
+    says(&waits(&outbox, "odd").await, "invalid", &["\"Pending\" is none of pending"]);
+    for over in ["done", "dead"] {
         assert!(waits(&outbox, over).await.is_null(), "{over}");
     }
     let table = outbox_does(&outbox, &["show", "later"]).await.with_code(0);
     assert!(table.stdout.lines().any(|line| line.starts_with("waits ")), "{table}");
+    outbox.drop().await;
+}
+
+/// The partition's owner says what MongoDB does not show.
+#[tokio::test]
+async fn what_the_owner_says_of_itself_decides_over_the_records() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k"), record("b", "k")]).await;
+    let owner = instance(&outbox, 0).await;
+    let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
+
+    for (state, what, words) in [
+        (down, "sink_paused", "sink out, which is down, instance"),
+        (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
+        (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
+        (doc! { "deadLetter": ["a"] }, "dead_letter", "the sink of its dead letter"),
+        (
+            doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
+            "look",
+            "next look of instance",
+        ),
+    ] {
+        says_of_itself(&outbox, owner, state).await;
+
+        for id in ["a", "b"] {
+            let told = waits(&outbox, id).await;
+            says(&told, what, &[words, &owner.to_string(), "on host-7"]);
+            assert_eq!(told["instance"], owner.to_string());
+        }
+    }
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn partition_without_a_living_owner_and_a_pause_are_named() {
+    let outbox = TestOutbox::new().await;
+    // Without a partition and with an invalid one: that of the key counts.
+    let (mut absent, mut invalid) = (record("a", "k"), record("c", "l"));
+    absent.remove("partition");
+    invalid.insert("partition", 700);
+    outbox.insert([absent, record("b", "k"), invalid, record("d", "l")]).await;
+    let gone = instance(&outbox, 60).await;
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    let other =
+        doc! { "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600) };
+    instances.insert_one(other).await.unwrap();
+
+    for id in ["a", "b", "c", "d"] {
+        let stale = waits(&outbox, id).await;
+        says(&stale, "instance", &["belongs to instance", "on host-7", "stale", &gone.to_string()]);
+    }
+    assert_eq!(waits(&outbox, "b").await["behind"], "a");
+    assert_eq!(waits(&outbox, "d").await["behind"], "c");
+    database.collection::<Document>(names::ASSIGNMENTS).delete_many(doc! {}).await.unwrap();
+    says(&waits(&outbox, "b").await, "instance", &["no instance has its partition"]);
+    let fixed = doc! {
+        "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600),
+        "partitions": "0-255", "hostname": "host-8",
+    };
+    instances.insert_one(fixed).await.unwrap();
+    says(&waits(&outbox, "b").await, "look", &["on host-8"]);
+    crate::call_with(&mongo_settings(&outbox.database), &["relay", "pause"]).await.with_code(0);
+    says(&waits(&outbox, "b").await, "paused", &["postrider relay resume"]);
     outbox.drop().await;
 }

@@ -77,6 +77,7 @@ impl Fleets {
         lower.insert([record("nobody's", UPPER_KEY)]).await;
         let amqp = amqp_uri_at(&to_broker.address.to_string());
         let more = [
+            "api.enabled=true",
             "sinks.kafka.kind=kafka",
             &format!("sinks.kafka.brokers={}", brokers()),
             &format!("sinks.kafka.topic={}", topic.name),
@@ -182,6 +183,7 @@ impl Fleets {
 
     /// Appends to an aggregate by one of the processes; the status of the answer.
     pub async fn append(&self, postrider: &Postrider, request: &str, expected: Value) -> u16 {
+        postrider.until_logged("serving the HTTP API").await;
         let lines = postrider.lines();
         let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
         let address: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bson::doc;
 use futures_util::join;
 use serde_json::json;
 
@@ -13,7 +14,7 @@ use crate::file;
 use crate::fleets::Fleets;
 use crate::prometheus::Prometheus;
 use crate::rules::{RULES, Rule, rules};
-use crate::support::outbox::eventually;
+use crate::support::outbox::{eventually, record};
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
 const NOT_SEEN: [(&str, &str); 1] =
@@ -143,7 +144,7 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     fleets.switch("pause").await;
     alerts.until("PostriderPaused").await;
     fleets.switch("resume").await;
-    fleets.shop.until_count(bson::doc! { "status": "done" }, 69).await;
+    fleets.shop.until_count(doc! { "status": "done" }, 69).await;
     // Its peer takes its partitions.
     fleets.to_mongodb_of_second.shut();
     alerts.until("PostriderInstanceWithoutStore").await;
@@ -151,6 +152,13 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     alerts.prometheus.until(all).await;
     // A store that is there for some, and an outbox that is counted again.
     alerts.until("PostriderDeadRecordsStand").await;
+    let database = fleets.shop.client.database(&fleets.shop.database);
+    let no_lease = doc! { "leaseId": { "$exists": false } };
+    let validator = doc! { "$or": [{ "key": { "$ne": "refused" } }, no_lease] };
+    let strict = doc! { "collMod": "outbox_records", "validator": validator };
+    database.run_command(strict).await.unwrap();
+    fleets.shop.insert([record("refused", "refused")]).await;
+    alerts.until("PostriderStoreFails").await;
 }
 
 async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {

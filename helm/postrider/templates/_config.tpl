@@ -11,9 +11,6 @@
 {{- end -}}
 {{- end -}}
 {{- $_ := set $config "api" $api -}}
-{{- $events := default dict $config.events -}}
-{{- if kindIs "invalid" $events.enabled -}}{{- $_ := set $events "enabled" $api.enabled -}}{{- end -}}
-{{- $_ := set $config "events" $events -}}
 {{- if .Values.schemaJob.enabled -}}
 {{- $outbox := default dict $config.outbox -}}
 {{- if kindIs "invalid" $outbox.auto_init_schema -}}{{- $_ := set $outbox "auto_init_schema" false -}}{{- end -}}

@@ -54,6 +54,9 @@ app.kubernetes.io/component: relay
 
 {{- define "postrider.image" -}}
 {{- $image := .Values.image -}}
+{{- if not $image.repository -}}
+{{- fail "image.repository is empty; name the image in your registry, such as registry.example/postrider: no public registry has it" -}}
+{{- end -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}

@@ -59,8 +59,8 @@
 {{- if $config.api.enabled -}}
 {{- $api := $config.api -}}
 {{- $tokens := or $api.tokens (hasKey $values.secrets.keys "api.tokens") -}}
-{{- if and (include "postrider.apiBeyond" .) (not (or $tokens $api.tls $api.insecure)) -}}
-{{- fail (printf "config.api.enabled: everybody who reaches %s could do everything; add api.tokens to secrets.keys, or apiTls.existingSecret, or set config.api.insecure" $api.listen) -}}
+{{- if and (include "postrider.apiBeyond" .) (not (or $tokens $api.allow_unauthenticated)) -}}
+{{- fail (printf "config.api.listen = %s: is beyond loopback, where tokens are required, with TLS too; add api.tokens to secrets.keys, or set config.api.allow_unauthenticated = true" $api.listen) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,78 +1,238 @@
 //! `postrider outbox stats` and `list`.
 
+use std::time::Duration;
+
 use anyhow::Context;
-use clap::Args;
-use serde_json::json;
+use bson::{Bson, DateTime};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 
 use crate::cli::Failure;
-use crate::cli::outbox::{find, readings};
-use crate::cli::output::{self, Format};
-use crate::ids::RecordId;
-use crate::outbox::inspect::{Filter, Inspector};
+use crate::cli::output::{self, Format, WIDEST, printable, shortened};
+use crate::config::Resolved;
+use crate::outbox::collections::Collections;
+use crate::outbox::fields::{
+    ATTEMPT, CREATED_AT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, KEY, LAST_ERROR, PENDING, SEQ,
+    STATUS, TYPE, VISIBLE_AT,
+};
+use crate::outbox::inspect::Inspector;
+use crate::outbox::list::{Chapter, Filter, Sort};
+use crate::outbox::stats::{Accuracy, GroupBy};
+use crate::outbox::undecoded::Shown;
+use crate::shown;
+use crate::store::ServerClock;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Counted {
+    /// Group pending and dead records, and show the largest groups instead
+    #[arg(long, value_enum)]
+    by: Option<By>,
+    /// With --by: how many groups of each status
+    #[arg(long, default_value_t = 20, requires = "by", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    top: u32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum By {
+    /// Their type
+    Type,
+    /// The first word of their deadReason, as "attempts exhausted"
+    Reason,
+    /// Their key
+    Key,
+}
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Chosen {
-    /// Of this status: pending, scheduled, done or dead
-    #[arg(long)]
-    status: Option<String>,
+    /// Of this status; invalid: of none of the others
+    #[arg(long, value_parser = PossibleValuesParser::new(Chapter::WORDS).try_map(|word| Chapter::of(&word).ok_or("unknown")))]
+    status: Option<Chapter>,
     /// Of this key
     #[arg(long)]
     key: Option<String>,
     /// Of this type
     #[arg(long = "type")]
     kind: Option<String>,
-    /// Behind this id, to go on with a list
-    #[arg(long, value_name = "ID")]
+    /// Dead, and whose deadReason begins so, as "attempts exhausted"
+    #[arg(long)]
+    reason: Option<String>,
+    /// Pending, dead, done or overdue for longer than this, as "1h"
+    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
+    /// By age where the status has one (seq, deadAt, visibleAt), else by id; attempt: most first
+    #[arg(long, value_parser = PossibleValuesParser::new(Sort::WORDS).try_map(|word| Sort::of(&word).ok_or("unknown")))]
+    sort: Option<Sort>,
+    /// Behind this id, or behind the place that a list ended with
+    #[arg(long, value_name = "PLACE")]
     after: Option<String>,
     /// How many at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
 
-pub(super) async fn stats(inspector: &Inspector, format: Format) -> Result<(), Failure> {
+pub(super) async fn stats(
+    inspector: &Inspector,
+    counted: &Counted,
+    format: Format,
+) -> Result<(), Failure> {
+    if let Some(by) = counted.by {
+        return groups(inspector, by, counted.top, format).await;
+    }
     let stats = inspector.stats().await.context("the outbox cannot be counted")?;
     let mismatches = inspector.mismatches().await.context("the outbox cannot be sampled")?;
-    let mut figures = serde_json::to_value(stats).context("figures cannot be shown")?;
+    let mut figures = serde_json::to_value(&stats).context("figures cannot be shown")?;
     figures["partitionsSampled"] = json!(mismatches.sampled);
     figures["partitionsMismatched"] = json!(mismatches.mismatched);
     if let Some(example) = &mismatches.example {
         eprintln!(
             "warning: {} of {} records have a partition that is not the hash of their key, as {example}: their \
              producer gives up order across instances; it should write murmur3 as documented, or no partition",
-            mismatches.mismatched, mismatches.sampled,
+            mismatches.mismatched,
+            mismatches.sampled,
+            example = printable(&example.to_string()),
         );
+    }
+    if let (Format::Table, Value::Object(fields)) = (format, &mut figures) {
+        fields.remove("accuracy");
+        for (name, accuracy) in &stats.accuracy {
+            let words = match accuracy {
+                Accuracy::AtLeast => "at least",
+                Accuracy::AtMost => "at most",
+                Accuracy::Estimate => "about",
+            };
+            if let Some(figure) = fields.get_mut(name) {
+                *figure = json!(format!("{words} {figure}"));
+            }
+        }
     }
     output::figures(&figures, format)
 }
 
+async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Result<(), Failure> {
+    let (by, name) = match by {
+        By::Type => (GroupBy::Type, "type"),
+        By::Reason => (GroupBy::Reason, "reason"),
+        By::Key => (GroupBy::Key, "key"),
+    };
+    let found = inspector.groups(by, top).await.context("records cannot be grouped")?;
+    for status in &found.partial {
+        eprintln!("note: of the {status} records the first 100000 were counted; there are more");
+    }
+    match format {
+        Format::Json => output::json(&serde_json::to_value(&found).context("cannot be shown")?),
+        Format::Table => {
+            let row = |group: &crate::outbox::stats::Group| {
+                let value = match &group.value {
+                    Value::String(text) => text.clone(),
+                    Value::Null => "(none)".to_owned(),
+                    other => other.to_string(),
+                };
+                vec![group.status.clone(), shortened(value, WIDEST), group.count.to_string()]
+            };
+            let rows: Vec<_> = found.groups.iter().map(row).collect();
+            output::table(&["status", name, "count"], &rows)
+        }
+    }
+}
+
 pub(super) async fn list(
-    inspector: &Inspector,
+    plan: &Resolved,
+    collections: &Collections,
     chosen: &Chosen,
     format: Format,
 ) -> Result<(), Failure> {
-    let after = match &chosen.after {
-        None => None,
-        // Ids of different kinds sort apart: the one that there is, else the likeliest.
-        Some(text) => Some(existing_or_likeliest(inspector, text).await?),
-    };
+    let inspector = Inspector::new(collections.clone());
     let filter = Filter {
-        status: chosen.status.clone(),
+        status: chosen.status,
         key: chosen.key.clone(),
         kind: chosen.kind.clone(),
-        after,
+        reason: chosen.reason.clone(),
+        older_than: chosen.older_than,
+        sort: chosen.sort,
     };
-    let records =
-        inspector.list(&filter, chosen.limit).await.context("records cannot be listed")?;
-    let fields =
-        ["_id", "status", "key", "type", "attempt", "visibleAt", "lastError", "deadReason"];
-    output::documents(&records, &fields, format)
+    let listed = inspector.list(&filter, chosen.after.as_deref(), chosen.limit).await;
+    let page = listed.context("records cannot be listed")?.map_err(|unlistable| {
+        let option = match unlistable.0 {
+            "olderThan" => "older-than",
+            other => other,
+        };
+        Failure::Usage(vec![format!("--{option}: {}", unlistable.1)])
+    })?;
+    match format {
+        Format::Json => output::json(&page.records.iter().map(shown::shown).collect())?,
+        Format::Table => {
+            let now = ServerClock::asked(collections.database()).await;
+            table(plan, &page.records, now.context("MongoDB's time is unknown")?)?;
+        }
+    }
+    if let Some(note) = &page.note {
+        eprintln!("note: {note}");
+    }
+    if let Some(next) = &page.next {
+        eprintln!("more: --after '{}'", printable(next));
+    }
+    Ok(())
 }
 
-async fn existing_or_likeliest(inspector: &Inspector, text: &str) -> Result<RecordId, Failure> {
-    let found = find(inspector, text).await?;
-    // It may be gone since the list that ended with it.
-    match found.and_then(|mut record| record.remove("_id")) {
-        Some(id) => Ok(id.into()),
-        None => Ok(readings(text)?.remove(0)),
+fn table(plan: &Resolved, records: &[Shown], now: DateTime) -> Result<(), Failure> {
+    let mut heading =
+        vec!["id", STATUS, "age", KEY, TYPE, "sink", ATTEMPT, VISIBLE_AT, LAST_ERROR, DEAD_REASON];
+    let has_invalid = records.iter().any(|record| !record.invalid.is_empty());
+    if has_invalid {
+        heading.push("invalid");
+    }
+    let row = |record: &Shown| {
+        let field = |name| output::cell(record.document.get(name));
+        let sink = record.document.get_str(TYPE).ok().and_then(|kind| plan.router.sink(kind));
+        let mut row = vec![
+            id(record),
+            field(STATUS),
+            age(record, now),
+            field(KEY),
+            field(TYPE),
+            sink.map(ToString::to_string).unwrap_or_default(),
+            field(ATTEMPT),
+            field(VISIBLE_AT),
+            field(LAST_ERROR),
+            field(DEAD_REASON),
+        ];
+        if has_invalid {
+            row.push(record.invalid.join("; "));
+        }
+        row.into_iter().map(|cell| shortened(cell, WIDEST)).collect()
+    };
+    output::table(&heading, &records.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The text by which a command knows the record.
+pub(super) fn id(record: &Shown) -> String {
+    match record.id.decoded() {
+        Some(id) => id.to_string(),
+        None => record.id.text(),
+    }
+}
+
+/// For how long a record has been what it is, in its two largest units.
+fn age(record: &Shown, now: DateTime) -> String {
+    let document = &record.document;
+    let date = |field| document.get_datetime(field).ok().map(|date| date.timestamp_millis());
+    let since = match document.get_str(STATUS) {
+        Ok(PENDING) => match document.get(SEQ) {
+            Some(Bson::Timestamp(seq)) if seq.time > 0 => Some(i64::from(seq.time) * 1_000),
+            _ => None,
+        },
+        Ok(DONE) => date(DONE_AT),
+        Ok(DEAD) => date(DEAD_AT),
+        _ => date(CREATED_AT),
+    };
+    let Some(since) = since else { return String::new() };
+    let seconds = now.timestamp_millis().saturating_sub(since).max(0) / 1_000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{}s", seconds % 60),
+        (0, ..) => format!("{hours}h{minutes}m"),
+        _ => format!("{days}d{hours}h"),
     }
 }

@@ -5,24 +5,25 @@ mod redrive;
 mod show;
 
 use anyhow::Context;
-use bson::Document;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::cli::output::Format;
 use crate::cli::{Failure, Given, block_on, collections};
-use crate::ids::RecordId;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::redrive::Redrive;
+use crate::outbox::undecoded::{RawId, Shown as Record};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Count records by status
+    /// Count records by status, or pending and dead ones by type, reason or key
     Stats {
+        #[command(flatten)]
+        counted: look::Counted,
         #[command(flatten)]
         shown: Shown,
     },
-    /// List records in the order of their ids, without payloads
+    /// List records without payloads: oldest first where the status has an age, else by id
     List {
         #[command(flatten)]
         chosen: look::Chosen,
@@ -31,14 +32,14 @@ pub(super) enum Command {
     },
     /// Show one record, payload and all, and why it waits
     Show {
-        /// Its id: a UUID, ObjectId, integer or string (uuid:, oid:, int:, str: force one)
+        /// Its id: a UUID, ObjectId, integer or string (uuid:, oid:, int:, str:, raw: force one)
         id: String,
         #[command(flatten)]
         shown: Shown,
     },
     /// Make dead records pending again, in their old place
     Requeue(redrive::Requeue),
-    /// Remove dead, scheduled and pending records that nobody holds
+    /// Remove dead, scheduled, pending and invalid records that nobody holds
     Discard(redrive::Discard),
     /// Remove delivered or dead records that are older than an age
     Prune(redrive::Prune),
@@ -55,10 +56,13 @@ pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
     let plan = given.resolve_without_relay()?;
     block_on(async {
         let collections = collections(&plan).await?;
-        let inspector = Inspector::new(collections.clone());
         match command {
-            Command::Stats { shown } => look::stats(&inspector, shown.output).await,
-            Command::List { chosen, shown } => look::list(&inspector, chosen, shown.output).await,
+            Command::Stats { counted, shown } => {
+                look::stats(&Inspector::new(collections), counted, shown.output).await
+            }
+            Command::List { chosen, shown } => {
+                look::list(&plan, &collections, chosen, shown.output).await
+            }
             Command::Show { id, shown } => show::show(&plan, collections, id, shown.output).await,
             Command::Requeue(asked) => {
                 let redrive = match asked.redeliver {
@@ -77,8 +81,8 @@ pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
 }
 
 /// The ids that a text can mean: one at least.
-fn readings(text: &str) -> Result<Vec<RecordId>, Failure> {
-    let ids = RecordId::readings(text);
+fn readings(text: &str) -> Result<Vec<RawId>, Failure> {
+    let ids = RawId::readings(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
         let detail = json!(text);
@@ -87,6 +91,6 @@ fn readings(text: &str) -> Result<Vec<RecordId>, Failure> {
     Ok(ids)
 }
 
-async fn find(inspector: &Inspector, text: &str) -> Result<Option<Document>, Failure> {
+async fn find(inspector: &Inspector, text: &str) -> Result<Option<Record>, Failure> {
     Ok(inspector.show(&readings(text)?).await.context("the record cannot be read")?)
 }

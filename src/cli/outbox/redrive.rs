@@ -36,7 +36,7 @@ pub(in crate::cli) struct Discard {
 /// Which records: some by id, or all that match.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Which {
-    /// Their ids: UUIDs, ObjectIds, integers or strings (uuid:, oid:, int:, str: force one)
+    /// Their ids: UUIDs, ObjectIds, integers or strings (uuid:, oid:, int:, str:, raw: force one)
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
     /// All dead records, or those of them that match
@@ -191,7 +191,9 @@ fn words(redrive: Redrive, refusal: &Refusal) -> String {
             format!("it is {status}, and only dead and done records are delivered again")
         }
         (Refusal::Status(status), Redrive::Discard) => {
-            format!("it is {status}, and only dead, scheduled and pending records are discarded")
+            format!(
+                "it is {status}, and only dead, scheduled, pending and invalid records are discarded"
+            )
         }
     }
 }

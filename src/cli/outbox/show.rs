@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use bson::Document;
+use bson::Bson;
 use serde_json::Value;
 
 use crate::cli::Failure;
 use crate::cli::outbox::find;
+use crate::cli::outbox::look::id;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::outbox::explain::{Explainer, Waiting, WaitsFor};
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
+use crate::outbox::undecoded::Shown;
+use crate::partition::owner::Owner;
+use crate::relay::report::fields;
 use crate::run;
 use crate::shown;
 use crate::sink::Sink;
@@ -37,7 +41,8 @@ pub(super) async fn show(
         max_attempts: plan.relay.max_attempts,
         stale_after: plan.fleet.stale_after,
     };
-    let waiting = explainer.explain(&record).await.context("why it waits cannot be told")?;
+    let waiting =
+        explainer.explain(&record.document).await.context("why it waits cannot be told")?;
     let waiting = match waiting {
         Some(waiting) => Some(at_its_sink(plan, waiting).await),
         None => None,
@@ -54,6 +59,18 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     if waiting.waits_for != WaitsFor::Look {
         return waiting;
     }
+    if let Some(owner) = waiting.owner.as_ref().filter(|owner| owner.relay.is_some()) {
+        if let Some(cause) = down(owner, name.as_str()) {
+            let detail = format!(
+                "waits for its sink {name}, which is down, {} says ({}): {cause}",
+                owner.name(),
+                owner.as_of()
+            );
+            waiting.waits(WaitsFor::SinkPaused, &detail);
+        }
+        return waiting;
+    }
+    // The owner says nothing of its sinks: an older version.
     let trouble = match run::sink(name, &sink.for_a_look(PROBE)) {
         Ok(sink) => {
             let trouble = match tokio::time::timeout(PROBE, sink.probe()).await {
@@ -67,19 +84,26 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
         Err(error) => Some(error.to_string()),
     };
     if let Some(trouble) = trouble {
-        waiting.waits_for = WaitsFor::SinkPaused;
-        let front = waiting.behind.as_ref().map(|id| format!("behind {id}, which "));
-        let front = front.unwrap_or_default();
-        waiting.detail =
-            format!("{front}waits for its sink {name}, which is down as seen from here: {trouble}");
+        let detail =
+            format!("waits for its sink {name}, which is down as seen from here: {trouble}");
+        waiting.waits(WaitsFor::SinkPaused, &detail);
     }
     waiting
 }
 
-fn print(record: &Document, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
+/// Why this sink is down, as the instance says.
+fn down(owner: &Owner, sink: &str) -> Option<String> {
+    let down = owner.relay.as_ref()?.get_array(fields::SINKS_DOWN).ok()?;
+    let down = down.iter().filter_map(Bson::as_document);
+    let mut of_it = down.filter(|down| down.get_str(fields::SINK).is_ok_and(|name| name == sink));
+    let cause = of_it.next()?.get_str(fields::CAUSE).unwrap_or("no cause is given");
+    Some(cause.to_owned())
+}
+
+fn print(record: &Shown, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
-            let mut told = shown::record(record);
+            let mut told = shown::shown(record);
             if let (Some(waiting), Value::Object(fields)) = (waiting, &mut told) {
                 let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
                 fields.insert("waits".to_owned(), waiting);
@@ -87,13 +111,13 @@ fn print(record: &Document, waiting: Option<&Waiting>, format: Format) -> Result
             output::json(&told)
         }
         Format::Table => {
-            let mut rows: Vec<Vec<String>> = record
-                .iter()
-                .map(|(name, value)| {
-                    let name = if name == "_id" { "id" } else { name };
-                    vec![name.to_owned(), output::cell(Some(value))]
-                })
-                .collect();
+            let row = |(name, value): (&String, &Bson)| match name.as_str() {
+                "_id" => vec!["id".to_owned(), id(record)],
+                _ => vec![name.clone(), output::cell(Some(value))],
+            };
+            let mut rows: Vec<Vec<String>> = record.document.iter().map(row).collect();
+            let invalid = record.invalid.iter();
+            rows.extend(invalid.map(|detail| vec!["invalid".to_owned(), detail.clone()]));
             if let Some(waiting) = waiting {
                 rows.push(vec!["waits".to_owned(), waiting.detail.clone()]);
                 let sink = waiting.sink.clone().unwrap_or_else(|| "(no route leads to one)".into());

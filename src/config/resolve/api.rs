@@ -1,7 +1,6 @@
 //! The rules of `api`: where the HTTP API listens, and who may use it.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::config::resolve::Rules;
 use crate::config::token::Token;
 use crate::config::tree::{Api, Config};
 use crate::http::auth::{Scope, Tokens};
+use crate::ops::origin::is_loopback;
 
 /// What the HTTP API is built from.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct ApiPlan {
     pub listen: String,
     /// Who may do what; none: everybody everything.
     pub tokens: Tokens,
+    /// Whether something else guards it, so that neither tokens nor a loopback `Host` are required.
+    pub allow_unauthenticated: bool,
     /// Certificate and private key.
     pub tls: Option<TlsFiles>,
     /// The largest request body.
@@ -39,8 +41,8 @@ pub struct TlsFiles {
 }
 
 impl Rules {
-    /// The API, where it is enabled; and what an operator should know of it.
-    pub(super) fn api(&mut self, config: &Config, warnings: &mut Vec<String>) -> Option<ApiPlan> {
+    /// The API, where it is enabled.
+    pub(super) fn api(&mut self, config: &Config) -> Option<ApiPlan> {
         let api = &config.api;
         if !api.enabled {
             return None;
@@ -48,44 +50,35 @@ impl Rules {
         self.unless(
             (1 << 10..=64 << 20).contains(&api.max_body),
             "api.max_body",
-            "is to be from 1KiB to 64MiB",
+            "must be between 1KiB and 64MiB",
         );
         for (key, number) in [
             ("api.max_connections", api.max_connections),
             ("api.max_concurrent", api.max_concurrent),
         ] {
-            self.unless((1..=100_000).contains(&number), key, "is to be from 1 to 100000");
+            self.unless((1..=100_000).contains(&number), key, "must be between 1 and 100000");
         }
         self.unless(
             api.timeout >= Duration::from_millis(100),
             "api.timeout",
-            "is to be at least 100ms",
+            "must be at least 100ms",
         );
         let tokens = self.tokens(api);
         let tls = self.tls(api);
-        match self.host("api.listen", &api.listen) {
-            Some(host) if !is_loopback(host) => {
-                let open = api.tokens.is_empty() && tls.is_none();
-                self.unless(
-                    !open || api.insecure,
-                    "api.listen",
-                    format!(
-                        "{host} is beyond this host, and everybody who reaches it could do \
-                         everything: set api.tokens and api.tls, or 127.0.0.1:8080, or \
-                         api.insecure = true"
-                    ),
-                );
-                if api.tokens.is_empty() && !open {
-                    warnings.push(format!(
-                        "api.tokens is empty: whoever reaches {host} may do everything"
-                    ));
-                }
-            }
-            _ => {}
+        if let Some(host) = self.host("api.listen", &api.listen)
+            && !is_loopback(host)
+        {
+            self.unless(
+                !api.tokens.is_empty() || api.allow_unauthenticated,
+                "api.listen",
+                "is beyond loopback, where tokens are required, with TLS too; set api.tokens, or \
+                 127.0.0.1:8080, or api.allow_unauthenticated = true",
+            );
         }
         Some(ApiPlan {
             listen: api.listen.clone(),
             tokens,
+            allow_unauthenticated: api.allow_unauthenticated,
             tls,
             max_body: usize::try_from(api.max_body).unwrap_or(usize::MAX),
             max_connections: api.max_connections,
@@ -176,7 +169,10 @@ impl Rules {
             match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
                 Some(scope) => scopes.push(scope),
                 None => {
-                    self.wrong(key, format!("{name:?} is none of: append, read, admin"));
+                    self.wrong(
+                        key,
+                        format!("{name:?} is an unknown scope; must be append, read or admin"),
+                    );
                 }
             }
         }
@@ -184,21 +180,14 @@ impl Rules {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    match address.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => host.eq_ignore_ascii_case("localhost"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::config::load::{Inputs, load};
-    use crate::config::resolve::{Problem, Resolved, resolve};
+    use crate::config::problem::Problem;
+    use crate::config::resolve::{Resolved, resolve};
 
     fn with(more: &[&str]) -> Result<Resolved, Vec<Problem>> {
-        let least = ["mongo.uri=mongodb://h/db", "sinks.out.kind=stdout"];
+        let least = ["mongo.uri=mongodb://h/db", "sinks.out.kind=stdout", "api.enabled=true"];
         let set = least.iter().chain(more).map(|setting| (*setting).to_owned()).collect();
         resolve(&load(&Inputs { set, ..Inputs::default() }).unwrap())
     }
@@ -240,23 +229,31 @@ mod tests {
     }
 
     #[test]
-    fn beyond_this_host_it_needs_tokens_or_tls_or_consent() {
-        let tokens = "api.tokens=[\"t\"]";
+    fn tokens_are_required_beyond_loopback_whatever_tls_does() {
         let tls = ["api.tls.cert_file=/a", "api.tls.key_file=/b"];
         for listen in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"] {
             let listen = format!("api.listen={listen}");
 
-            let open = with(&[&listen]).unwrap_err();
-
-            assert_eq!(open[0].key, "api.listen");
-            assert!(with(&[&listen, tokens]).unwrap().warnings.is_empty());
-            assert!(with(&[&listen, "api.insecure=true"]).unwrap().warnings.is_empty());
-            let warnings = with(&[&listen, tls[0], tls[1]]).unwrap().warnings;
-            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            for open in [vec![], vec![tls[0], tls[1]]] {
+                let problems = with(&[&[listen.as_str()], &open[..]].concat()).unwrap_err();
+                assert_eq!(problems[0].key, "api.listen");
+                assert!(problems[0].detail.contains("api.allow_unauthenticated"), "{problems:?}");
+            }
+            assert!(with(&[&listen, "api.tokens=[\"t\"]"]).is_ok());
+            assert!(with(&[&listen, "api.allow_unauthenticated=true"]).is_ok());
         }
         for listen in ["127.0.0.1:1", "127.9.9.9:0", "[::1]:1", "localhost:1", "LOCALHOST:1"] {
             assert!(with(&[&format!("api.listen={listen}")]).is_ok(), "{listen}");
         }
+    }
+
+    #[test]
+    fn the_former_name_of_a_key_is_answered_with_the_new_one() {
+        let inputs = Inputs { set: vec!["api.insecure=true".into()], ..Inputs::default() };
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(error.contains("api.allow_unauthenticated"), "{error}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Rules {
         self.unless(
             config.sinks.contains_key(sink),
             key,
-            format!("there is no sink {sink:?}; there is {}", list(&names)),
+            format!("must be the name of a sink; there is {}", list(&names)),
         );
     }
 
@@ -95,12 +95,12 @@ impl SinkRulesOf<'_> {
         if sink.timeout.is_zero() || sink.timeout >= config.relay.lease {
             self.wrong(
                 "timeout",
-                "is to be above 0 and below relay.lease: a publish that outlives its lease is \
+                "must be above 0 and below relay.lease: a publish that outlives its lease is \
                  repeated",
             );
         }
         if !(1..=1_000).contains(&sink.key_window) {
-            self.wrong("key_window", "is to be from 1 to 1000");
+            self.wrong("key_window", "must be between 1 and 1000");
         }
         let own = |wanted: SinkKind| sink.kind == wanted;
         let declares = |list: fn(&Declare) -> bool| sink.declare.as_ref().is_some_and(list);
@@ -152,7 +152,7 @@ impl SinkRulesOf<'_> {
         for (list, name) in exchanges.chain(queues).chain(topics).chain(bindings) {
             if name.is_empty() || name.len() > LONGEST_NAME {
                 let detail =
-                    format!("{name:?} is no name: it is to have 1 to {LONGEST_NAME} bytes");
+                    format!("{name:?} is an invalid name: it must have 1 to {LONGEST_NAME} bytes");
                 self.wrong(&format!("declare.{list}"), detail);
             }
         }
@@ -164,7 +164,7 @@ impl SinkRulesOf<'_> {
             if topic.partitions.is_some_and(|count| count < 1)
                 || topic.replication.is_some_and(|count| count < 1)
             {
-                let detail = "partitions and replication are to be at least 1; leave them out for \
+                let detail = "partitions and replication must be at least 1; leave them out for \
                               the broker's own";
                 self.wrong("declare.topics", detail);
             }
@@ -227,7 +227,7 @@ impl SinkRulesOf<'_> {
             cloud_events: self.cloud_events("cloudEvents_"),
         };
         if let Err(error) = RabbitMq::new(settings.clone()) {
-            self.wrong("uri", format!("is no AMQP URI: {error}"));
+            self.wrong("uri", format!("is not an AMQP URI: {error}"));
         }
         Some(SinkPlan::RabbitMq(settings))
     }
@@ -307,8 +307,8 @@ mod tests {
         for (property, key, words) in [
             ("\"no.such\"=1", "no.such", "No such configuration property"),
             ("\"linger.ms\"=soon", "linger.ms", "Invalid value"),
-            ("acks=1", "acks", "is to be all"),
-            ("\"enable.idempotence\"=false", "enable.idempotence", "is to be true"),
+            ("acks=1", "acks", "must be all"),
+            ("\"enable.idempotence\"=false", "enable.idempotence", "must be true"),
             ("\"metadata.broker.list\"=h", "metadata.broker.list", "sinks.<name>.brokers"),
             ("\"delivery.timeout.ms\"=5", "delivery.timeout.ms", "sinks.<name>.timeout"),
             ("\"transactional.id\"=a", "transactional.id", "leave it out"),

@@ -172,15 +172,16 @@ fn read(
     let header = body.document("header").unwrap_or_default();
     let mut events = Vec::new();
     for mut event in body.objects("events") {
-        events.push(NewEvent {
+        let new = NewEvent {
             name: event.required_text("name").unwrap_or_default(),
             revision: event.text("revision"),
             body_type: event.text("bodyType"),
             body: event.required_document("body").unwrap_or_default(),
-        });
+        };
+        event.judge(new.flaws());
+        events.push(new);
         body.absorb(event);
     }
-    body.finish()?;
     let mut given = Trace::default();
     for (name, value) in trace::of(headers) {
         match name {
@@ -188,7 +189,7 @@ fn read(
             _ => given.state = Some(value),
         }
     }
-    Ok(Append {
+    let append = Append {
         name,
         id,
         request_id,
@@ -199,7 +200,10 @@ fn read(
         header,
         trace: given,
         events,
-    })
+    };
+    body.judge(append.flaws());
+    body.finish()?;
+    Ok(append)
 }
 
 fn expected(body: &mut Fields) -> Expected {
@@ -216,7 +220,7 @@ fn expected(body: &mut Fields) -> Expected {
         Some(_) => None,
     };
     expected.unwrap_or_else(|| {
-        body.wrong(FIELD, "is to be a version (0 or above), \"any\", \"none\" or \"exists\"");
+        body.wrong(FIELD, "must be a version (0 or above), \"any\", \"none\" or \"exists\"");
         Expected::Any
     })
 }

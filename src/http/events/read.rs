@@ -187,7 +187,7 @@ pub(super) async fn aggregates(
     let has_more = items.len() > limit as usize;
     items.truncate(limit as usize);
     let next = items.last().filter(|_| has_more).cloned();
-    Ok(Json(Listed { items, next }))
+    Ok(Json(Listed { items, next, note: None }))
 }
 
 /// A stream's document, and in it bodies as they were written.

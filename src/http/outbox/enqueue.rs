@@ -28,6 +28,7 @@ use crate::outbox::fields::{
 use crate::outbox::inspect::Inspector;
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::undecoded::RawId;
 use crate::partition;
 use crate::relay::wake::Hint;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
@@ -213,7 +214,7 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
     match error.code() {
         Some(DUPLICATE_KEY) => {
             let inspector = Inspector::new(services.collections.clone());
-            let field = match inspector.show(std::slice::from_ref(id)).await? {
+            let field = match inspector.show(&[RawId::from(&Bson::from(id))]).await? {
                 Some(_) => "id",
                 None => "dedupKey",
             };

@@ -2,9 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bson::{Bson, Document, doc};
 use serde_json::Value;
 
 use crate::http::auth::{Caller, Read};
@@ -13,19 +10,18 @@ use crate::http::outbox::{no_record, readings};
 use crate::http::problem::Problem;
 use crate::http::query::{Path, Query};
 use crate::http::state::Shared;
-use crate::ids::RecordId;
-use crate::outbox::fields::{DEAD, DONE, ID, PENDING, SCHEDULED};
-use crate::outbox::inspect::{Filter, Inspector};
-use crate::outbox::stats::Stats;
+use crate::outbox::inspect::Inspector;
+use crate::outbox::list::{Chapter, Filter, Sort};
+use crate::outbox::stats::{GroupBy, Groups, Stats};
 use crate::shown;
 
 /// Items of a list where nothing is said, and at most.
 const LIMIT: (u32, u32) = (50, 1_000);
 
-/// In front of a cursor at a record whose `_id` no text can mean.
-const RAW: &str = "raw:";
+/// Groups of each status where nothing is said.
+const TOP: u32 = 20;
 
-/// Count every record by status; reads the whole collection
+/// Count records by status: exact up to 100,000 records, else marked as what they are
 #[utoipa::path(get, path = "/v1/outbox/stats", tag = "outbox", responses(
     (status = 200, description = "the figures", body = Stats),
 ))]
@@ -39,12 +35,42 @@ pub(super) async fn stats(
     Ok(Json(inspector.stats().await?))
 }
 
-/// List records in the order of their ids, without payloads and headers
+/// The largest groups of pending and of dead records
+#[utoipa::path(get, path = "/v1/outbox/groups", tag = "outbox",
+    params(
+        ("by" = String, Query, description = "type, key, or reason: the first word of deadReason"),
+        ("top" = Option<i32>, Query, description = "how many of each status; 20", minimum = 1, maximum = 1000),
+    ),
+    responses((status = 200, description = "the groups", body = Groups)),
+)]
+pub(super) async fn groups(
+    _: Caller<Read>,
+    mut query: Query,
+    State(shared): State<Shared>,
+) -> Result<Json<Groups>, Problem> {
+    let by = query.one_of("by", &GroupBy::WORDS);
+    let top = query.integer("top", 1..=LIMIT.1.into());
+    query.finish()?;
+    let by = match by.as_deref() {
+        Some("type") => GroupBy::Type,
+        Some("reason") => GroupBy::Reason,
+        Some(_) => GroupBy::Key,
+        None => return Err(Problem::wrong("by", "is missing: type, reason or key")),
+    };
+    let top = top.and_then(|top| u32::try_from(top).ok()).unwrap_or(TOP);
+    let inspector = Inspector::new(shared.services()?.collections.clone());
+    Ok(Json(inspector.groups(by, top).await?))
+}
+
+/// List records without payloads and headers: oldest first where the status has an age, else by id
 #[utoipa::path(get, path = "/v1/outbox/records", tag = "outbox",
     params(
-        ("status" = Option<String>, Query, description = "of this status"),
+        ("status" = Option<String>, Query, description = "pending, scheduled, done, dead; invalid: none of these"),
         ("key" = Option<String>, Query, description = "of this key"),
         ("type" = Option<String>, Query, description = "of this type"),
+        ("reason" = Option<String>, Query, description = "dead, and whose deadReason begins so"),
+        ("olderThan" = Option<String>, Query, description = "pending, dead, done or overdue for longer than this, as 1h"),
+        ("sort" = Option<String>, Query, description = "id, seq, deadAt, visibleAt, attempt"),
         ("after" = Option<String>, Query, description = "behind this: `next`, or an id"),
         ("limit" = Option<i32>, Query, description = "how many at most; 50", minimum = 1, maximum = 1000),
     ),
@@ -55,60 +81,30 @@ pub(super) async fn list(
     mut query: Query,
     State(shared): State<Shared>,
 ) -> Result<Json<Listed<Value>>, Problem> {
-    let status = query.one_of("status", &[PENDING, SCHEDULED, DONE, DEAD]);
-    let (key, kind) = (query.text("key"), query.text("type"));
+    let status = query.one_of("status", &Chapter::WORDS);
+    let sort = query.one_of("sort", &Sort::WORDS);
+    let filter = Filter {
+        status: status.as_deref().and_then(Chapter::of),
+        key: query.text("key"),
+        kind: query.text("type"),
+        reason: query.text("reason"),
+        older_than: query.duration("olderThan"),
+        sort: sort.as_deref().and_then(Sort::of),
+    };
     let after = query.text("after");
     let limit = query.integer("limit", 1..=LIMIT.1.into());
     query.finish()?;
     let limit = limit.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(LIMIT.0);
     let inspector = Inspector::new(shared.services()?.collections.clone());
-    let after = match after {
-        None => None,
-        Some(text) => Some(behind(&inspector, &text).await?),
-    };
-    let filter = Filter { status, key, kind, after };
-    // One more tells whether there is a next part.
-    let mut found = inspector.list(&filter, limit + 1).await?;
-    let has_more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next = found.last().filter(|_| has_more).and_then(|last| last.get(ID)).map(cursor);
-    Ok(Json(Listed { items: found.iter().map(shown::record).collect(), next }))
-}
-
-/// The id that a list goes on behind.
-async fn behind(inspector: &Inspector, text: &str) -> Result<RecordId, Problem> {
-    if let Some(raw) = text.strip_prefix(RAW) {
-        let bytes = URL_SAFE_NO_PAD.decode(raw).ok();
-        let id = bytes.and_then(|bytes| Document::from_reader(bytes.as_slice()).ok());
-        let id = id.and_then(|mut document| document.remove(ID));
-        return id.map(RecordId::from).ok_or_else(|| Problem::wrong("after", "is no cursor"));
-    }
-    let mut ids = readings("after", text)?;
-    if ids.len() == 1 {
-        return Ok(ids.remove(0));
-    }
-    // Ids of different kinds sort apart: the one that there is, else the likeliest.
-    let found = inspector.show(&ids).await?;
-    Ok(found.and_then(|mut record| record.remove(ID)).map_or_else(|| ids.remove(0), Into::into))
-}
-
-/// A text that means this id and no other.
-fn cursor(id: &Bson) -> String {
-    match RecordId::from(id.clone()) {
-        RecordId::Uuid(id) => format!("uuid:{id}"),
-        RecordId::ObjectId(id) => format!("oid:{id}"),
-        RecordId::Int(id) => format!("int:{id}"),
-        RecordId::String(id) => format!("str:{id}"),
-        RecordId::Other(id) => {
-            let bytes = doc! { ID: id }.to_vec().unwrap_or_default();
-            format!("{RAW}{}", URL_SAFE_NO_PAD.encode(bytes))
-        }
-    }
+    let page = inspector.list(&filter, after.as_deref(), limit).await?;
+    let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
+    let items = page.records.iter().map(shown::shown).collect();
+    Ok(Json(Listed { items, next: page.next, note: page.note }))
 }
 
 /// One record, payload and all
 #[utoipa::path(get, path = "/v1/outbox/records/{id}", tag = "outbox",
-    params(("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str: force one")),
+    params(("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str:, raw: force one")),
     responses(
         (status = 200, description = "the record", body = Object),
         (status = 404, description = "`not_found`"),
@@ -125,19 +121,5 @@ pub(super) async fn show(
     let ids = readings("id", id)?;
     let inspector = Inspector::new(shared.services()?.collections.clone());
     let found = inspector.show(&ids).await?.ok_or_else(|| no_record(id))?;
-    Ok(Json(shown::record(&found)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_means_one_id_only() {
-        for id in [Bson::Int32(7), Bson::String("7".into()), Bson::String("uuid:x".into())] {
-            let text = cursor(&id);
-
-            assert_eq!(RecordId::readings(&text), [RecordId::from(id)], "{text}");
-        }
-    }
+    Ok(Json(shown::shown(&found)))
 }

@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
-use crate::ids::RecordId;
+use crate::outbox::undecoded::RawId;
 
 pub(super) use enqueue::schema as new_record;
 pub(super) use redrive::schema as requeue;
@@ -17,6 +17,7 @@ pub(super) use redrive::schema as requeue;
 pub(super) fn calls() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(look::stats))
+        .routes(routes!(look::groups))
         .routes(routes!(look::list, enqueue::enqueue))
         .routes(routes!(look::show, redrive::discard))
         .routes(routes!(redrive::requeue_one))
@@ -24,11 +25,11 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 }
 
 /// The ids that a text can mean: one at least.
-fn readings(field: &str, text: &str) -> Result<Vec<RecordId>, Problem> {
-    let ids = RecordId::readings(text);
+fn readings(field: &str, text: &str) -> Result<Vec<RawId>, Problem> {
+    let ids = RawId::readings(text);
     if text.is_empty() || ids.is_empty() {
         let detail =
-            "is no id: a UUID, ObjectId, integer or text (uuid:, oid:, int:, str: force one)";
+            "is no id: a UUID, ObjectId, integer or text (uuid:, oid:, int:, str:, raw: force one)";
         return Err(Problem::wrong(field, detail));
     }
     Ok(ids)

@@ -72,7 +72,7 @@ pub(super) async fn requeue(
     let done = redriver.all(Redrive::Requeue, &chosen).await?;
     info!(actor = &*caller.name, matched = done.matched, requeued = done.changed, "requeued");
     if let Some(wake) = services.wake.as_ref().filter(|_| done.changed > 0) {
-        wake.all();
+        wake.changed();
     }
     Ok(Json(Requeued { matched: done.matched, requeued: done.changed }))
 }
@@ -80,7 +80,7 @@ pub(super) async fn requeue(
 /// Make one dead record pending again
 #[utoipa::path(post, path = "/v1/outbox/records/{id}/requeue", tag = "outbox",
     params(
-        ("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str: force one"),
+        ("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str:, raw: force one"),
         ("redeliver" = Option<bool>, Query, description = "a delivered one too: its consumers see it again"),
         ("dryRun" = Option<bool>, Query, description = "say what it would come to, and change nothing"),
     ),
@@ -106,9 +106,9 @@ pub(super) async fn requeue_one(
     Ok(Json(Requeued { matched: 1, requeued: u64::from(!dry_run) }))
 }
 
-/// Remove a dead or scheduled record, or a pending one that nobody holds
+/// Remove a dead, scheduled or invalid record, or a pending one that nobody holds
 #[utoipa::path(delete, path = "/v1/outbox/records/{id}", tag = "outbox",
-    params(("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str: force one")),
+    params(("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str:, raw: force one")),
     responses(
         (status = 204, description = "it is gone"),
         (status = 404, description = "`not_found`"),
@@ -143,8 +143,8 @@ async fn one(
     done.map_err(|refusal| refused(redrive, id, refusal))?;
     if !dry_run {
         info!(actor = &*caller.name, id, act = ?redrive, "a record was changed");
-        // What it held goes on, or it goes itself.
-        services.wake.iter().for_each(crate::relay::wake::Wake::all);
+        // What it blocked goes on, or it goes itself.
+        services.wake.iter().for_each(crate::relay::wake::Wake::changed);
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::task::coop::unconstrained;
 
+use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::held::Held;
 use crate::relay::lane::{Lane, LaneEnd, Next};
 use crate::relay::shared::Shared;
@@ -29,7 +30,9 @@ impl Lane {
     ///
     /// The first on a way (sink and destination) is confirmed before the second is begun: after
     /// that a sink hands over what it is given at once, and here it is given one after the
-    /// other. Nothing new begins after a failure.
+    /// other. Nothing new begins after a failure, nor behind a record that was not handed over
+    /// until that record is concluded. What a lost sink interrupts waits in its order, and is sent
+    /// again before anything new.
     pub(super) async fn deliver_several<S: Sink>(
         self: &Arc<Self>,
         shared: &Shared<S>,
@@ -40,20 +43,29 @@ impl Lane {
         let mut next = Some(first);
         let mut known_way = None;
         let mut under_way = FuturesUnordered::new();
+        let mut begun = 0_usize;
+        // The record whose outcome is awaited before anything begins.
+        let mut barrier = None;
+        let mut interrupted: Vec<(usize, Held, Delivered)> = Vec::new();
         loop {
-            while end.is_none() && under_way.len() < window {
+            while end.is_none()
+                && barrier.is_none()
+                && interrupted.is_empty()
+                && under_way.len() < window
+            {
                 let Some(held) = next.take().or_else(|| self.next_waiting(shared)) else { break };
                 if held.is_lost() {
                     shared.lost(&held, self);
                     end = Some(LaneEnd::Interrupted);
                     break;
                 }
-                let admitted = match shared.admit(&held, false).await {
+                let number = begun;
+                let admitted = match shared.admit(&held, self, under_way.is_empty()).await {
                     Ok(admitted) => admitted,
                     Err(delivered) => {
-                        let held = std::future::ready((held, delivered));
-                        under_way.push(held.boxed());
-                        // Its outcome first.
+                        begun += 1;
+                        barrier = Some(number);
+                        under_way.push(std::future::ready((number, held, delivered)).boxed());
                         break;
                     }
                 };
@@ -63,31 +75,55 @@ impl Lane {
                     next = Some(held);
                     break;
                 }
+                begun += 1;
                 known_way = way;
                 let sending = async move {
-                    let delivered = shared.send(admitted, &held, false).await;
-                    (held, delivered)
+                    let delivered = shared.send(admitted, &held).await;
+                    (number, held, delivered)
                 };
                 // The first poll hands it over, before the next one is given: tokio must not put
                 // it off because this task has done much already.
                 let mut sending = unconstrained(sending).boxed();
                 match futures_util::poll!(&mut sending) {
-                    Poll::Ready(sent) => under_way.push(std::future::ready(sent).boxed()),
+                    Poll::Ready(sent) => {
+                        if sent.2.outcome != Delivery::Confirmed {
+                            barrier = Some(number);
+                        }
+                        under_way.push(std::future::ready(sent).boxed());
+                    }
                     Poll::Pending => under_way.push(sending),
                 }
                 if !is_known {
                     break;
                 }
             }
-            let Some((held, delivered)) = under_way.next().await else {
-                if let Some(held) = next {
-                    self.state().waiting.push_front(held);
-                }
-                return end;
+            let Some((number, held, delivered)) = under_way.next().await else {
+                break;
             };
+            if barrier == Some(number) {
+                barrier = None;
+            }
+            if delivered.outcome == Delivery::SinkLost && end.is_none() {
+                interrupted.push((number, held, delivered));
+                continue;
+            }
             let ended = self.conclude(shared, held, delivered).await;
             end = end.or(ended);
         }
+        if let Some(held) = next {
+            self.state().waiting.push_front(held);
+        }
+        interrupted.sort_by_key(|(number, ..)| *number);
+        if end.is_none() && !self.is_over(shared) {
+            let mut state = self.state();
+            interrupted.into_iter().rev().for_each(|(_, held, _)| state.waiting.push_front(held));
+            return None;
+        }
+        for (_, held, delivered) in interrupted {
+            let ended = self.conclude(shared, held, delivered).await;
+            end = end.or(ended);
+        }
+        end
     }
 
     /// The next one that waits, unless a stop came or the partition went.

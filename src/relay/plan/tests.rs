@@ -68,7 +68,10 @@ impl Known {
             blocked: self.blocked.clone(),
             alone: &self.alone,
             in_hand: &|record| self.in_hand.contains(&record.id),
-            paused: &|record| self.paused.contains(&record.id),
+            way: &|record| match self.paused.contains(&record.id) {
+                true => Way::Paused(HoldReason::SinkPaused),
+                false => Way::Open,
+            },
         };
         plan(records, &sight)
     }
@@ -136,12 +139,13 @@ fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
     ]);
 
     assert!(plan.runs.is_empty(), "{:?}", plan.runs);
+    let holds = plan.holds.iter().map(|hold| (hold.head.id.clone(), hold.reason, hold.until));
     assert_eq!(
-        plan.holds,
+        holds.collect::<Vec<_>>(),
         [
-            (keyed("due"), HoldReason::NotDue, Some(LATER)),
-            (keyed("leased"), HoldReason::Leased, Some(LATER)),
-            (keyed("paused"), HoldReason::SinkPaused, None),
+            (id(3), HoldReason::NotDue, Some(LATER)),
+            (id(1), HoldReason::Leased, Some(LATER)),
+            (id(5), HoldReason::SinkPaused, None),
         ]
     );
 }

@@ -11,10 +11,12 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::sink::kafka::client::{Client, Fatal, Report};
+use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
 use crate::sink::kafka::{KafkaSettings, properties, report};
+use crate::sink::pulse::{Pulse, Silent};
 use crate::sink::slot::{self, Link as _};
 use crate::sink::{PublishError, SinkDown, Verdict};
 
@@ -39,6 +41,7 @@ pub(super) struct Link {
     topics: Topics,
     /// Whoever waits for room in the queue: those of one key are to enter it in their order.
     entrance: tokio::sync::Mutex<()>,
+    pulse: Pulse,
     down: watch::Sender<Option<SinkDown>>,
     _watch: AbortOnDropHandle<()>,
 }
@@ -62,11 +65,12 @@ impl Link {
     /// can't be made.
     pub(super) async fn open(
         settings: &KafkaSettings,
-        metrics: Arc<KafkaMetrics>,
+        metrics: Option<Arc<KafkaMetrics>>,
+        partitions: Arc<Partitions>,
     ) -> Result<Self, SinkDown> {
         let config = properties::client_config(settings);
         let until = Instant::now() + settings.timeout;
-        let client = Arc::new(Client::make(config.clone(), Some(metrics), until).await?);
+        let client = Arc::new(Client::make(config.clone(), metrics, until).await?);
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
         for _ in 0..2 {
@@ -79,9 +83,10 @@ impl Link {
         let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
         Ok(Self {
             settings: settings.clone(),
-            topics: Topics::new(client.clone()),
+            topics: Topics::new(client.clone(), partitions),
             single: OnceCell::new(),
             entrance: tokio::sync::Mutex::default(),
+            pulse: Pulse::new(),
             client,
             down,
             _watch: AbortOnDropHandle::new(watch),
@@ -187,15 +192,42 @@ impl Link {
             tokio::time::sleep(PURGED).await;
             down
         };
-        tokio::select! {
-            biased;
-            report = report => match report {
-                Ok(result) => Ok(result),
-                Err(_) => Err(unknown("the producer was given up before the confirm")),
-            },
-            down = given_up => Err(unknown(&down.detail)),
-            () = tokio::time::sleep_until(until) => {
-                let why = format!("no confirm within {:?}", self.settings.timeout);
+        let report = async {
+            match report.await {
+                // The time of this record is up. That says nothing about other topics.
+                Ok(Err(error)) if report::is_timeout(&error) => std::future::pending().await,
+                other => other,
+            }
+        };
+        let outcome = async {
+            tokio::select! {
+                biased;
+                report = report => match report {
+                    Ok(result) => Ok(result),
+                    Err(_) => Err(unknown("the producer was given up before the confirm")),
+                },
+                down = given_up => Err(unknown(&down.detail)),
+            }
+        };
+        let limit = self.settings.timeout;
+        let question = async {
+            let asked = until_answered(self.client.clone(), limit).await;
+            asked.is_ok()
+        };
+        let why = format!("no confirm within {limit:?}");
+        match self.pulse.answer(outcome, limit, until, question).await {
+            Ok(outcome) => {
+                if matches!(outcome, Ok(Ok(()))) {
+                    self.pulse.beat();
+                }
+                outcome
+            }
+            Err(Silent::Destination) => {
+                // It may have got more partitions.
+                self.topics.forget(&record.topic);
+                Err(PublishError::new(Verdict::Unconfirmed, why))
+            }
+            Err(Silent::Broker) => {
                 self.retire(SinkDown::new(&why));
                 Err(unknown(&why))
             }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `properties` | what the client is told: our defaults, the operator's own, and what must not be |
 //! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
+//! | `partitions` | which partition a record goes to, so that each fails by itself |
 //! | `link` | one producer: opened, watched, given up |
 //! | `client` | the producer itself, with its callbacks |
 //! | [`alive`] | clients that have not ended yet, for the end of the process |
@@ -12,13 +13,15 @@
 //! | `report` | what a delivery report means for its record |
 //! | `statistics` | librdkafka's own figures as metrics |
 //!
-//! librdkafka reconnects and retries by itself, within the sink's timeout. What goes beyond is
-//! the relay's to repeat: a producer that lost its brokers, left a record unanswered, or met a
-//! fatal error is given up with all that is in it, and the next probe makes another.
+//! librdkafka reconnects and retries by itself, within the sink's timeout. A record that it gives
+//! up after that is the relay's to repeat; its neighbours are not disturbed. A producer that lost
+//! its brokers or met a fatal error is given up with all that is in it, and the next probe makes
+//! another.
 
 pub mod alive;
 mod client;
 mod link;
+mod partitions;
 mod properties;
 mod remedy;
 mod rendering;
@@ -33,15 +36,18 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 pub use properties::WrongProperty;
+#[cfg(test)]
+pub(crate) use properties::{RESERVED, Reserved};
 
 use crate::config::properties::Properties;
 use crate::config::tree::Topic;
 use crate::ids::SinkName;
 use crate::sink::cloud_events::CloudEvents;
 use crate::sink::kafka::link::Link;
+use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::slot::Slot;
-use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use crate::sink::{Address, Message, PublishError, Sink, SinkDown, Verdict};
 
 /// What an operator decides about a Kafka sink.
 #[derive(Clone, Debug)]
@@ -80,11 +86,13 @@ pub struct Kafka {
     settings: KafkaSettings,
     /// In bytes.
     largest: usize,
+    partitions: Arc<Partitions>,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: Slot<Link>,
     /// Held while a link is being opened.
     opening: Mutex<()>,
-    metrics: Arc<KafkaMetrics>,
+    /// `None` for an isolated sink: the series are those of the sink's first producer.
+    metrics: Option<Arc<KafkaMetrics>>,
 }
 
 impl Kafka {
@@ -96,9 +104,11 @@ impl Kafka {
     /// Postrider promises. Nothing is connected to.
     pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperty> {
         properties::check(&settings)?;
-        let metrics = Arc::new(KafkaMetrics::new(settings.name.as_str()));
+        let metrics = Some(Arc::new(KafkaMetrics::new(settings.name.as_str())));
         let largest = properties::largest(&settings);
-        Ok(Self { settings, largest, link: Slot::default(), opening: Mutex::new(()), metrics })
+        let partitions = Arc::new(Partitions::new(&settings));
+        let (link, opening) = (Slot::default(), Mutex::new(()));
+        Ok(Self { settings, largest, partitions, link, opening, metrics })
     }
 
     /// Whether there is such a topic. A producer's look-up makes it where the broker makes topics
@@ -134,8 +144,10 @@ impl Sink for Kafka {
             }
             self.link.take();
             link.retire(SinkDown::new("it did not answer a probe"));
+            self.link.emptied(link).await;
         }
-        let link = Link::open(&self.settings, self.metrics.clone()).await?;
+        let link =
+            Link::open(&self.settings, self.metrics.clone(), self.partitions.clone()).await?;
         self.link.put(link);
         Ok(())
     }
@@ -147,6 +159,24 @@ impl Sink for Kafka {
     async fn close(&self) {
         if let Some(link) = self.link.take() {
             link.retire(SinkDown::new("closed"));
+        }
+    }
+
+    /// The topic and the partition, which has a leader and replicas of its own.
+    fn destination(&self, message: &Message) -> Address {
+        let topic = &message.address.destination;
+        let part = self.partitions.part(topic, rendering::key(message));
+        Address { destination: topic.clone(), key: part }
+    }
+
+    fn isolated(&self) -> Self {
+        Self {
+            settings: KafkaSettings { topics: Vec::new(), ..self.settings.clone() },
+            largest: self.largest,
+            partitions: self.partitions.clone(),
+            link: Slot::default(),
+            opening: Mutex::new(()),
+            metrics: None,
         }
     }
 }

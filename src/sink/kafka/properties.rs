@@ -1,5 +1,7 @@
 //! What librdkafka is told: our defaults, and over them the operator's own.
 
+use std::time::Duration;
+
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
@@ -16,6 +18,48 @@ const ALIASES: [(&str, &str); 6] = [
     ("compression.codec", "compression.type"),
     ("topic.partitioner", "partitioner"),
 ];
+
+/// The names of the property that decides the partition of a key.
+pub(super) const PARTITIONER: [&str; 2] = ["partitioner", "topic.partitioner"];
+
+/// A property of librdkafka that an operator cannot set, or not to any value.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) name: &'static str,
+    /// The values that it may have all the same.
+    pub(crate) permitted: &'static [&'static str],
+    pub(crate) why: &'static str,
+}
+
+/// What the relay's promises fix, and what has a key of its own. `docs/configuration.md` has this list.
+pub(crate) const RESERVED: [Reserved; 5] = [
+    Reserved { name: "bootstrap.servers", permitted: &[], why: "set sinks.<name>.brokers instead" },
+    Reserved {
+        name: "message.timeout.ms",
+        permitted: &[],
+        why: "set sinks.<name>.timeout instead: it ends a little later, so that one record's end \
+              does not end the producer",
+    },
+    Reserved {
+        name: "acks",
+        permitted: &["all", "-1"],
+        why: "must be all: with less, a confirmed record can be lost",
+    },
+    Reserved {
+        name: "enable.idempotence",
+        permitted: &["true"],
+        why: "must be true: without it, a retry can reorder or duplicate records",
+    },
+    Reserved {
+        name: "transactional.id",
+        permitted: &[],
+        why: "leave it out: Postrider does not use transactions of Kafka",
+    },
+];
+
+/// How long before the sink's timeout librdkafka gives a record up, at most: it looks once in a
+/// second.
+const EARLIER: Duration = Duration::from_secs(1);
 
 /// librdkafka's default for `message.max.bytes`.
 const LARGEST: usize = 1_000_000;
@@ -69,24 +113,21 @@ pub(super) fn check(settings: &KafkaSettings) -> Result<(), WrongProperty> {
 /// What must be so for the relay to keep its promises, or has a key of its own.
 fn promised(name: &str, value: &str) -> Result<(), WrongProperty> {
     let canonical = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, of)| *of);
-    let detail = match canonical {
-        "bootstrap.servers" => "is sinks.<name>.brokers here",
-        "message.timeout.ms" => "is sinks.<name>.timeout here",
-        "acks" if !["all", "-1"].contains(&value) => {
-            "is to be all: nothing less says that a record will not be lost"
+    match RESERVED.iter().find(|reserved| reserved.name == canonical) {
+        Some(reserved) if !reserved.permitted.contains(&value) => {
+            Err(WrongProperty::of(name, reserved.why))
         }
-        "enable.idempotence" if value != "true" => {
-            "is to be true: without it a retry inverts or doubles records"
-        }
-        "transactional.id" => "has no use here, leave it out: a record is a transaction of its own",
-        _ => return Ok(()),
-    };
-    Err(WrongProperty::of(name, detail))
+        _ => Ok(()),
+    }
 }
 
 /// The whole configuration of a producer.
 pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
-    let timeout = settings.timeout.as_millis().to_string();
+    let timeout = settings.timeout - EARLIER.min(settings.timeout / 4);
+    // The broker answers before the record's time is up: a request without an answer would cost
+    // its neighbours the connection.
+    let request_timeout = (timeout / 2).as_millis().max(1).to_string();
+    let timeout = timeout.as_millis().to_string();
     // A topic was looked up before: sooner than the record's own end its disappearance shows.
     let unknown_after = (settings.timeout / 2).as_millis().to_string();
     let mut config = ClientConfig::new();
@@ -96,6 +137,7 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
         ("enable.idempotence", "true"),
         ("acks", "all"),
         ("message.timeout.ms", &timeout),
+        ("request.timeout.ms", &request_timeout),
         // Each lane waits for its confirm: a record that waits for company waits in vain.
         ("linger.ms", "0"),
         ("compression.type", "lz4"),

@@ -29,6 +29,12 @@ impl fmt::Debug for Rendered {
     }
 }
 
+/// The record key: the route's, else the record's own, else its id.
+pub(super) fn key(message: &Message) -> &str {
+    let key = message.address.key.as_ref().or(message.key.as_ref());
+    key.unwrap_or(&message.id)
+}
+
 /// Renders a message, or refuses it before anything is sent.
 ///
 /// # Errors
@@ -49,20 +55,11 @@ pub(super) fn render(
     }
     let attributes =
         cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
-    let Message {
-        id,
-        key,
-        kind,
-        content_type,
-        payload,
-        headers,
-        tenant_id,
-        timestamp,
-        address,
-        ..
-    } = message;
+    let key = key(&message).to_owned();
+    let Message { id, kind, content_type, payload, headers, tenant_id, timestamp, address, .. } =
+        message;
     let ours = [
-        ("message-id", Some(id.clone())),
+        ("message-id", Some(id)),
         ("message-type", Some(kind)),
         ("content-type", Some(content_type)),
         ("tenant-id", tenant_id),
@@ -83,7 +80,7 @@ pub(super) fn render(
     let millis = timestamp.map(|time| DateTime::from_system_time(time).timestamp_millis());
     Ok(Rendered {
         topic: address.destination,
-        key: address.key.or(key).unwrap_or(id),
+        key,
         payload,
         headers: rendered,
         // Zero means "now" to librdkafka, and before it there is nothing in Kafka.

@@ -43,6 +43,11 @@ pub(super) fn doubts_topic(error: &KafkaError) -> bool {
     )
 }
 
+/// Whether the producer's own time for the record was up.
+pub(super) fn is_timeout(error: &KafkaError) -> bool {
+    code(error) == Some(Code::MessageTimedOut)
+}
+
 /// Judges a record by its report; one that was alone in its batch, where that matters.
 pub(super) fn judge(error: &KafkaError, topic: &str) -> PublishError {
     let Some(code) = code(error) else {
@@ -91,6 +96,16 @@ fn verdict(code: Code) -> Verdict {
         | Code::SSL
         // Nobody may write at all: no record's doing.
         | Code::ClusterAuthorizationFailed => Verdict::Down,
+        // The broker's own words: the partition is in trouble, and the connection is not.
+        Code::NotEnoughReplicas
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::LeaderNotAvailable
+        | Code::NotLeaderForPartition
+        | Code::ReplicaNotAvailable
+        | Code::FencedLeaderEpoch
+        | Code::UnknownLeaderEpoch
+        | Code::KafkaStorageError
+        | Code::RequestTimedOut => Verdict::Unconfirmed,
         // Sent, or not known to be unsent: timed out, fatal, transport; purged from the queue
         // too, where a record also waits to be sent a second time.
         _ => Verdict::Unknown,
@@ -113,7 +128,9 @@ mod tests {
             (Code::MessageTimedOut, Verdict::Unknown),
             (Code::BrokerTransportFailure, Verdict::Unknown),
             (Code::Fatal, Verdict::Unknown),
-            (Code::NotEnoughReplicas, Verdict::Unknown),
+            (Code::NotEnoughReplicas, Verdict::Unconfirmed),
+            (Code::LeaderNotAvailable, Verdict::Unconfirmed),
+            (Code::NotLeaderForPartition, Verdict::Unconfirmed),
         ] {
             assert_eq!(verdict(code), expected, "{code}");
         }

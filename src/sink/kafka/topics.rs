@@ -22,12 +22,22 @@ use crate::config::tree::Topic;
 use crate::sink::kafka::KafkaSettings;
 use crate::sink::kafka::alive::Alive;
 use crate::sink::kafka::client::Client;
+use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::properties;
 use crate::sink::{PublishError, SinkDown, Verdict};
 
 /// How long a topic that was refused is not asked for again: short beside the first backoff,
 /// long enough that a thousand records for it cost one question.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
+
+/// How long a topic that is missing, or has no leader, is asked for again before its record is
+/// charged. A topic that the cluster has just made, by itself or by an operator, is known to each
+/// broker and has a leader within some hundred milliseconds, on a busy cluster within a second or
+/// two. Only the records of this topic wait.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The first pause before it is asked for again; each one is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The broker's own default, for partitions and replicas.
 const BROKERS_DEFAULT: i32 = -1;
@@ -36,55 +46,83 @@ const BROKERS_DEFAULT: i32 = -1;
 #[derive(Debug)]
 pub(super) struct Topics {
     client: Arc<Client>,
+    partitions: Arc<Partitions>,
     known: Mutex<HashMap<String, Known>>,
-    /// One question at a time: those who wait for it may have asked the same.
+    /// One question at a time: each takes a thread while it lasts.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone, Debug)]
 enum Known {
+    /// The holder of the lock asks the broker.
+    Asked(Arc<tokio::sync::Mutex<()>>),
     There,
-    Refused { until: Instant, error: PublishError },
+    Refused {
+        until: Instant,
+        error: PublishError,
+    },
 }
 
 impl Topics {
-    pub(super) fn new(client: Arc<Client>) -> Self {
-        Self { client, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
+    pub(super) fn new(client: Arc<Client>, partitions: Arc<Partitions>) -> Self {
+        Self { client, partitions, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
     }
 
     /// Makes sure that there is a topic of this name.
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where there is none, or it may not be seen; [`Verdict::Down`] where no
-    /// broker could be asked.
+    /// [`Verdict::Charge`] where there is none, or it may not be seen; [`Verdict::Unconfirmed`] where
+    /// it has no leader; [`Verdict::Down`] where no broker could be asked.
     pub(super) async fn look_up(
         &self,
         name: &str,
         until: tokio::time::Instant,
     ) -> Result<(), PublishError> {
-        if let Some(known) = self.recall(name) {
-            return known;
-        }
-        let Ok(_asking) = tokio::time::timeout_at(until, self.asking.lock()).await else {
+        let lock = match self.recall_or_ask(name) {
+            Ok(known) => return known,
+            Err(lock) => lock,
+        };
+        let Ok(_lock) = tokio::time::timeout_at(until, lock.lock()).await else {
             return Err(not_asked(name, "no broker answers"));
         };
         if let Some(known) = self.recall(name) {
             return known;
         }
-        let left = until.saturating_duration_since(tokio::time::Instant::now());
-        match asked(&self.client, name, left).await {
-            Ok(()) => {
-                self.known().insert(name.to_owned(), Known::There);
-                Ok(())
-            }
-            Err(error) if error.verdict == Verdict::Down => Err(error),
+        let answer = self.ask(name, until).await;
+        let known = match &answer {
+            Ok(()) => Known::There,
+            Err(error) if error.verdict == Verdict::Down => return answer,
             Err(error) => {
-                let until = Instant::now() + REFUSED_FOR;
-                let refused = Known::Refused { until, error: error.clone() };
-                self.known().insert(name.to_owned(), refused);
-                Err(error)
+                Known::Refused { until: Instant::now() + REFUSED_FOR, error: error.clone() }
             }
+        };
+        self.known().insert(name.to_owned(), known);
+        answer
+    }
+
+    /// Asks until the topic is there or refused for good, for [`GRACE`] at most.
+    async fn ask(&self, name: &str, until: tokio::time::Instant) -> Result<(), PublishError> {
+        let begin = tokio::time::Instant::now();
+        let grace = GRACE.min(until.saturating_duration_since(begin) / 2);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Ok(asking) = tokio::time::timeout_at(until, self.asking.lock()).await else {
+                return Err(not_asked(name, "no broker answers"));
+            };
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            let answer = asked(&self.client, name, left).await;
+            drop(asking);
+            match answer {
+                Ok(partitions) => {
+                    self.partitions.note(name, partitions);
+                    return Ok(());
+                }
+                Err(missing) if missing.may_pass && begin.elapsed() < grace => {}
+                Err(missing) => return Err(missing.error),
+            }
+            tokio::time::sleep(pause.min(grace.saturating_sub(begin.elapsed()))).await;
+            pause *= 2;
         }
     }
 
@@ -132,15 +170,30 @@ impl Topics {
         Ok(())
     }
 
-    fn recall(&self, name: &str) -> Option<Result<(), PublishError>> {
+    /// What is known of a topic, or the lock under which it is asked for.
+    fn recall_or_ask(
+        &self,
+        name: &str,
+    ) -> Result<Result<(), PublishError>, Arc<tokio::sync::Mutex<()>>> {
         let mut known = self.known();
-        match known.get(name)? {
+        match known.get(name) {
+            Some(Known::There) => return Ok(Ok(())),
+            Some(Known::Refused { until, error }) if Instant::now() < *until => {
+                return Ok(Err(error.clone()));
+            }
+            Some(Known::Asked(lock)) => return Err(lock.clone()),
+            Some(Known::Refused { .. }) | None => {}
+        }
+        let lock = Arc::default();
+        known.insert(name.to_owned(), Known::Asked(Arc::clone(&lock)));
+        Err(lock)
+    }
+
+    fn recall(&self, name: &str) -> Option<Result<(), PublishError>> {
+        match self.known().get(name)? {
             Known::There => Some(Ok(())),
             Known::Refused { until, error } if Instant::now() < *until => Some(Err(error.clone())),
-            Known::Refused { .. } => {
-                known.remove(name);
-                None
-            }
+            Known::Refused { .. } | Known::Asked(_) => None,
         }
     }
 
@@ -149,16 +202,33 @@ impl Topics {
     }
 }
 
-/// Asks a broker whether there is such a topic.
-async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<(), PublishError> {
+/// Why a topic cannot be published to.
+#[derive(Debug)]
+struct Missing {
+    error: PublishError,
+    /// It may be there a moment later.
+    may_pass: bool,
+}
+
+/// Asks a broker once whether there is such a topic, and how many partitions it has.
+async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<i32, Missing> {
     let (client, topic) = (client.clone(), name.to_owned());
-    let asking = tokio::task::spawn_blocking(move || ask(&client, &topic, limit));
-    asking.await.unwrap_or_else(|panic| Err(not_asked(name, panic)))
+    let asking = tokio::task::spawn_blocking(move || {
+        judge(&topic, client.producer().client().fetch_metadata(Some(&topic), limit))
+    });
+    asking.await.unwrap_or_else(|panic| Err(not_asked(name, panic).into()))
 }
 
 fn not_asked(topic: &str, why: impl fmt::Display) -> PublishError {
     let detail = format!("topic {topic:?} could not be looked up: {why}");
     PublishError::new(Verdict::Down, detail)
+}
+
+/// An error that stays.
+impl From<PublishError> for Missing {
+    fn from(error: PublishError) -> Self {
+        Self { error, may_pass: false }
+    }
 }
 
 /// Asks, as a consumer would, whether there is such a topic: for a producer the broker may make it.
@@ -168,27 +238,40 @@ pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), 
     let asking = tokio::task::spawn_blocking(move || {
         let _alive = Alive::new();
         let consumer: BaseConsumer = config.create().map_err(|error| not_asked(&name, error))?;
-        judge(&name, consumer.fetch_metadata(Some(&name), limit))
+        let found = judge(&name, consumer.fetch_metadata(Some(&name), limit));
+        found.map(drop).map_err(|missing| missing.error)
     });
     asking.await.unwrap_or_else(|panic| Err(not_asked(topic, panic)))
 }
 
-/// The same as [`asked`], blocking.
-fn ask(client: &Client, topic: &str, limit: Duration) -> Result<(), PublishError> {
-    judge(topic, client.producer().client().fetch_metadata(Some(topic), limit))
-}
-
-fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<(), PublishError> {
+fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<i32, Missing> {
     let metadata = metadata.map_err(|error| not_asked(topic, error))?;
     let answer = metadata.topics().iter().find(|found| found.name() == topic);
     match answer.and_then(|found| found.error()) {
-        None => Ok(()),
-        Some(error) => {
-            let code = Code::from(error);
-            let detail = format!("topic {topic:?}: {code}");
-            Err(PublishError::new(Verdict::Charge, detail))
+        None => {
+            let partitions = answer.map_or(0, |found| found.partitions().len());
+            Ok(i32::try_from(partitions).unwrap_or(i32::MAX))
         }
+        Some(error) => Err(missing(topic, error.into())),
     }
+}
+
+fn missing(topic: &str, code: Code) -> Missing {
+    let may_pass = matches!(
+        code,
+        Code::UnknownTopicOrPartition
+            | Code::UnknownTopic
+            | Code::LeaderNotAvailable
+            | Code::KafkaStorageError
+            | Code::RequestTimedOut
+    );
+    let verdict = match code {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => Verdict::Charge,
+        // The topic is there, and cannot be written to.
+        _ if may_pass => Verdict::Unconfirmed,
+        _ => Verdict::Charge,
+    };
+    Missing { error: PublishError::new(verdict, format!("topic {topic:?}: {code}")), may_pass }
 }
 
 fn new_topic(topic: &Topic) -> NewTopic<'_> {
@@ -206,6 +289,25 @@ fn admins(config: &ClientConfig) -> ClientConfig {
     {
         config.remove(name);
     }
-    config.remove("partitioner").remove("statistics.interval.ms");
+    config.remove("partitioner").remove("statistics.interval.ms").remove("request.timeout.ms");
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_asked_again_and_what_stays_is_charged_at_once() {
+        for (code, verdict, may_pass) in [
+            (Code::UnknownTopicOrPartition, Verdict::Charge, true),
+            (Code::LeaderNotAvailable, Verdict::Unconfirmed, true),
+            (Code::TopicAuthorizationFailed, Verdict::Charge, false),
+            (Code::InvalidTopic, Verdict::Charge, false),
+        ] {
+            let missing = missing("t", code);
+
+            assert_eq!((missing.error.verdict, missing.may_pass), (verdict, may_pass), "{code}");
+        }
+    }
 }

@@ -1,45 +1,26 @@
-//! Which exchanges there are.
+//! Which exchanges exist.
 //!
 //! A publish to a missing exchange makes RabbitMQ close the channel under every innocent
-//! neighbour. So each exchange is looked up first, passively, on a channel of its own. A
-//! forbidden one can't be told that way: it costs its neighbours the channel, once in a while.
+//! neighbour. So each exchange is looked up first, passively, on a channel of its own. Whether a
+//! publish to it is permitted cannot be asked: see [`Refusals`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
 
-use crate::sink::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND};
+use crate::sink::rabbitmq::closure::{self, NOT_FOUND, Refusal, Scope};
+use crate::sink::rabbitmq::refusals::{Refusals, charge};
+use crate::sink::rabbitmq::rendering::Target;
 use crate::sink::{PublishError, Verdict};
-
-/// How long a missing exchange is not asked for again: short beside the first backoff,
-/// long enough that a thousand records for it cost one closed channel.
-const MISSING_FOR: Duration = Duration::from_secs(1);
-
-/// How long nothing is published to a forbidden exchange, each attempt being paid for by
-/// others. So long a permission that was given since goes unnoticed.
-const FORBIDDEN_FOR: Duration = Duration::from_secs(30);
-
-/// The exchanges that the broker has refused, of one sink: they outlive its connections,
-/// since a refusal may have ended one.
-#[derive(Debug, Default)]
-pub(super) struct Refused(Mutex<HashMap<ShortString, Refusal>>);
-
-#[derive(Clone, Debug)]
-struct Refusal {
-    until: Instant,
-    /// The broker's.
-    words: String,
-}
 
 /// What is known of the exchanges on one connection.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     there: Mutex<HashSet<ShortString>>,
-    refused: Arc<Refused>,
+    refusals: Arc<Refusals>,
     channel: tokio::sync::Mutex<Option<Channel>>,
 }
 
@@ -55,8 +36,8 @@ impl LookUp<'_> {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where there is none, or it was forbidden a moment ago;
-    /// [`Verdict::Down`] where the broker could not be asked.
+    /// [`Verdict::Charge`] where there is none; [`Verdict::Down`] where the broker could not be
+    /// asked.
     pub(super) async fn look_up(&self, name: &ShortString) -> Result<(), PublishError> {
         if let Some(known) = self.exchanges.recall(name) {
             return known;
@@ -74,8 +55,11 @@ impl LookUp<'_> {
                 let detail = format!("an exchange could not be looked up: {error}");
                 return Err(PublishError::new(Verdict::Down, detail));
             };
-            self.exchanges.close(name, NOT_FOUND, &words);
-            return Err(charge(&words));
+            let error = charge(&words);
+            let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
+            let refusal = Refusal { scope: Scope::Exchange, forbidden: false, words };
+            self.exchanges.note(&target, refusal);
+            return Err(error);
         }
         self.exchanges.there().insert(name.clone());
         Ok(())
@@ -95,21 +79,25 @@ impl LookUp<'_> {
 
 impl Exchanges {
     /// Of a new connection: nothing is known to be there.
-    pub(super) fn new(refused: Arc<Refused>) -> Self {
-        Self { there: Mutex::default(), refused, channel: tokio::sync::Mutex::default() }
+    pub(super) fn new(refusals: Arc<Refusals>) -> Self {
+        Self { there: Mutex::default(), refusals, channel: tokio::sync::Mutex::default() }
     }
 
-    /// The broker refused a publish to it, for this reason and in these words.
-    pub(super) fn close(&self, name: &ShortString, code: u16, words: &str) {
-        let pause = if code == ACCESS_REFUSED { FORBIDDEN_FOR } else { MISSING_FOR };
-        let refusal = Refusal { until: Instant::now() + pause, words: words.to_owned() };
-        self.there().remove(name);
-        self.refused.lock().insert(name.clone(), refusal);
+    /// Remembers that the broker refused this target.
+    pub(super) fn note(&self, target: &Target, refusal: Refusal) {
+        if refusal.scope == Scope::Exchange {
+            self.there().remove(&target.exchange);
+        }
+        self.refusals.note(target, refusal);
+    }
+
+    pub(super) fn refusals(&self) -> Arc<Refusals> {
+        self.refusals.clone()
     }
 
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {
-        if let Some(refusal) = self.refused.recall(name) {
-            return Some(Err(charge(&refusal.words)));
+        if let Some(missing) = self.refusals.missing(name) {
+            return Some(Err(missing));
         }
         // The default exchange is always there, and can't be asked for.
         let there = name.as_str().is_empty() || self.there().contains(name);
@@ -119,24 +107,4 @@ impl Exchanges {
     fn there(&self) -> MutexGuard<'_, HashSet<ShortString>> {
         self.there.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-impl Refused {
-    fn recall(&self, name: &ShortString) -> Option<Refusal> {
-        let mut refused = self.lock();
-        let refusal = refused.get(name)?.clone();
-        if Instant::now() < refusal.until {
-            return Some(refusal);
-        }
-        refused.remove(name);
-        None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ShortString, Refusal>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-fn charge(words: &str) -> PublishError {
-    PublishError::new(Verdict::Charge, format!("the broker said: {words}"))
 }

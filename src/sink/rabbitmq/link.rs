@@ -6,18 +6,21 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
-use lapin::types::ShortString;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, Event};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::secret::SecretUri;
 use crate::sink::SinkDown;
+use crate::sink::pulse::Pulse;
 use crate::sink::rabbitmq::RabbitMqSettings;
-use crate::sink::rabbitmq::closure;
-use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp, Refused};
+use crate::sink::rabbitmq::closure::{self, Refusal};
+use crate::sink::rabbitmq::exchanges::{Exchanges, LookUp};
 use crate::sink::rabbitmq::publisher::{self, Owner, Request};
+use crate::sink::rabbitmq::refusals::Refusals;
+use crate::sink::rabbitmq::rendering::Target;
 use crate::sink::rabbitmq::topology;
+use crate::sink::rabbitmq::trial::Trial;
 use crate::sink::slot;
 
 /// How often an idle connection is looked at: `lapin` tells no one of its end but those
@@ -42,6 +45,7 @@ pub(super) struct Link {
     exchanges: Arc<Exchanges>,
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
+    pub(super) pulse: Pulse,
 }
 
 /// Whether a URI can be used, without connecting.
@@ -82,10 +86,10 @@ impl Link {
     /// [`SinkDown`]: no broker, wrong credentials, no such vhost; without the password.
     pub(super) async fn open(
         settings: &RabbitMqSettings,
-        refused: &Arc<Refused>,
+        refusals: &Arc<Refusals>,
     ) -> Result<Self, SinkDown> {
         let opening = async {
-            let link = Self::connect(settings, refused).await.map_err(|error| {
+            let link = Self::connect(settings, refusals).await.map_err(|error| {
                 let at = settings.uri.redacted();
                 closure::unreachable(&error).preceded_by(format!("cannot connect to {at}: "))
             })?;
@@ -101,7 +105,7 @@ impl Link {
         }
     }
 
-    async fn connect(settings: &RabbitMqSettings, refused: &Arc<Refused>) -> lapin::Result<Self> {
+    async fn connect(settings: &RabbitMqSettings, refusals: &Arc<Refusals>) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connection = ConnectionBuilder::new()?
@@ -113,13 +117,13 @@ impl Link {
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (state, _) = watch::channel(State::Up);
         let (requests, queue) = mpsc::unbounded_channel();
-        let exchanges = Arc::new(Exchanges::new(refused.clone()));
+        let exchanges = Arc::new(Exchanges::new(refusals.clone()));
         let watched = Watched { state: state.clone(), exchanges: exchanges.clone() };
         // Ends when the link is dropped and the last confirm is in; so does the watch, with
         // the connection's last handle.
-        tokio::spawn(publisher::run(channel, queue, watched));
+        tokio::spawn(publisher::run(channel, queue, watched, state.subscribe()));
         tokio::spawn(watch_events(connection.events_listener(), state.clone()));
-        Ok(Self { connection, exchanges, requests, state })
+        Ok(Self { connection, exchanges, requests, state, pulse: Pulse::new() })
     }
 
     pub(super) fn state(&self) -> State {
@@ -135,12 +139,18 @@ impl Link {
         LookUp { exchanges: &self.exchanges, connection: &self.connection }
     }
 
+    /// A channel for one message to a target that was forbidden.
+    pub(super) async fn trial(&self) -> lapin::Result<Trial> {
+        let refusals = self.exchanges.refusals();
+        Trial::open(&self.connection, refusals, self.state.subscribe()).await
+    }
+
     /// Gives a message to the publisher.
     pub(super) fn hand_over(&self, request: Request) -> Result<(), ()> {
         self.requests.send(request).map_err(|_| ())
     }
 
-    /// No further publish; those under way end in their time.
+    /// No further publish; those under way end now.
     pub(super) fn retire(&self, why: SinkDown) {
         go_down(&self.state, why);
     }
@@ -227,7 +237,7 @@ impl Owner for Watched {
         go_down(&self.state, why);
     }
 
-    fn exchange_closed(&self, name: &ShortString, code: u16, words: &str) {
-        self.exchanges.close(name, code, words);
+    fn refused(&self, target: &Target, refusal: Refusal) {
+        self.exchanges.note(target, refusal);
     }
 }

@@ -9,6 +9,8 @@
 //! | `publisher` | the one task that publishes on a link, and collects its confirms |
 //! | `returns` | which message came back: `lapin`'s own pairing can't be relied on |
 //! | `closure` | what a channel or connection closed by the broker means |
+//! | `refusals` | which targets the broker has refused: they are not sent to for a while |
+//! | `trial` | one message to a target that was forbidden, on a channel of its own |
 //!
 //! `lapin` can recover connections by itself. That is off: it would publish on a channel
 //! whose confirms begin anew, and the relay must know that the old ones are lost.
@@ -17,10 +19,13 @@ mod closure;
 mod exchanges;
 mod link;
 mod publisher;
+mod refusals;
 mod rendering;
 mod returns;
 mod topology;
+mod trial;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,10 +36,12 @@ use crate::config::secret::SecretUri;
 use crate::config::tree::Declare;
 use crate::ids::SinkName;
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::rabbitmq::exchanges::Refused;
+use crate::sink::pulse::Silent;
 use crate::sink::rabbitmq::link::{Link, State};
 use crate::sink::rabbitmq::publisher::Request;
-use crate::sink::slot::Slot;
+use crate::sink::rabbitmq::refusals::{Leave, Refusals};
+use crate::sink::rabbitmq::rendering::Rendered;
+use crate::sink::slot::{Link as _, Slot};
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 /// What an operator decides about a RabbitMQ sink.
@@ -77,7 +84,7 @@ pub struct RabbitMq {
     link: Slot<Link>,
     /// Held while a link is being opened.
     opening: Mutex<()>,
-    refused: Arc<Refused>,
+    refusals: Arc<Refusals>,
 }
 
 impl RabbitMq {
@@ -92,7 +99,7 @@ impl RabbitMq {
             settings,
             link: Slot::default(),
             opening: Mutex::new(()),
-            refused: Arc::default(),
+            refusals: Arc::default(),
         })
     }
 
@@ -123,19 +130,69 @@ impl RabbitMq {
         let rendered =
             rendering::render(message, self.settings.cloud_events.as_ref(), link.frame_max())?;
         let exchanges = link.exchanges();
-        let looking_up = exchanges.look_up(&rendered.exchange);
-        match tokio::time::timeout_at(until, looking_up).await {
-            Ok(found) => found?,
-            Err(_) => {
-                let limit = self.settings.timeout;
-                let why = format!("the exchange's look-up was not answered within {limit:?}");
+        let looking_up = exchanges.look_up(&rendered.target.exchange);
+        self.prepare(link, "the exchange's look-up", looking_up, until).await??;
+        match self.refusals.leave(&rendered.target) {
+            Leave::Granted => {
+                let hand_over = |request| link.hand_over(request);
+                self.publish_on(link, hand_over, rendered, until).await
+            }
+            Leave::OnTrial => self.try_out(link, rendered, until).await,
+            Leave::Refused(error) => Err(error),
+        }
+    }
+
+    /// Publishes a message to a target that was forbidden.
+    async fn try_out(
+        &self,
+        link: &Link,
+        rendered: Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        let trial = self.prepare(link, "a new channel", link.trial(), until).await?;
+        let trial = trial.map_err(|error| PublishError::new(Verdict::Down, error))?;
+        let target = rendered.target.clone();
+        let hand_over = |request| trial.hand_over(request);
+        let result = self.publish_on(link, hand_over, rendered, until).await;
+        let unanswered = [Verdict::Unknown, Verdict::Unconfirmed, Verdict::Down];
+        let answered = !result.as_ref().is_err_and(|error| unanswered.contains(&error.verdict));
+        if answered && !trial.was_refused() {
+            self.refusals.permit(&target);
+        }
+        result
+    }
+
+    /// Waits for something that the broker must do before a message can be handed over.
+    async fn prepare<T>(
+        &self,
+        link: &Link,
+        what: &str,
+        work: impl Future<Output = T>,
+        until: Instant,
+    ) -> Result<T, PublishError> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            down = link.lost() => Err(PublishError::new(Verdict::Down, down)),
+            () = tokio::time::sleep_until(until) => {
+                let why = format!("{what} was not answered within {:?}", self.settings.timeout);
                 link.retire(SinkDown::new(&why));
-                return Err(PublishError::new(Verdict::Down, why));
+                Err(PublishError::new(Verdict::Down, why))
             }
         }
+    }
+
+    /// Publishes a message on one of the link's channels.
+    async fn publish_on(
+        &self,
+        link: &Link,
+        hand_over: impl FnOnce(Request) -> Result<(), ()>,
+        rendered: Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
         let (reply, answer) = oneshot::channel();
         let request = Request { rendered, mandatory: self.settings.mandatory, reply };
-        if link.hand_over(request).is_err() {
+        if hand_over(request).is_err() {
             // The link looks sound still, and nothing will go over it again.
             link.retire(SinkDown::new("its publisher has ended"));
             return Err(self.down(Some(link)));
@@ -149,16 +206,25 @@ impl RabbitMq {
                 down = link.blocked() => Ok(Err(PublishError::new(Verdict::Down, down))),
             }
         };
-        match tokio::time::timeout_at(until, answer).await {
-            Ok(Ok(answer)) => answer,
+        let limit = self.settings.timeout;
+        let silent = match link.pulse.answer(answer, limit, until, link.answers(limit)).await {
+            Ok(Ok(answer)) => {
+                let is_word = |error: &PublishError| error.verdict == Verdict::Charge;
+                if answer.as_ref().err().is_none_or(is_word) {
+                    link.pulse.beat();
+                }
+                return answer;
+            }
             Ok(Err(_)) => {
                 let why = "the connection ended before the confirm";
-                Err(PublishError::new(Verdict::Unknown, why))
+                return Err(PublishError::new(Verdict::Unknown, why));
             }
-            Err(_) => {
-                let why = format!("no confirm within {:?}", self.settings.timeout);
-                // A channel that owes a confirm is not used again: what it may still
-                // answer belongs to a publish that nobody waits for.
+            Err(silent) => silent,
+        };
+        let why = format!("no confirm within {limit:?}");
+        match silent {
+            Silent::Destination => Err(PublishError::new(Verdict::Unconfirmed, why)),
+            Silent::Broker => {
                 link.retire(SinkDown::new(&why));
                 Err(PublishError::new(Verdict::Unknown, why))
             }
@@ -193,10 +259,12 @@ impl Sink for RabbitMq {
                 State::Blocked(down) => return Err(down),
                 State::Up | State::Down(_) => {
                     self.link.take();
+                    link.retire(SinkDown::new("it did not answer a probe"));
+                    self.link.emptied(link).await;
                 }
             }
         }
-        let link = Link::open(&self.settings, &self.refused).await?;
+        let link = Link::open(&self.settings, &self.refusals).await?;
         self.link.put(link);
         Ok(())
     }
@@ -209,6 +277,16 @@ impl Sink for RabbitMq {
         let link = self.link.take();
         if let Some(link) = link {
             link.close(self.settings.timeout).await;
+        }
+    }
+
+    fn isolated(&self) -> Self {
+        let settings = RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
+        Self {
+            settings,
+            link: Slot::default(),
+            opening: Mutex::new(()),
+            refusals: self.refusals.clone(),
         }
     }
 }

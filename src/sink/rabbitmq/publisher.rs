@@ -3,25 +3,27 @@
 //! It is one task, since only so can a round of confirms be closed: every answer that was ready
 //! before another one is in the same round, or in one before ([`Returns`]).
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
-use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::coop::unconstrained;
 
 use crate::failpoint;
-use crate::sink::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND};
-use crate::sink::rabbitmq::rendering::Rendered;
+use crate::sink::rabbitmq::closure::{self, Refusal};
+use crate::sink::rabbitmq::link::State;
+use crate::sink::rabbitmq::rendering::{Rendered, Target};
 use crate::sink::rabbitmq::returns::Returns;
 use crate::sink::{PublishError, SinkDown, Verdict};
 
@@ -39,9 +41,17 @@ pub(super) struct Request {
 pub(super) trait Owner: Send + Sync + 'static {
     /// The channel is gone.
     fn channel_lost(&self, why: SinkDown);
-    /// The broker refuses this exchange, for this reason and in these words.
-    fn exchange_closed(&self, name: &ShortString, code: u16, words: &str);
+    /// The broker refuses what goes to this target.
+    fn refused(&self, target: &Target, refusal: Refusal);
 }
+
+/// How long the answers of a link that went down are waited for. If the broker closed the channel,
+/// the client library reports that for each of its messages within milliseconds.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+
+/// How many publishes may stay unconfirmed after their callers gave up: each takes some hundred
+/// bytes for as long as the channel lives.
+const MAX_OWED: usize = 10_000;
 
 type Publishing = Pin<Box<dyn Future<Output = Published> + Send>>;
 
@@ -52,8 +62,17 @@ struct Published {
 
 struct Outstanding {
     id: String,
-    exchange: ShortString,
+    /// Distinguishes it from an earlier one of the same id.
+    serial: u64,
+    target: Target,
+}
+
+/// The latest publish of an id that is not answered.
+struct Unanswered {
+    serial: u64,
     reply: Reply,
+    /// What waits behind the same id, since a return names nothing else.
+    behind: VecDeque<Request>,
 }
 
 enum Answered {
@@ -79,11 +98,14 @@ struct Publisher<O> {
     channel: Channel,
     owner: O,
     outstanding: FuturesUnordered<Publishing>,
-    /// Ids that are not answered, with what waits behind the same id: a return names nothing else.
-    ids: HashMap<String, VecDeque<Request>>,
+    unanswered: HashMap<String, Unanswered>,
+    /// How many there have been.
+    published: u64,
     returns: Returns<Outstanding>,
     /// Some message was lost with the channel: none of those that follow was alone on it.
     lost: bool,
+    /// The link is down: nothing more is published.
+    ends: bool,
     woken: Arc<Woken>,
 }
 
@@ -98,53 +120,115 @@ impl Wake for Woken {
     }
 }
 
-/// Publishes whatever comes until the link is dropped: whoever waits for an answer holds it.
+/// Publishes requests until the link is dropped or goes down. When it goes down, all that is under
+/// way is answered. It is not dropped before: each caller that waits for an answer holds it.
 pub(super) async fn run<O: Owner>(
     channel: Channel,
     mut requests: mpsc::UnboundedReceiver<Request>,
     owner: O,
+    mut link: watch::Receiver<State>,
 ) {
     let mut publisher = Publisher {
         channel,
         owner,
         outstanding: FuturesUnordered::new(),
-        ids: HashMap::new(),
+        unanswered: HashMap::new(),
+        published: 0,
         returns: Returns::default(),
         lost: false,
+        ends: false,
         woken: Arc::default(),
     };
-    let mut open = true;
     let mut batch = Vec::new();
-    while open {
+    let down = loop {
         tokio::select! {
             count = requests.recv_many(&mut batch, 256) => {
-                open = count > 0;
+                if count == 0 {
+                    return;
+                }
                 batch.drain(..).for_each(|request| publisher.accept(request));
             }
             Some(first) = publisher.outstanding.next() => publisher.round(first),
+            state = link.wait_for(|state| matches!(state, State::Down(_))) => {
+                break match state.as_deref() {
+                    Ok(State::Down(down)) => down.clone(),
+                    _ => SinkDown::new("the link was dropped"),
+                };
+            }
         }
-    }
+    };
+    publisher.end(down, requests).await;
 }
 
 impl<O: Owner> Publisher<O> {
     fn accept(&mut self, request: Request) {
-        match self.ids.get_mut(&request.rendered.id) {
-            Some(behind) => behind.push_back(request),
-            None => self.publish(request),
+        match self.unanswered.get_mut(&request.rendered.id) {
+            Some(before) if !before.reply.is_closed() => before.behind.push_back(request),
+            // No caller waits for an earlier one, if there is any: it may never be confirmed.
+            _ => self.publish(request),
+        }
+    }
+
+    /// Answers all that is under way.
+    async fn end(mut self, down: SinkDown, mut requests: mpsc::UnboundedReceiver<Request>) {
+        self.ends = true;
+        requests.close();
+        while let Ok(request) = requests.try_recv() {
+            let _ = request.reply.send(Err(PublishError::new(Verdict::Down, &down)));
+        }
+        let last_words = async {
+            while let Some(first) = self.outstanding.next().await {
+                self.round(first);
+            }
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
+        for (_, Unanswered { reply, behind, .. }) in self.unanswered.drain() {
+            let _ = reply.send(Err(PublishError::new(Verdict::Unknown, &down)));
+            for request in behind {
+                let _ = request.reply.send(Err(PublishError::new(Verdict::Down, &down)));
+            }
+        }
+    }
+
+    /// Gives the link up when it owes too many confirms for which no caller waits.
+    fn limit_owed(&self) {
+        if self.outstanding.len() <= MAX_OWED || !self.published.is_multiple_of(1_024) {
+            return;
+        }
+        let waited_for = self.unanswered.values().filter(|one| !one.reply.is_closed()).count();
+        let owed = self.outstanding.len() - waited_for.min(self.outstanding.len());
+        if owed > MAX_OWED {
+            let why = format!("the broker has left {owed} messages without a confirm");
+            self.owner.channel_lost(SinkDown::new(why));
         }
     }
 
     fn publish(&mut self, request: Request) {
         let Request { rendered, mandatory, reply } = request;
-        let Rendered { id, exchange, routing_key, properties, payload } = rendered;
-        self.ids.entry(id.clone()).or_default();
-        let outstanding = Outstanding { id, exchange: exchange.clone(), reply };
+        let Rendered { id, target, properties, payload } = rendered;
+        self.published += 1;
+        let serial = self.published;
+        match self.unanswered.entry(id.clone()) {
+            Entry::Occupied(mut before) => {
+                let before = before.get_mut();
+                (before.serial, before.reply) = (serial, reply);
+                self.returns.give_up(&id);
+            }
+            Entry::Vacant(slot) => {
+                slot.insert(Unanswered { serial, reply, behind: VecDeque::new() });
+            }
+        }
+        self.limit_owed();
+        let outstanding = Outstanding { id, serial, target: target.clone() };
         let channel = self.channel.clone();
         let mut publishing: Publishing = Box::pin(unconstrained(async move {
             let options = BasicPublishOptions { mandatory, ..Default::default() };
             let connected = channel.status().connected();
+            let Target { exchange, routing_key } = target;
             let sent =
                 channel.basic_publish(exchange, routing_key, options, &payload, properties).await;
+            // It may be long until the confirm.
+            drop(payload);
             let answer = match sent {
                 Ok(confirm) => {
                     failpoint::hit("sink::after_handover");
@@ -188,17 +272,33 @@ impl<O: Owner> Publisher<O> {
     /// Tells the outcome, and publishes what waited behind the same id: not before, since a
     /// return that is still to come would then be either's.
     fn answer(&mut self, outstanding: Outstanding, result: Result<(), PublishError>) {
-        let Outstanding { id, reply, .. } = outstanding;
+        let Outstanding { id, serial, .. } = outstanding;
+        if !self.is_latest(&id, serial) {
+            return;
+        }
+        let Some(Unanswered { reply, mut behind, .. }) = self.unanswered.remove(&id) else {
+            return;
+        };
         // Whoever waited may have given up.
         let _ = reply.send(result);
-        if let Some(mut behind) = self.ids.remove(&id)
-            && let Some(next) = behind.pop_front()
-        {
+        // So may those behind it.
+        behind.retain(|request| !request.reply.is_closed());
+        if self.ends {
+            for request in behind {
+                let error = PublishError::new(Verdict::Down, "the link is down");
+                let _ = request.reply.send(Err(error));
+            }
+        } else if let Some(next) = behind.pop_front() {
             self.publish(next);
-            if let Some(slot) = self.ids.get_mut(&id) {
-                *slot = behind;
+            if let Some(unanswered) = self.unanswered.get_mut(&id) {
+                unanswered.behind = behind;
             }
         }
+    }
+
+    /// Whether no later message of the same id is under way.
+    fn is_latest(&self, id: &str, serial: u64) -> bool {
+        self.unanswered.get(id).is_some_and(|unanswered| unanswered.serial == serial)
     }
 
     /// One more that is ready; `None` when none was at a time after the last one.
@@ -221,12 +321,16 @@ impl<O: Owner> Publisher<O> {
         match answer {
             Answered::Acked(returned) => {
                 let clear = self.note_return(returned);
-                self.returns.note_confirm(outstanding.id.clone(), outstanding, clear);
+                if self.is_latest(&outstanding.id, outstanding.serial) {
+                    self.returns.note_confirm(outstanding.id.clone(), outstanding, clear);
+                }
                 clear
             }
             Answered::Nacked(returned) => {
                 let clear = self.note_return(returned);
-                self.returns.forget(&outstanding.id);
+                if self.is_latest(&outstanding.id, outstanding.serial) {
+                    self.returns.forget(&outstanding.id);
+                }
                 let detail = "the broker refused it (basic.nack)";
                 self.answer(outstanding, Err(PublishError::new(Verdict::Charge, detail)));
                 clear
@@ -246,12 +350,9 @@ impl<O: Owner> Publisher<O> {
                 // The last to be noted is not the only one that there was.
                 let only = !self.lost && self.outstanding.is_empty();
                 self.lost = true;
-                let judged = closure::judge(&error, outstanding.exchange.as_str(), only);
-                if judged.verdict == Verdict::Charge
-                    && let Some((code @ (ACCESS_REFUSED | NOT_FOUND), words)) =
-                        closure::broker_said(&error)
-                {
-                    self.owner.exchange_closed(&outstanding.exchange, code, &words);
+                let (judged, refusal) = closure::judge(&error, &outstanding.target, only);
+                if let Some(refusal) = refusal {
+                    self.owner.refused(&outstanding.target, refusal);
                 }
                 self.returns.forget(&outstanding.id);
                 self.answer(outstanding, Err(judged));

@@ -22,11 +22,17 @@ const BESIDE_HEADERS: usize = 8 + 14 + 7 * (SHORT + 1) + 16;
 /// Headers for which RabbitMQ closes the channel where they are no lists.
 const SELECTORS: [&str; 2] = ["CC", "BCC"];
 
+/// Where a message goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) exchange: ShortString,
+    pub(super) routing_key: ShortString,
+}
+
 /// A message ready for the wire.
 pub(super) struct Rendered {
     pub(super) id: String,
-    pub(super) exchange: ShortString,
-    pub(super) routing_key: ShortString,
+    pub(super) target: Target,
     pub(super) properties: BasicProperties,
     pub(super) payload: Vec<u8>,
 }
@@ -104,7 +110,7 @@ pub(super) fn render(
         properties = properties.with_timestamp(seconds);
     }
     let payload = payload.unwrap_or_default();
-    Ok(Rendered { id, exchange, routing_key, properties, payload })
+    Ok(Rendered { id, target: Target { exchange, routing_key }, properties, payload })
 }
 
 pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
@@ -189,8 +195,8 @@ mod tests {
         assert_eq!(properties.timestamp(), &Some(12));
         let key = &headers(&rendered).inner()["message-key"];
         assert_eq!(key, &AMQPValue::LongString("k".into()));
-        assert_eq!(rendered.exchange.as_str(), "x");
-        assert_eq!(rendered.routing_key.as_str(), "rk");
+        assert_eq!(rendered.target.exchange.as_str(), "x");
+        assert_eq!(rendered.target.routing_key.as_str(), "rk");
     }
 
     #[test]
@@ -277,8 +283,8 @@ mod tests {
 
             let size = header_frame(&rendered.properties);
             prop_assert!(size <= frame_max as usize, "{} bytes", size);
-            prop_assert!(rendered.routing_key.as_str().len() <= SHORT);
-            prop_assert!(rendered.exchange.as_str().len() <= SHORT);
+            prop_assert!(rendered.target.routing_key.as_str().len() <= SHORT);
+            prop_assert!(rendered.target.exchange.as_str().len() <= SHORT);
             prop_assert_eq!(&rendered.id, &message.id);
             let table = headers(&rendered);
             for name in table.inner().keys() {

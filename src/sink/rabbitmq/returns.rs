@@ -64,6 +64,14 @@ impl<T> Returns<T> {
         self.returned.remove(id);
     }
 
+    /// The caller of this message no longer waits for its answer.
+    ///
+    /// A return that names it is kept: a message of the same id may follow on the channel, and must
+    /// not pass for delivered. At worst it is published once more.
+    pub(super) fn give_up(&mut self, id: &str) {
+        self.waiting.retain(|(waiting, _)| waiting != id);
+    }
+
     /// Ends a round: gives the answers that are certain now. `clear`: some answer of this
     /// round brought no return along; `idle`: nothing is outstanding on the channel.
     pub(super) fn end_round(&mut self, clear: bool, idle: bool) -> Vec<Answer<T>> {
@@ -86,6 +94,10 @@ impl<T> Returns<T> {
         self.waiting = waiting;
         for (id, of) in back {
             answers.push(Answer { of, returned: self.returned.remove(&id) });
+        }
+        if idle {
+            // The rest belongs to messages whose callers gave up.
+            self.returned.clear();
         }
         answers
     }
@@ -141,6 +153,21 @@ mod tests {
         let mut answers = book.end_round(false, true);
         answers.sort_by_key(|answer| answer.of);
         assert_eq!(answers, [answer("one", Some("NO_ROUTE")), answer("two", Some("NO_ROUTE"))]);
+    }
+
+    #[test]
+    fn the_return_of_a_repeated_message_is_not_lost_to_the_first_one() {
+        let mut book = Returns::default();
+        // Confirmed, and not yet certain, when it is published again.
+        note(&mut book, "twice", Some("other"));
+        assert_eq!(book.end_round(false, false), []);
+        book.give_up("twice");
+        note(&mut book, "other", Some("twice"));
+        assert_eq!(book.end_round(false, false), [answer("other", Some("NO_ROUTE"))]);
+
+        note(&mut book, "twice", None);
+
+        assert_eq!(book.end_round(true, true), [answer("twice", Some("NO_ROUTE"))]);
     }
 
     #[test]

@@ -107,6 +107,10 @@ impl Sink for Counting {
     async fn close(&self) {
         self.sink.close().await;
     }
+
+    fn isolated(&self) -> Self {
+        Self { sink: self.sink.isolated(), probes: self.probes.clone() }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,9 @@
 //! Work that is done while a key is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use bson::bson;
+use bson::{DateTime, bson, doc};
 use postrider::prepare::{Ttl, UsingError};
 
 use crate::home::Home;
@@ -75,4 +76,69 @@ async fn what_is_no_longer_ours_is_not_rolled_back() {
     assert!(!rolled_back.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("another's")));
     home.drop().await;
+}
+
+/// What an equal value does not tell: a constant, or the same user in another request.
+#[tokio::test]
+async fn a_key_of_another_caller_with_an_equal_value_is_not_rolled_back() {
+    for ttl in [Ttl::For(Duration::from_secs(600)), Ttl::Forever] {
+        let home = Home::new().await;
+        let keys = home.keys();
+
+        let work = async {
+            expire(&home).await;
+            assert!(keys.prepare("ada", &bson!(1), ttl).await.unwrap());
+            Err::<(), _>("failed")
+        };
+        let failed = keys.using_prepared("ada", &bson!(1), ttl, work).await;
+
+        let Err(UsingError::Body { rolled_back, .. }) = failed else { panic!("{failed:?}") };
+        assert!(!rolled_back.unwrap());
+        assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
+        home.drop().await;
+    }
+}
+
+#[tokio::test]
+async fn work_learns_that_its_key_was_lost_before_its_end() {
+    let home = Home::new().await;
+    let keys = home.keys();
+
+    let late = async {
+        expire(&home).await;
+        Ok::<_, String>(())
+    };
+    let late = keys.using_prepared("ada", &bson!(1), Ttl::Forever, late).await;
+    assert!(matches!(late, Err(UsingError::Lost { result: () })), "{late:?}");
+
+    let taken = async {
+        expire(&home).await;
+        assert!(keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap());
+        Ok::<_, String>(7)
+    };
+    let taken = keys.using_prepared("ada", &bson!(1), Ttl::Forever, taken).await;
+    assert!(matches!(taken, Err(UsingError::Lost { result: 7 })), "{taken:?}");
+    home.drop().await;
+}
+
+#[tokio::test]
+async fn work_may_keep_its_own_key_for_longer() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    let ttl = Ttl::For(Duration::from_secs(600));
+
+    let keeps = async {
+        let kept = keys.reprepare("ada", Some(&bson!(1)), &bson!(2), Ttl::Forever).await;
+        Ok::<_, String>(kept.unwrap())
+    };
+
+    assert_eq!(keys.using_prepared("ada", &bson!(1), ttl, keeps).await.unwrap(), Some(true));
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(2)));
+    home.drop().await;
+}
+
+/// The time of the key runs out.
+async fn expire(home: &Home) {
+    let past = doc! { "$set": { "ttlAt": DateTime::from_millis(1_000) } };
+    home.stored().update_one(doc! { "_id": "ada" }, past).await.unwrap();
 }

@@ -1,7 +1,8 @@
 //! The protocols that carry the promise, checked in every state that they can reach.
 //!
 //! `protocol` is the way of the records of one key through any number of crashes, pauses, lost
-//! answers and failovers; `assignment` is who owns which partition. `docs/proof.md` says what is
+//! answers and failovers; `assignment` is who owns which partition. `book`, `circuit`, `stamping` and
+//! `window` are small models of what `protocol` leaves out. `docs/proof.md` says what is
 //! modelled, what is left out and why that is sound, and what each removed guard leads to.
 //!
 //! Models find what is wrong with a protocol, not with its code: the same guards are taken out of
@@ -11,5 +12,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
 mod assignment;
+mod book;
+mod circuit;
 mod protocol;
+mod stamping;
+mod table;
 mod walk;
+mod window;

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
+use crate::table::{number, row, steps};
+
 /// What a walk came to.
 #[derive(Debug, Default)]
 pub struct Walk {
@@ -14,6 +16,28 @@ pub struct Walk {
     pub broken: Vec<&'static str>,
     /// What was to happen sometimes, and never did.
     pub never: Vec<&'static str>,
+    pub states: usize,
+    pub steps: usize,
+    /// How many steps lead to the first broken promise, of those in [`broken`](Self::broken).
+    pub lengths: Vec<usize>,
+}
+
+impl Walk {
+    /// Compares the row of this check with what it came to: nothing breaks, and all that must happen
+    /// somewhere does.
+    #[track_caller]
+    pub fn assert_holds(&self, name: &str, run_by: &str) {
+        assert!(self.broken.is_empty() && self.never.is_empty(), "{name}: {self:?}");
+        row(name, &[number(self.states), steps(self.steps), format!("`make {run_by}`")]);
+    }
+
+    /// Compares the row of a guard with what its removal leads to.
+    #[track_caller]
+    pub fn assert_breaks(&self, name: &str, promise: &str) {
+        let found = self.broken.iter().position(|broken| *broken == promise);
+        let Some(found) = found else { panic!("without {name}: {self:?}") };
+        row(name, &[promise.to_owned(), self.lengths[found].to_string()]);
+    }
 }
 
 /// Walks through all states, or until a promise is broken; tells of each that was the shortest
@@ -35,15 +59,21 @@ where
         began.elapsed()
     );
     let mut discoveries = walked.discoveries();
-    let mut walk = Walk::default();
+    let mut walk = Walk {
+        states: walked.unique_state_count(),
+        steps: walked.state_count(),
+        ..Walk::default()
+    };
     for property in model.properties() {
         match (property.expectation.discovery_is_failure(), discoveries.remove(property.name)) {
             (true, Some(path)) => {
                 println!("BROKEN: {}", property.name);
-                for action in shortest(&model, property.name, path).into_actions() {
+                let way = shortest(&model, property.name, path).into_actions();
+                for action in &way {
                     println!("    {action:?}");
                 }
                 walk.broken.push(property.name);
+                walk.lengths.push(way.len());
             }
             (false, None) => walk.never.push(property.name),
             _ => {}

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -62,7 +64,12 @@ impl Topic {
 
     /// One on the shared broker that somebody else has made.
     pub fn existing(name: &str, partitions: i32) -> Self {
-        Self { name: name.to_owned(), brokers: super::brokers(), partitions }
+        Self::existing_on(&super::brokers(), name, partitions)
+    }
+
+    /// The same on another broker.
+    pub fn existing_on(brokers: &str, name: &str, partitions: i32) -> Self {
+        Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions }
     }
 
     /// Everything that is there at the call, in order within each partition, partition by partition.
@@ -110,6 +117,14 @@ impl Topic {
     pub async fn delete(&self) {
         let gone = self.admin().delete_topics(&[&self.name], &patiently()).await.unwrap();
         gone.into_iter().for_each(|gone| assert!(gone.is_ok(), "{gone:?}"));
+    }
+
+    /// Gives it this property, and its defaults for all others but the retention.
+    pub async fn alter(&self, name: &str, value: &str) {
+        let alter = AlterConfig::new(ResourceSpecifier::Topic(&self.name));
+        let alter = alter.set("retention.ms", "-1").set(name, value);
+        let altered = self.admin().alter_configs(&[alter], &patiently()).await.unwrap();
+        altered.into_iter().for_each(|altered| assert!(altered.is_ok(), "{altered:?}"));
     }
 
     fn config(&self) -> ClientConfig {

@@ -3,7 +3,7 @@
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
-    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -63,6 +63,10 @@ impl Hand {
     pub async fn delete_exchange(&self, name: &str) {
         let options = ExchangeDeleteOptions::default();
         self.channel.exchange_delete(name.into(), options).await.unwrap();
+    }
+
+    pub async fn delete_queue(&self, name: &str) {
+        self.channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.unwrap();
     }
 
     /// Publishes a message as a relay would, with its id and key, and waits for the confirm.

@@ -1,5 +1,7 @@
 //! A vhost of the test's own on the shared broker, with a user of its own.
 
+use std::process::Command;
+
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -11,6 +13,9 @@ const URI: &str = "POSTRIDER_TEST_AMQP_URI";
 
 /// The variable with its management API.
 const API: &str = "POSTRIDER_TEST_RABBITMQ_API";
+
+/// The variable with `rabbitmqctl` for it.
+const CTL: &str = "POSTRIDER_TEST_RABBITMQCTL";
 
 /// The password of each test's user: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-test";
@@ -57,6 +62,12 @@ impl Vhost {
         self.call(Method::PUT, &format!("permissions/{}/{user}", self.name), may).await;
     }
 
+    /// Permits a user to publish to a topic exchange with these routing keys only.
+    pub async fn permit_routing_keys(&self, user: &str, exchange: &str, write: &str) {
+        let may = json!({ "exchange": exchange, "write": write, "read": ".*" });
+        self.call(Method::PUT, &format!("topic-permissions/{}/{user}", self.name), may).await;
+    }
+
     /// Gives a user another password; who is connected stays so.
     pub async fn set_password(&self, user: &str, password: &str) {
         let who = json!({ "password": password, "tags": "" });
@@ -89,6 +100,27 @@ impl Vhost {
     /// What the broker says of a queue.
     pub async fn queue(&self, name: &str) -> Value {
         self.call(Method::GET, &format!("queues/{}/{name}", self.name), Value::Null).await
+    }
+
+    /// Stops the process of a queue: it takes and confirms nothing, and no other queue is concerned.
+    pub async fn suspend_queue(&self, name: &str) {
+        self.tell_queue("suspend", name).await;
+    }
+
+    /// Lets it continue. Without this the vhost cannot be deleted.
+    pub async fn resume_queue(&self, name: &str) {
+        self.tell_queue("resume", name).await;
+    }
+
+    async fn tell_queue(&self, what: &str, name: &str) {
+        let queue = format!("rabbit_misc:r(<<\"{}\">>, queue, <<\"{name}\">>)", self.name);
+        let found = format!("{{ok, Queue}} = rabbit_amqqueue:lookup({queue})");
+        let eval = format!("{found}, sys:{what}(amqqueue:get_pid(Queue)).");
+        let telling = tokio::task::spawn_blocking(move || {
+            let output = Command::new(variable(CTL)).args(["eval", &eval]).output().unwrap();
+            assert!(output.status.success(), "{eval}: {output:?}");
+        });
+        telling.await.unwrap();
     }
 
     /// The connections to the vhost that the broker lists: some seconds after they were opened.

@@ -84,70 +84,77 @@ fn orderly(instances: usize, partitions: usize) -> Bounds {
     }
 }
 
-fn holds(bounds: Bounds) {
-    let walk = walk(Members(bounds.clone()));
-    assert!(walk.broken.is_empty() && walk.never.is_empty(), "{walk:?} with {bounds:?}");
+fn holds(name: &str, run_by: &str, bounds: Bounds) {
+    walk(Members(bounds)).assert_holds(name, run_by);
 }
 
-fn breaks(without: Without, promise: &str) {
+fn breaks(name: &str, without: Without, promise: &str) {
     let walk = walk(Members(Bounds { without: Some(without), ..orderly(2, 2) }));
-    assert!(walk.broken.contains(&promise), "without {without:?}: {walk:?}");
+    walk.assert_breaks(name, promise);
 }
 
 #[test]
 fn two_instances_share_two_partitions_and_never_one() {
-    holds(orderly(2, 2));
+    holds("two instances, two partitions", "test", orderly(2, 2));
 }
 
 #[test]
 fn instances_that_come_back_share_everything_again() {
-    holds(Bounds { revival: true, ..orderly(2, 1) });
+    holds("instances that come back (2 × 1)", "test", Bounds { revival: true, ..orderly(2, 1) });
 }
 
 #[test]
 fn what_is_taken_by_force_is_shared_in_the_end() {
-    holds(Bounds { force: true, ..orderly(2, 2) });
+    holds("taking by force (2 × 2)", "test", Bounds { force: true, ..orderly(2, 2) });
 }
 
 #[test]
 fn suspended_instances_wake_to_an_even_share() {
-    holds(Bounds { suspended: true, ..orderly(2, 1) });
+    holds("suspended instances (2 × 1)", "test", Bounds { suspended: true, ..orderly(2, 1) });
 }
 
 #[test]
 #[ignore = "minutes: make model"]
 fn large_suspended_revived_and_robbed_instances_still_come_to_share_everything() {
-    holds(Bounds { force: true, suspended: true, revival: true, ..orderly(2, 2) });
+    holds(
+        "all of these at once (2 × 2)",
+        "model",
+        Bounds { force: true, suspended: true, revival: true, ..orderly(2, 2) },
+    );
 }
 
 #[test]
 #[ignore = "minutes: make model"]
 fn large_three_instances_share_two_partitions_and_never_one() {
-    holds(Bounds { ends: false, asks_shared: false, ..orderly(3, 2) });
+    holds(
+        "three instances, two partitions; an instance ends only by not being heard",
+        "model",
+        Bounds { ends: false, asks_shared: false, ..orderly(3, 2) },
+    );
 }
 
 #[test]
 #[ignore = "minutes: make model"]
 fn large_two_instances_share_three_partitions_and_never_one() {
-    holds(orderly(2, 3));
+    holds("two instances, three partitions", "model", orderly(2, 3));
 }
 
 #[test]
 fn a_change_of_owner_names_the_epoch() {
-    breaks(Without::Epoch, ONE);
+    breaks("the epoch in the condition", Without::Epoch, ONE);
 }
 
 #[test]
 fn whoever_is_not_heard_stops_before_its_peers_begin() {
-    breaks(Without::OwnDeadline, ONE);
+    breaks("an own deadline before `stale_after`", Without::OwnDeadline, ONE);
 }
 
 #[test]
 fn an_owner_ends_its_lanes_before_it_gives() {
-    breaks(Without::Revoking, ONE);
+    breaks("ending the lanes before giving", Without::Revoking, ONE);
 }
 
 #[test]
 fn what_the_dead_owned_is_claimed() {
-    breaks(Without::ClaimingFromTheDead, SHARED);
+    breaks("claiming from the dead", Without::ClaimingFromTheDead, SHARED);
 }

@@ -5,10 +5,10 @@ use super::check::{BLOCK, FENCE, FINAL, FINISH, FORSAKEN, Key, LATE, LEASE, LOSS
 use crate::walk::walk;
 
 /// Without the guard this promise breaks. With it nothing does: `whole`.
-fn breaks(without: Without, promise: &str, bounds: Bounds) {
+fn breaks(name: &str, without: Without, promise: &str, bounds: Bounds) {
     let asks_finish = promise == FINISH;
     let walk = walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish });
-    assert!(walk.broken.contains(&promise), "without {without:?}: {walk:?}");
+    walk.assert_breaks(name, promise);
 }
 
 /// Nothing breaks without it.
@@ -29,84 +29,109 @@ fn rollback() -> Bounds {
 
 #[test]
 fn guard_1_all_is_read_as_of_one_moment() {
-    breaks(Without::OneMoment, ORDER, one_attempt());
+    breaks("guard 1: one moment for all reads of a look", Without::OneMoment, ORDER, one_attempt());
 }
 
 #[test]
 fn guard_1_only_what_a_majority_has_is_read() {
-    breaks(Without::MajorityRead, PHANTOM, rollback());
+    breaks("guard 1: only what a majority has", Without::MajorityRead, PHANTOM, rollback());
 }
 
 #[test]
 fn guard_2_what_may_not_go_ends_the_run() {
-    breaks(Without::EverythingPending, ORDER, one_attempt());
+    breaks(
+        "guard 2: what may not go ends the run",
+        Without::EverythingPending,
+        ORDER,
+        one_attempt(),
+    );
 }
 
 #[test]
 fn guard_3_only_the_held_front_is_published() {
-    breaks(Without::HeldFront, ORDER, one_attempt());
+    breaks("guard 3: only the held front is published", Without::HeldFront, ORDER, one_attempt());
 }
 
 #[test]
 fn guard_3_a_lost_record_ends_its_lane() {
-    breaks(Without::LostEndsLane, ORDER, Bounds::small());
+    breaks(
+        "guard 3: a record that a renewal found lost ends its lane",
+        Without::LostEndsLane,
+        ORDER,
+        Bounds::small(),
+    );
 }
 
 #[test]
 fn guard_4_a_death_is_awaited() {
-    breaks(Without::DeathAwaited, ORDER, rollback());
+    breaks("guard 4: a death is awaited", Without::DeathAwaited, ORDER, rollback());
 }
 
 #[test]
 fn guard_4_a_death_is_matched() {
-    breaks(Without::DeathMatched, ORDER, one_attempt());
+    breaks(
+        "guard 4: a death that did not match ends the lane",
+        Without::DeathMatched,
+        ORDER,
+        one_attempt(),
+    );
 }
 
 #[test]
 fn guard_4_a_death_is_read_back_from_a_majority() {
-    breaks(Without::MajorityReadBack, ORDER, rollback());
+    breaks(
+        "guard 4: what did not match is read back from a majority",
+        Without::MajorityReadBack,
+        ORDER,
+        rollback(),
+    );
 }
 
 #[test]
 fn blocked_keys_are_read() {
-    breaks(Without::BlocksRead, BLOCK, Bounds { block: true, ..one_attempt() });
+    breaks(
+        "blocked keys are read in the same look",
+        Without::BlocksRead,
+        BLOCK,
+        Bounds { block: true, ..one_attempt() },
+    );
 }
 
 #[test]
 fn hazard_3_the_lease_names_the_status() {
-    breaks(Without::StatusInLease, FINAL, one_attempt());
+    breaks("hazard 3: status in the lease filter", Without::StatusInLease, FINAL, one_attempt());
 }
 
 #[test]
 fn hazard_3_the_lease_names_the_expiry() {
-    breaks(Without::ExpiryInLease, LEASE, one_attempt());
+    breaks("hazard 3: expiry in the lease filter", Without::ExpiryInLease, LEASE, one_attempt());
 }
 
 #[test]
 fn hazard_4_a_repeated_lease_has_the_same_id() {
     let bounds = Bounds { crash: false, clocks: Clocks::Renewed, ..Bounds::small() };
-    breaks(Without::SameLeaseId, FORSAKEN, bounds);
+    breaks("hazard 4: a repeated lease has the same id", Without::SameLeaseId, FORSAKEN, bounds);
 }
 
 #[test]
 fn settling_names_the_lease() {
-    breaks(Without::LeaseInSettle, FENCE, one_attempt());
+    breaks("settling names the lease", Without::LeaseInSettle, FENCE, one_attempt());
 }
 
 #[test]
 fn no_publish_starts_without_budget() {
     let bounds = Bounds { clocks: Clocks::Orderly, ..Bounds::small() };
-    breaks(Without::Budget, LATE, bounds);
+    breaks("no publish without budget, where clocks run", Without::Budget, LATE, bounds);
 }
 
 #[test]
 fn what_was_not_confirmed_is_not_done() {
-    breaks(Without::ConfirmForDone, LOSS, one_attempt());
+    breaks("what was not confirmed is not done", Without::ConfirmForDone, LOSS, one_attempt());
 }
 
 #[test]
 fn what_a_crash_has_left_leased_is_taken_again() {
-    breaks(Without::ExpiredTaken, FINISH, one_attempt());
+    breaks("what a crash left leased is taken again", Without::ExpiredTaken, FINISH, one_attempt());
 }
 
 #[test]
@@ -116,7 +141,12 @@ fn the_budget_is_no_guard_of_the_order() {
 
 #[test]
 fn one_message_of_a_key_is_unconfirmed_at_a_time() {
-    breaks(Without::PredecessorsConfirm, ORDER, Bounds::small());
+    breaks(
+        "one unconfirmed message of a key",
+        Without::PredecessorsConfirm,
+        ORDER,
+        Bounds::small(),
+    );
 }
 
 #[test]

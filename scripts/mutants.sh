@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# `make mutants`: changes the modules of the protocol one place at a time, and runs the tests that must notice
+# (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof.md explains those that remain.
+#
+#   MODULES="plan"     which modules: plan lane window assignment (unit tests), lease settle repair transaction
+#                      (tests/guards and tests/events with real servers); all of them by default
+#   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
+#
+# It works in a copy of the repository. A mutant costs a build of the tests: an hour or more for each module with servers.
+
+# shellcheck source=scripts/services/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
+# shellcheck source=scripts/services/borrow.sh
+source "$repo/scripts/services/borrow.sh"
+cd "$repo"
+
+modules=${MODULES:-plan lane window assignment lease settle repair transaction}
+out=${MUTANTS_DIR:-$logs/mutants}
+
+"$services" install toolchain
+home=$cache/cargo-mutants-$CARGO_MUTANTS_VERSION
+if [[ ! -x $home/bin/cargo-mutants ]]; then
+  say mutants "installing cargo-mutants $CARGO_MUTANTS_VERSION; this takes a minute or two…"
+  quietly mutants "$logs/install-cargo-mutants.log" \
+    cargo install --locked --root "$home" --version "$CARGO_MUTANTS_VERSION" cargo-mutants
+fi
+PATH=$home/bin:$PATH
+
+# Which files a module is, and which tests must notice a change of it.
+declare -A files=(
+  [plan]='src/relay/plan.rs'
+  [lane]='src/relay/lane.rs'
+  [window]='src/relay/lane/window.rs'
+  [assignment]='src/partition/plan.rs'
+  [lease]='src/outbox/lease.rs'
+  [settle]='src/outbox/settle.rs'
+  [repair]='src/outbox/repair.rs'
+  [transaction]='src/events/transaction.rs'
+)
+declare -A tests=(
+  [plan]='--lib -- plan'
+  [lane]='--lib --test guards --test destinations'
+  [window]='--lib --test destinations -- window'
+  [assignment]='--lib -- plan'
+  [lease]='--lib --test guards'
+  [settle]='--lib --test guards'
+  [repair]='--lib --test guards'
+  [transaction]='--lib --test events'
+)
+
+servers=()
+for module in $modules; do
+  [[ -v files[$module] ]] || die mutants "MODULES: there is no $module; there are: ${!files[*]}"
+  [[ ${tests[$module]} != *--test* ]] || servers=(mongodb rabbitmq kafka)
+done
+((${#servers[@]} == 0)) || borrow_services "${servers[@]}"
+
+failed=0
+for module in $modules; do
+  start=$(now_ms)
+  say mutants "$module (${files[$module]})…"
+  mkdir -p "$out/$module"
+  # shellcheck disable=SC2086 # one argument per word
+  cargo mutants --file "${files[$module]}" --features failpoints --output "$out/$module" --no-shuffle \
+    --minimum-test-timeout 120 --colors never -- ${tests[$module]} || failed=1
+  say mutants "$module took $(since "$start"); missed:"
+  sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
+done
+exit "$failed"

@@ -1,0 +1,63 @@
+//! `postrider relay blocked-keys`: which keys the `run` of the same configuration has found blocked.
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use hyper::StatusCode;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use crate::cli::healthcheck::{ask, reachable};
+use crate::cli::output::{self, Format};
+use crate::cli::{Failure, Given, block_on};
+
+/// Far above a thousand keys with their blockers.
+const LONGEST_ANSWER: usize = 32 << 20;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Only this key
+    #[arg(long)]
+    key: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// How it is shown
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
+    let address = reachable(&given.load()?.config.ops.listen)?;
+    let mut page = format!("/blocked-keys?limit={}", options.limit);
+    if let Some(key) = &options.key {
+        page.push_str(&format!("&key={}", utf8_percent_encode(key, NON_ALPHANUMERIC)));
+    }
+    block_on(async {
+        let (status, body) = ask(&address, &page, LONGEST_ANSWER).await?;
+        if status != StatusCode::OK {
+            let told = format!("http://{address}{page}: {} {body}", status.as_u16());
+            return Err(Failure::Failed(anyhow!(told)));
+        }
+        let answer: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
+        match options.output {
+            Format::Json => output::json(&answer),
+            Format::Table => table(&answer),
+        }
+    })
+}
+
+const COLUMNS: [&str; 6] = ["key", "reason", "blocker", "since", "until", "sink"];
+
+fn table(answer: &Value) -> Result<(), Failure> {
+    let keys = answer["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let row = |key: &Value| {
+        let cell = |column: &&str| key[*column].as_str().unwrap_or_default().to_owned();
+        COLUMNS.iter().map(cell).collect()
+    };
+    let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
+    output::table(&COLUMNS, &rows)?;
+    match answer["truncated"].as_bool() {
+        Some(true) => output::text("there are more: raise --limit, or name one with --key\n"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! The layers, and what is reported of each.
+
+use std::time::Duration;
+
+use super::*;
+
+fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn inputs(text: &str) -> (tempfile::NamedTempFile, Inputs) {
+    let file = file(text);
+    let inputs = Inputs { file: Some(file.path().to_owned()), ..Inputs::default() };
+    (file, inputs)
+}
+
+#[test]
+fn later_layers_win_and_each_value_knows_where_it_came_from() {
+    let (file, mut inputs) = inputs(
+        "[relay]\nbatch_size = 1\nmax_attempts = 1\nlease = \"1m\"\n[sinks.A]\nkind = \"stdout\"",
+    );
+    inputs.environment = environment(&[
+        ("POSTRIDER__RELAY__BATCH_SIZE", "2"),
+        ("POSTRIDER__RELAY__MAX_ATTEMPTS", "2"),
+        ("POSTRIDER__SINKS__A__TIMEOUT", "3s"),
+        ("POSTRIDER_CONFIG", "elsewhere"),
+    ]);
+    inputs.set = vec!["relay.batch_size=3".into()];
+
+    let loaded = load(&inputs).unwrap();
+
+    assert_eq!(loaded.config.relay.batch_size, 3);
+    assert_eq!(loaded.config.relay.max_attempts, 2);
+    assert_eq!(loaded.config.relay.lease, Duration::from_secs(60));
+    assert_eq!(loaded.config.sinks["A"].timeout, Duration::from_secs(3));
+    assert_eq!(loaded.origin(&["relay", "batch_size"]), Origin::Set);
+    let variable = Origin::Environment("POSTRIDER__RELAY__MAX_ATTEMPTS".into());
+    assert_eq!(loaded.origin(&["relay", "max_attempts"]), variable);
+    let in_file = Origin::File(file.path().to_owned(), 4);
+    assert_eq!(loaded.origin(&["relay", "lease"]), in_file);
+    assert_eq!(loaded.origin(&["relay", "poll_interval"]), Origin::Default);
+}
+
+#[test]
+fn a_section_may_be_given_as_one_table() {
+    let table = "{ sink = \"a\", destination = \"d\" }";
+    let inputs = Inputs {
+        environment: environment(&[("POSTRIDER__RELAY__DEAD_LETTER", table)]),
+        set: vec!["relay.backoff={ kind = \"fixed\" }".into()],
+        ..Inputs::default()
+    };
+
+    let config = load(&inputs).unwrap().config;
+
+    assert_eq!(config.relay.dead_letter.unwrap().destination, "d");
+    assert_eq!(config.relay.backoff.kind, crate::config::tree::BackoffKind::Fixed);
+}
+
+#[test]
+fn properties_come_from_every_layer_by_their_own_names() {
+    let secret = file("hush\n");
+    let (_file, mut inputs) = inputs(
+        "[sinks.K]\nkind = \"kafka\"\n[sinks.K.properties]\nsasl.username = \"u\"\nlinger.ms = 1",
+    );
+    inputs.environment = environment(&[
+        ("POSTRIDER__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", secret.path().to_str().unwrap()),
+        ("POSTRIDER__SINKS__K__PROPERTIES__LINGER_MS", "2"),
+    ]);
+    inputs.set = vec!["sinks.K.properties={ \"ssl.ca.location\" = \"/ca\" }".into()];
+
+    let loaded = load(&inputs).unwrap();
+
+    let properties = loaded.config.sinks["K"].properties.clone().unwrap();
+    let expected = [
+        ("linger.ms", "2"),
+        ("sasl.password", "hush"),
+        ("sasl.username", "u"),
+        ("ssl.ca.location", "/ca"),
+    ];
+    assert_eq!(properties, crate::config::properties::Properties::from(expected));
+    let origin = loaded.origin(&["sinks", "K", "properties", "ssl.ca.location"]);
+    assert_eq!(origin, Origin::Set);
+}
+
+#[test]
+fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
+    let (file, mut inputs) =
+        inputs("[relay]\nbatchsize = 1\n[[routes]]\ntyp = \"x\"\n[sink.a]\nkind = \"stdout\"");
+    inputs.environment = environment(&[("POSTRIDER__RELAY__LEASES", "1s")]);
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    let path = file.path().display();
+    let mut lines: Vec<&str> = error.lines().collect();
+    lines.sort_unstable();
+    let mut expected = [
+        format!("{path}:2: relay.batchsize: unknown key; did you mean relay.batch_size?"),
+        format!("{path}:4: routes.0.typ: unknown key; did you mean routes.0.type?"),
+        format!("{path}:6: sink.a.kind: unknown key; did you mean sinks.a.kind?"),
+        "POSTRIDER__RELAY__LEASES: relay.leases: unknown key; did you mean relay.lease?".to_owned(),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn wrong_types_are_reported_at_once_with_place_and_value() {
+    let (file, mut inputs) = inputs(
+        "[relay]\nlease = 30\nenabled = \"yes\"\nbatchsize = 1\n[sinks.a]\nuri = \"x\"\n\
+         [[routes]]\ntype = \"a\"\n[[routes]]\nsink = 5\n[mongo]\nuri = 12345\n",
+    );
+    inputs.environment = environment(&[("POSTRIDER__RELAY__MAX_ATTEMPTS", "-1")]);
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    let path = file.path().display();
+    let mut lines: Vec<&str> = error.lines().collect();
+    lines.sort_unstable();
+    let duration = "must be text with a unit, such as \"30s\" or \"1m30s\"";
+    let mut expected = [
+        format!("{path}:4: relay.batchsize: unknown key; did you mean relay.batch_size?"),
+        format!("{path}:2: relay.lease = 30: {duration}"),
+        format!("{path}:3: relay.enabled = \"yes\": must be true or false"),
+        format!("{path}:5: sinks.a.kind: is not set"),
+        format!("{path}:10: routes.1.sink = 5: must be text"),
+        format!("{path}:12: mongo.uri: must be text"),
+        "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = -1: must be an integer, 0 or above"
+            .to_owned(),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_variable_that_was_meant_as_a_setting_is_warned_of() {
+    let names = ["POSTRIDER_RELAY_BATCH_SIZE", "POSTRIDER_SERVICES_DIR", "POSTRIDER_CONFIG"];
+    let inputs =
+        Inputs { environment: environment(&names.map(|name| (name, "3"))), ..Inputs::default() };
+
+    let warnings = load(&inputs).unwrap().warnings;
+
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("did you mean POSTRIDER__RELAY__BATCH_SIZE?"), "{warnings:?}");
+}
+
+#[test]
+fn a_yaml_file_is_recognised() {
+    for text in [
+        "mongo:\n  uri: mongodb://h/db\n",
+        "---\nmongo: {uri: x}\n",
+        "# comment\n\nrelay:\n  enabled: true\n",
+    ] {
+        let (_file, inputs) = inputs(text);
+        let error = load(&inputs).unwrap_err().to_string();
+        assert!(error.contains("looks like YAML; Postrider reads TOML"), "{text}: {error}");
+    }
+    for text in ["[relay]\nlease: 5\n", "relay.lease = \n", "= 5"] {
+        let (_file, inputs) = inputs(text);
+        let error = load(&inputs).unwrap_err().to_string();
+        assert!(!error.contains("YAML"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_secret_is_read_from_a_file_without_its_last_newline() {
+    let secret = file("mongodb://u:p@h/db\n");
+    let name = secret.path().to_str().unwrap();
+    let both = [("POSTRIDER__MONGO__URI", "x"), ("POSTRIDER__MONGO__URI_FILE", name)];
+
+    let one = Inputs { environment: environment(&both[1..]), ..Inputs::default() };
+    let two = Inputs { environment: environment(&both), ..Inputs::default() };
+
+    let uri = load(&one).unwrap().config.mongo.uri.unwrap();
+    assert_eq!(uri.expose(), "mongodb://u:p@h/db");
+    assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
+}
+
+#[test]
+fn text_for_text_keys_is_taken_as_it_is_and_other_text_is_toml() {
+    let set = |setting: &str| Inputs { set: vec![setting.into()], ..Inputs::default() };
+
+    let database = load(&set("mongo.database=12")).unwrap().config.mongo.database;
+    let relayed = load(&set("relay.enabled=false")).unwrap().config.relay.enabled;
+    let wrong = load(&set("relay.enabled=nope")).unwrap_err().to_string();
+
+    assert_eq!(database.as_deref(), Some("12"));
+    assert!(!relayed);
+    assert!(wrong.starts_with("--set: relay.enabled: must be a TOML value"), "{wrong}");
+}
+
+#[test]
+fn a_wrong_value_is_told_with_its_key_its_place_and_what_would_be_right() {
+    for (text, key, part) in [
+        ("[relay]\nlease = 30", "relay.lease", "text with a unit"),
+        ("[relay]\nordering = \"keys\"", "relay.ordering", "`key`"),
+        ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "such as \"16MiB\""),
+        ("[sinks.a]\nuri = \"x\"", "sinks.a", "kind"),
+    ] {
+        let (file, inputs) = inputs(text);
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(error.contains(&format!(": {key}")), "{error}");
+        assert!(error.contains(part), "{error}");
+        assert!(error.contains(file.path().to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_told_by_line_without_quoting_it() {
+    let (_file, inputs) = inputs("[mongo]\nuri = \"mongodb://u:secret@h\n");
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    assert!(error.contains(":2:"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_an_error() {
+    let inputs = Inputs { file: Some("/nowhere/postrider.toml".into()), ..Inputs::default() };
+
+    assert!(load(&inputs).unwrap_err().to_string().contains("/nowhere/postrider.toml"));
+}

@@ -1,0 +1,188 @@
+//! Who may have sent a request that no token vouches for: not a web page of another site.
+//!
+//! A browser sends whatever a page asks for, to loopback too, and names the page's site in `Origin`.
+//! A page whose name was pointed at this host (DNS rebinding) has its own name in `Host`.
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// `Host` is not a name of loopback.
+    Host,
+    /// `Origin` is another site than `Host`.
+    Origin,
+}
+
+impl Foreign {
+    /// The HTTP status.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// The stable code of the problem.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Host => "foreign_host",
+            Self::Origin => "foreign_origin",
+        }
+    }
+
+    /// What is wrong, and what to do.
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Host => {
+                "without tokens the header Host must be localhost, an address in 127.0.0.0/8 or \
+                 [::1]"
+            }
+            Self::Origin => "the header Origin names another site than Host",
+        }
+    }
+}
+
+/// Without the id of a request: for the listener that gives none.
+impl IntoResponse for Foreign {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let body = json!({
+            "type": format!("urn:postrider:problem:{}", self.code()),
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "code": self.code(),
+            "detail": self.detail(),
+        });
+        let kind = HeaderValue::from_static("application/problem+json");
+        (status, [(header::CONTENT_TYPE, kind)], Json(body)).into_response()
+    }
+}
+
+/// Whether a host of an address, or of a URI, is this host's loopback by name.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    match address.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+/// Refuses a request to another name than loopback's, or to none.
+///
+/// # Errors
+///
+/// [`Foreign::Host`].
+pub fn check_host(request: &Parts) -> Result<(), Foreign> {
+    let is_local = |authority: &Authority| is_loopback(authority.host());
+    let of_target = request.uri.authority().is_none_or(is_local);
+    match host(&request.headers) {
+        Some(host) if of_target && is_local(&host) => Ok(()),
+        _ => Err(Foreign::Host),
+    }
+}
+
+/// Refuses a request that a page of another site makes: its `Origin` differs from `Host`.
+///
+/// # Errors
+///
+/// [`Foreign::Origin`].
+pub fn check_origin(request: &Parts) -> Result<(), Foreign> {
+    let Some(origin) = request.headers.get(header::ORIGIN) else { return Ok(()) };
+    let site = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let site = site.and_then(|(_, site)| site.parse::<Authority>().ok());
+    let is_own = site.is_some() && site == host(&request.headers);
+    let is_single = request.headers.get_all(header::ORIGIN).iter().count() == 1;
+    if is_own && is_single { Ok(()) } else { Err(Foreign::Origin) }
+}
+
+/// The one `Host` of a request, with its port.
+fn host(headers: &HeaderMap) -> Option<Authority> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::*;
+
+    fn parts(uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let request = Request::builder().uri(uri);
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn host_must_name_loopback() {
+        for host in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.9.9.9:1",
+            "[::1]",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]",
+        ] {
+            assert_eq!(check_host(&parts("/", &[("host", host)])), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "0.0.0.0",
+            "[::]",
+            "u@evil.example",
+            "",
+            "127.0.0.1@evil.example",
+        ] {
+            assert_eq!(check_host(&parts("/", &[("host", host)])), Err(Foreign::Host), "{host}");
+        }
+        assert_eq!(check_host(&parts("/", &[])), Err(Foreign::Host), "no Host");
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(check_host(&parts("/", &two)), Err(Foreign::Host), "two of them");
+        let target = parts("http://evil.example/", &[("host", "localhost")]);
+        assert_eq!(check_host(&target), Err(Foreign::Host), "a target with a name of its own");
+    }
+
+    #[test]
+    fn origin_must_be_the_site_that_host_names() {
+        let check = |origins: &[&str]| {
+            let origins = origins.iter().map(|origin| ("origin", *origin));
+            let headers: Vec<_> = [("host", "localhost:8080")].into_iter().chain(origins).collect();
+            check_origin(&parts("/", &headers))
+        };
+
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["http://localhost:8080"]), Ok(()));
+        assert_eq!(check(&["https://localhost:8080"]), Ok(()), "TLS may end before this process");
+        for foreign in [
+            "null",
+            "",
+            "http://evil.example",
+            "http://localhost",
+            "http://localhost:3000",
+            "http://localhost:8080.evil.example",
+            "localhost:8080",
+            "http://localhost:8080/x",
+        ] {
+            assert_eq!(check(&[foreign]), Err(Foreign::Origin), "{foreign}");
+        }
+        let two = ["http://localhost:8080", "http://evil.example"];
+        assert_eq!(check(&two), Err(Foreign::Origin));
+    }
+}

@@ -1,0 +1,133 @@
+//! The record that a blocked key waits for, as it was when it was read.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bson::Timestamp;
+use bson::raw::RawDocument;
+
+use crate::ids::RecordId;
+use crate::outbox::fields::PAYLOAD;
+use crate::outbox::record::Record;
+
+/// The head of a blocked key: enough to see in a later read whether it is still there, unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Its `_id`.
+    pub id: RecordId,
+    /// The partition in which it was read.
+    pub partition: u8,
+    /// Its place in the key.
+    pub seq: Option<Timestamp>,
+    /// A hash of the record without its payload; `None` where it was written since it was read.
+    state: Option<u64>,
+}
+
+impl Blocker {
+    /// The blocker, as this record was read.
+    pub fn of(record: &Record) -> Self {
+        Self { state: Some(state(&record.raw)), ..Self::written(record) }
+    }
+
+    /// The same after a write to the record: what it looks like now is not known.
+    pub fn written(record: &Record) -> Self {
+        let partition = record.partition.unwrap_or_else(|| record.hashed_partition());
+        Self { id: record.id.clone(), partition, seq: record.seq, state: None }
+    }
+
+    /// Whether a later read can be compared with it.
+    pub(super) fn is_comparable(&self) -> bool {
+        self.seq.is_some() && self.state.is_some()
+    }
+
+    /// Whether a later read shows it as it was. The payload is not compared.
+    pub(super) fn is(&self, record: &Record) -> bool {
+        self.id == record.id && self.state == Some(state(&record.raw))
+    }
+}
+
+/// A hash of all fields except the payload, whatever their order: a read may leave the payload out,
+/// and a lease that was released may have moved fields.
+fn state(raw: &RawDocument) -> u64 {
+    let bytes = raw.as_bytes();
+    // Behind the length of the document.
+    let mut start = 4;
+    let mut state = 0_u64;
+    for element in raw.iter_elements() {
+        // What follows a breach is not compared.
+        let Ok(element) = element else { break };
+        let name = element.key().as_str();
+        // The type, the name, the byte behind it, the value.
+        let end = start + 1 + name.len() + 1 + element.size();
+        if name != PAYLOAD {
+            let mut hasher = DefaultHasher::new();
+            bytes.get(start..end).hash(&mut hasher);
+            state ^= hasher.finish();
+        }
+        start = end;
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::raw::RawDocumentBuf;
+    use bson::{Document, doc};
+
+    use super::*;
+
+    fn read(document: &Document) -> Record {
+        Record::read(&RawDocumentBuf::try_from(document).unwrap())
+    }
+
+    fn document() -> Document {
+        doc! {
+            "_id": "a",
+            "key": "k",
+            "headers": { "x": [1, 2], "y": "z" },
+            "payload": { "text": "long" },
+            "visibleAt": bson::DateTime::from_millis(5),
+            "partition": 7,
+            "seq": Timestamp { time: 1, increment: 2 },
+        }
+    }
+
+    #[test]
+    fn blocker_is_recognized_without_its_payload_and_in_any_order() {
+        let blocker = Blocker::of(&read(&document()));
+        let mut other = document();
+        other.remove("payload");
+        let visible_at = other.remove("visibleAt").unwrap();
+        other.insert("visibleAt", visible_at);
+
+        assert!(blocker.is(&read(&other)));
+    }
+
+    #[test]
+    fn blocker_differs_when_any_other_field_does() {
+        let blocker = Blocker::of(&read(&document()));
+
+        for change in [
+            doc! { "visibleAt": bson::DateTime::from_millis(6) },
+            doc! { "headers": { "x": [1, 3], "y": "z" } },
+            doc! { "leaseId": bson::Uuid::new() },
+            doc! { "_id": "b" },
+        ] {
+            let mut other = document();
+            other.extend(change.clone());
+
+            assert!(!blocker.is(&read(&other)), "{change}");
+        }
+        let mut without = document();
+        without.remove("visibleAt");
+        assert!(!blocker.is(&read(&without)));
+    }
+
+    #[test]
+    fn blocker_that_was_written_is_not_comparable() {
+        let record = read(&document());
+
+        assert!(Blocker::of(&record).is_comparable());
+        assert!(!Blocker::written(&record).is_comparable());
+        assert!(!Blocker::written(&record).is(&record));
+    }
+}

@@ -1,0 +1,179 @@
+//! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard};
+
+use metrics::gauge;
+use tracing::warn;
+
+use crate::ids::RecordId;
+use crate::outbox::settle::Settlement;
+use crate::relay::lane::Lane;
+use crate::store::{Meaning, StoreError};
+use crate::telemetry::chain;
+use crate::telemetry::metrics::STORE_FAILING;
+
+/// What to do about a record that MongoDB refuses to change.
+const REMEDY: &str = "let the validator of outbox_records permit what the relay writes \
+                      (`postrider schema print`)";
+
+/// Records whose outcome MongoDB refuses: by a validator of the users' own. Each waits with its key
+/// until the validator is changed.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedOutcomes {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Which were told: each once, not at every try.
+    told: HashSet<RecordId>,
+    /// Records whose outcome is refused now.
+    unsettled: usize,
+    /// The latest of them, in words.
+    latest: String,
+}
+
+/// Told at most: an operator who has read so many knows.
+const TOLD: usize = 1_000;
+
+impl RefusedOutcomes {
+    /// Tells of one whose outcome cannot be written, unless it was told before, and counts it until
+    /// [`settled`](Self::settled).
+    pub(crate) fn unsettled(&self, settlement: &Settlement, lane: &Lane, code: i32) {
+        let outcome = settlement.outcome.word();
+        if self.is_news(&settlement.id) {
+            warn!(
+                id = %settlement.id,
+                key = lane.key.as_str(),
+                outcome,
+                code,
+                remedy = REMEDY,
+                "MongoDB refuses the outcome of a record: its key waits, and only the write is repeated"
+            );
+        }
+        let mut state = self.state();
+        state.unsettled += 1;
+        state.latest = format!("{} ({outcome}, code {code})", settlement.id);
+    }
+
+    /// The outcome of one is written, or given up.
+    pub(crate) fn settled(&self) {
+        self.state().unsettled -= 1;
+    }
+
+    /// How many records wait with an outcome that is refused.
+    pub(crate) fn count(&self) -> usize {
+        self.state().unsettled
+    }
+
+    fn words(&self) -> Option<String> {
+        let state = self.state();
+        (state.unsettled > 0).then(|| {
+            format!(
+                "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
+                state.unsettled, state.latest
+            )
+        })
+    }
+
+    fn is_news(&self, id: &RecordId) -> bool {
+        let mut state = self.state();
+        state.told.len() < TOLD && state.told.insert(id.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What the relay does with MongoDB, each of which can fail while the others succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    Take,
+    Renew,
+    Settle,
+}
+
+impl Work {
+    const ALL: [Self; 3] = [Self::Take, Self::Renew, Self::Settle];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Take => "take",
+            Self::Renew => "renew",
+            Self::Settle => "settle",
+        }
+    }
+}
+
+/// Which work fails at the moment, for `/readyz` and `postrider_store_failing`.
+#[derive(Debug)]
+pub(crate) struct Failing {
+    now: Mutex<BTreeMap<Work, String>>,
+}
+
+impl Default for Failing {
+    fn default() -> Self {
+        for work in Work::ALL {
+            set(work, None);
+        }
+        Self { now: Mutex::default() }
+    }
+}
+
+impl Failing {
+    pub(crate) fn failed(&self, work: Work, error: &StoreError) {
+        set(work, Some(error.meaning()));
+        let words = match error.meaning() {
+            Meaning::Permanent => {
+                format!("MongoDB refuses this instance: {}; {CHECK}", error.brief())
+            }
+            Meaning::Transient => error.brief(),
+        };
+        self.now().insert(work, words);
+    }
+
+    pub(crate) fn succeeded(&self, work: Work) {
+        if self.now().remove(&work).is_some() {
+            set(work, None);
+        }
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.now().values().cloned().collect()
+    }
+
+    fn now(&self) -> MutexGuard<'_, BTreeMap<Work, String>> {
+        self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What to do where MongoDB refuses a command.
+const CHECK: &str = "run `postrider check`, which names what is missing";
+
+/// What to do about an error that does not pass by itself.
+pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
+    (error.meaning() == Meaning::Permanent).then_some(CHECK)
+}
+
+/// An error for the log: one that is permanent without the command that it quotes.
+pub(crate) fn words(error: &StoreError) -> String {
+    match error.meaning() {
+        Meaning::Permanent => error.brief(),
+        Meaning::Transient => chain(error),
+    }
+}
+
+/// What stands in the relay's way at MongoDB, for `/readyz`; `None` where nothing does.
+pub(crate) fn detail(failing: &Failing, outcomes: &RefusedOutcomes) -> Option<String> {
+    let words: Vec<String> = failing.words().into_iter().chain(outcomes.words()).collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+fn set(work: Work, meaning: Option<Meaning>) {
+    for (cause, of) in [("refused", Meaning::Permanent), ("unavailable", Meaning::Transient)] {
+        let failing = if meaning == Some(of) { 1.0 } else { 0.0 };
+        gauge!(STORE_FAILING, "work" => work.as_str(), "cause" => cause).set(failing);
+    }
+}

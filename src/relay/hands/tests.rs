@@ -1,0 +1,193 @@
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Timestamp, doc};
+
+use super::*;
+
+fn all() -> Hands {
+    let hands = Hands::default();
+    hands.own(&(0..=255).collect::<Vec<u8>>());
+    hands
+}
+
+fn key(name: &str) -> LaneKey {
+    LaneKey::Keyed(name.into())
+}
+
+/// The head of a key.
+fn head(name: &str) -> Record {
+    let seq = Timestamp { time: 1, increment: 1 };
+    let document = doc! { "_id": name, "key": name, "partition": 0, "seq": seq };
+    Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+}
+
+fn wait(reason: HoldReason, name: &str, until: Option<Instant>) -> Wait {
+    Wait::new(reason, Blocker::of(&head(name)), until)
+}
+
+fn hold(hands: &Hands, name: &str) {
+    hands.hold_paused(key(name), wait(HoldReason::SinkPaused, name, None), hands.openings());
+}
+
+fn claims(hands: &Hands, name: &str) -> bool {
+    hands.claim(&Lane::new(key(name), 0), &head(name))
+}
+
+/// Everything that pages from the beginning on are told to pass over, and how many there are.
+fn all_pages(hands: &Hands) -> (BTreeSet<String>, usize) {
+    let mut seen = BTreeSet::new();
+    let mut from = Position::start();
+    for pages in 1.. {
+        let over = hands.passed_over(&from);
+        seen.extend(over.keys.iter().map(|key| key.as_str().unwrap().to_owned()));
+        match over.last {
+            Some(last) => from = Position::behind(last),
+            None => return (seen, pages),
+        }
+    }
+    unreachable!("the loop ends by itself");
+}
+
+#[test]
+fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
+    let hands = all();
+    let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
+    names.iter().for_each(|name| hold(&hands, name));
+
+    let (seen, pages) = all_pages(&hands);
+
+    assert_eq!(seen, names);
+    assert!((3..=5).contains(&pages), "{pages}");
+}
+
+#[test]
+fn what_is_struck_off_is_passed_over_no_more() {
+    let hands = all();
+    let lane = Lane::new(key("busy"), 0);
+    assert!(hands.claim(&lane, &head("busy")));
+    hold(&hands, "held");
+    assert!(hands.await_turn(&key("suspect"), Blocker::of(&head("suspect"))));
+    assert_eq!(all_pages(&hands).0.len(), 3);
+
+    hands.free(&lane.key);
+    hands.free_paused();
+    hands.free_waiting(&key("suspect"));
+
+    assert_eq!(all_pages(&hands).0.len(), 0);
+    assert!(hands.spoken_for().is_empty());
+}
+
+/// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
+#[test]
+fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
+    let hands = all();
+    let as_of = hands.openings();
+    hands.free_paused();
+
+    hands.hold_paused(key("late"), wait(HoldReason::SinkPaused, "late", None), as_of);
+
+    assert_eq!(all_pages(&hands).0.len(), 0);
+}
+
+#[test]
+fn a_wait_ends_when_it_is_due_and_not_before() {
+    let hands = all();
+    let now = Instant::now();
+    let later = now + Duration::from_secs(1);
+    for (name, until) in [("later", later), ("now", now)] {
+        hands.hold(key(name), wait(HoldReason::NotDue, name, Some(until)));
+    }
+    hold(&hands, "for ever");
+
+    assert!(hands.free_due(now));
+    assert!(!hands.free_due(now));
+    assert_eq!(all_pages(&hands).0, BTreeSet::from(["for ever", "later"].map(str::to_owned)));
+    assert!(hands.free_due(later));
+    assert_eq!(all_pages(&hands).0, BTreeSet::from(["for ever".to_owned()]));
+    assert!(!hands.free_due(later + Duration::from_secs(9)));
+}
+
+#[test]
+fn snapshot_that_shows_a_head_fit_to_go_outranks_what_a_snapshot_can_know() {
+    for (reason, outranked) in [
+        (HoldReason::NotDue, true),
+        (HoldReason::Leased, true),
+        (HoldReason::SinkPaused, true),
+        (HoldReason::Refused, false),
+        (HoldReason::DeadLetter, false),
+    ] {
+        let hands = all();
+        hands.hold(key("k"), wait(reason, "k", None));
+
+        assert_eq!(claims(&hands, "k"), outranked, "{reason:?}");
+    }
+    let hands = all();
+    hands.hold(key("k"), wait(HoldReason::Refused, "another head", None));
+    assert!(claims(&hands, "k"), "it was said of another record");
+}
+
+#[test]
+fn waiting_keys_are_answered_in_parts_and_each_once() {
+    let hands = all();
+    let names: BTreeSet<String> = (0..25).map(|n| format!("k-{n}")).collect();
+    names.iter().for_each(|name| hold(&hands, name));
+    assert!(hands.await_turn(&key("suspect"), Blocker::of(&head("suspect"))));
+    let written = Wait::new(HoldReason::NotDue, Blocker::written(&head("written")), None);
+    hands.hold(key("written"), written);
+    assert!(claims(&hands, "busy"));
+
+    let (mut seen, mut from) = (Vec::new(), None);
+    loop {
+        let (part, next) = hands.waiting(from.as_ref(), 10);
+        assert!(part.len() <= 10);
+        seen.extend(part.into_iter().map(|(lane, _)| lane.as_str().to_owned()));
+        match next {
+            Some(_) => from = next,
+            None => break,
+        }
+    }
+
+    assert_eq!(seen.len(), 26);
+    let seen: BTreeSet<String> = seen.into_iter().collect();
+    assert!(seen.is_superset(&names) && seen.contains("suspect"), "{seen:?}");
+}
+
+#[test]
+fn key_is_freed_from_the_blocker_that_it_waits_for_and_from_no_other() {
+    let hands = all();
+    hold(&hands, "k");
+
+    assert!(!hands.free_from(&key("k"), &Blocker::of(&head("other"))));
+    assert!(hands.free_from(&key("k"), &Blocker::of(&head("k"))));
+    assert!(!hands.free_from(&key("k"), &Blocker::of(&head("k"))));
+}
+
+#[test]
+fn turn_is_not_taken_for_a_record_that_was_freed_or_has_changed() {
+    let hands = all();
+    let suspect = Blocker::of(&head("k"));
+    let lane = Lane::new(key("k"), 0);
+    assert!(hands.await_turn(&key("k"), suspect.clone()));
+
+    assert!(!hands.take_turn(&lane, &Blocker::of(&head("other"))));
+    assert!(hands.free_from(&key("k"), &suspect));
+    assert!(!hands.take_turn(&lane, &suspect));
+    assert!(hands.await_turn(&key("k"), suspect.clone()));
+    assert!(hands.take_turn(&lane, &suspect));
+}
+
+#[test]
+fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
+    let hands = all();
+    let lane = Lane::new(key("busy"), 0);
+    assert!(hands.claim(&lane, &head("busy")));
+    assert!(hands.await_turn(&key("suspect"), Blocker::of(&head("suspect"))));
+
+    hold(&hands, "busy");
+    hold(&hands, "suspect");
+
+    assert!(hands.busy(&lane.key).is_some());
+    let waiting: usize = hands.held().iter().map(|(_, count)| count).sum();
+    assert_eq!(waiting, 1);
+}

@@ -1,0 +1,98 @@
+//! Whether what blocks a key is still there, unchanged.
+//!
+//! The records of blocked keys change without the relay: an operator discards or requeues one, or
+//! corrects its `visibleAt`; a peer delivers one; a slow transaction commits an earlier one. A
+//! rotation passes over blocked keys, so it would not see that. Therefore their blockers are read
+//! again: one after the other in rounds, of which one begins in every `poll_interval`, and at once
+//! after an operator's act in this process. A key whose blocker is gone, has changed, or is no
+//! longer the first pending record of its key, is freed, and the next look decides anew.
+//!
+//! A round reads one key of the index and one record, without its payload, for each blocked key,
+//! some hundreds with one command. It works for a tenth of the time: a round of a few thousand keys
+//! is over within `poll_interval`, one of 100,000 keys takes some ten times as long as the reads.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::debug;
+
+use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::snapshot::Snapshot;
+use crate::relay::blocker::Blocker;
+use crate::relay::shared::Shared;
+use crate::relay::wake::{Hint, Wake};
+use crate::sink::Sink;
+use crate::store::StoreError;
+use crate::telemetry::chain;
+
+/// Keys whose blockers one command reads.
+const BATCH: usize = 500;
+
+/// After each command a pause of so many times what it took.
+const REST: u32 = 9;
+
+/// Rechecks blocked keys, for ever.
+pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
+    let poll = shared.settings.poll_interval;
+    loop {
+        let began = Instant::now();
+        if let Err(error) = round(&shared, &wake).await {
+            // The take meets the same trouble, and reports it.
+            debug!(error = chain(&error), "failed to recheck blocked keys; they are read again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(poll.saturating_sub(began.elapsed())) => {}
+            () = wake.until_changed() => {}
+        }
+    }
+}
+
+async fn round<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreError> {
+    let mut from = None;
+    loop {
+        let (waiting, next) = shared.hands.waiting(from.as_ref(), BATCH);
+        if !waiting.is_empty() {
+            let began = Instant::now();
+            for key in changed(shared, &waiting).await? {
+                wake.at(key);
+            }
+            tokio::time::sleep(began.elapsed() * REST).await;
+        }
+        match next {
+            Some(_) => from = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Frees those keys whose blockers are not as they were; answers where they are.
+async fn changed<S: Sink>(
+    shared: &Shared<S>,
+    waiting: &[(LaneKey, Blocker)],
+) -> Result<Vec<Hint>, StoreError> {
+    let lanes = waiting
+        .iter()
+        .filter_map(|(key, blocker)| Some((blocker.partition, key.as_str(), blocker.seq?)));
+    let lanes: Vec<_> = lanes.collect();
+    let mut snapshot = Snapshot::begin(&shared.collections).await?;
+    let read = snapshot.fronts(&lanes, shared.settings.batch_bytes).await?;
+    let mut fronts: HashMap<&LaneKey, Vec<&Record>> = HashMap::new();
+    for record in &read {
+        fronts.entry(&record.lane).or_default().push(record);
+    }
+    let mut freed = Vec::new();
+    for (key, blocker) in waiting {
+        let front = fronts.get(key).map(Vec::as_slice).unwrap_or_default();
+        if !is_still_first(blocker, front) && shared.hands.free_from(key, blocker) {
+            freed.push(Hint::Key { partition: blocker.partition, key: key.as_str().into() });
+        }
+    }
+    Ok(freed)
+}
+
+/// Whether the blocker is among what was read of its key, as it was, and nothing before it.
+fn is_still_first(blocker: &Blocker, front: &[&Record]) -> bool {
+    front.iter().any(|record| blocker.is(record))
+        && front.iter().all(|record| record.seq >= blocker.seq)
+}

@@ -1,0 +1,119 @@
+//! What a relay knows beyond MongoDB, for operators: which keys are blocked, and its own state.
+//!
+//! Neither holds payloads or secrets, and both are bounded.
+
+use std::time::Instant;
+
+use bson::{Document, doc};
+use serde_json::{Map, Value, json};
+
+use crate::dates::rfc3339;
+use crate::ids::RecordId;
+use crate::outbox::record::LaneKey;
+use crate::relay::hands::{BlockedKey, HoldReason};
+use crate::relay::shared::Shared;
+use crate::sink::Sink;
+
+/// Characters of a key or an id that are shown.
+const SHOWN: usize = 1_024;
+
+/// Fields of the state that an instance writes with its heartbeat.
+pub mod fields {
+    /// Sinks that are down: `sink`, `cause`.
+    pub const SINKS_DOWN: &str = "sinksDown";
+    /// Blocked keys, counted by reason.
+    pub const BLOCKED_KEYS: &str = "blockedKeys";
+    /// Ids of some records that wait for their turn to go alone.
+    pub const ALONE: &str = "alone";
+    /// Ids of some records that MongoDB refused to let the relay lease.
+    pub const REFUSED: &str = "refused";
+    /// Ids of some records whose dead letters wait for their sink.
+    pub const DEAD_LETTER: &str = "deadLetter";
+    /// A sink's name.
+    pub const SINK: &str = "sink";
+    /// Why it is down.
+    pub const CAUSE: &str = "cause";
+}
+
+/// Sinks, and ids of each kind, that the state names at most.
+const NAMED: usize = 8;
+
+/// Characters of an id and of a cause in the state: all in all it stays below 4 KB.
+const ID: usize = 64;
+const CAUSE: usize = 200;
+
+impl<S: Sink> Shared<S> {
+    /// The table of blocked keys as JSON, up to `limit`; one key where one is named.
+    pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
+        let mut found = self.hands.blocked_keys(key, limit + 1);
+        let truncated = found.len() > limit;
+        found.truncate(limit);
+        let mut keys: Vec<Value> = found.iter().map(|blocked| self.shown(blocked)).collect();
+        keys.sort_by_cached_key(|key| key["since"].to_string());
+        json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
+    }
+
+    /// The state that an instance writes with its heartbeat.
+    pub fn state(&self) -> Document {
+        let down = self.outlets.iter().filter_map(|(name, outlet)| {
+            let cause = shortened(&outlet.gate.trouble()?.detail, CAUSE);
+            Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
+        });
+        let ids = |reason: HoldReason| -> Vec<String> {
+            let ids = self.hands.blockers(reason, NAMED);
+            ids.iter().map(state_id).collect()
+        };
+        let counts = self.hands.held().into_iter().filter(|(_, count)| *count > 0);
+        let counts = counts.map(|(reason, count)| {
+            (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
+        });
+        doc! {
+            fields::SINKS_DOWN: down.take(NAMED).collect::<Vec<_>>(),
+            fields::BLOCKED_KEYS: counts.collect::<Document>(),
+            fields::ALONE: ids(HoldReason::Suspect),
+            fields::REFUSED: ids(HoldReason::Refused),
+            fields::DEAD_LETTER: ids(HoldReason::DeadLetter),
+        }
+    }
+
+    fn counts(&self) -> Map<String, Value> {
+        let counts = self.hands.held().into_iter();
+        counts.map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect()
+    }
+
+    fn shown(&self, blocked: &BlockedKey) -> Value {
+        let key = match &blocked.lane {
+            LaneKey::Keyed(key) => Some(shortened(key, SHOWN)),
+            LaneKey::Single(_) => None,
+        };
+        let at = |moment: Instant| {
+            let now = (Instant::now(), self.clock.now().timestamp_millis());
+            let millis = |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(0);
+            let date = now.1 + millis(moment.saturating_duration_since(now.0))
+                - millis(now.0.saturating_duration_since(moment));
+            rfc3339(bson::DateTime::from_millis(date))
+        };
+        let wait = blocked.wait.as_ref();
+        json!({
+            "key": key,
+            "reason": blocked.reason.as_str(),
+            "blocker": shortened(&blocked.blocker.to_string(), SHOWN),
+            "since": wait.and_then(|wait| at(wait.since)),
+            "until": wait.and_then(|wait| at(wait.until?)),
+            "sink": wait.and_then(|wait| wait.sink.as_deref()),
+        })
+    }
+}
+
+/// An id as the state names it.
+pub(crate) fn state_id(id: &RecordId) -> String {
+    shortened(&id.to_string(), ID)
+}
+
+/// At most so many characters of a text.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

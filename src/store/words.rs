@@ -1,0 +1,158 @@
+//! What an error of MongoDB's driver says, in one sentence: the driver's own text is a `Debug` dump of
+//! all that it knows.
+
+use std::io;
+
+use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
+use tracing::debug;
+
+/// One sentence without dump, labels and answer in hex. Quotes no value of a document.
+pub fn words(error: &DriverError) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::ServerSelection { message, .. } => {
+            debug!(raw = message, "MongoDB's driver selected no server");
+            selection(message)
+        }
+        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        ErrorKind::Io(error) => of_io(error),
+        ErrorKind::Write(WriteFailure::WriteError(error)) => {
+            format!("MongoDB refused the write (code {})", error.code)
+        }
+        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => {
+            format!("{} ({}, code {})", error.message, error.code_name, error.code)
+        }
+        // These are dumps, with documents in them.
+        ErrorKind::InsertMany(_) | ErrorKind::BulkWrite(_) | ErrorKind::Write(_) => {
+            "MongoDB refused the write".to_owned()
+        }
+        kind => kind.to_string(),
+    }
+}
+
+fn of_io(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        _ => reason(&format!("I/O error: {error}")),
+    }
+}
+
+/// From the text alone: the driver keeps the topology itself to itself.
+fn selection(message: &str) -> String {
+    let servers: Vec<(&str, Result<&str, String>)> =
+        message.split("{ Address: ").skip(1).filter_map(server).collect();
+    let each = |servers: &[(&str, Result<&str, String>)]| {
+        let each = servers.iter().map(|(address, state)| match state {
+            Ok(kind) => format!("{address} is {kind}"),
+            Err(reason) => format!("{address}: {reason}"),
+        });
+        each.collect::<Vec<_>>().join("; ")
+    };
+    let set = message.split_once("Set Name: ").and_then(|(_, rest)| rest.split(',').next());
+    match (servers.as_slice(), set) {
+        ([], Some(set)) => {
+            format!("cannot connect to MongoDB: no host of the URI is in the replica set {set}")
+        }
+        ([], None) => "cannot connect to MongoDB: no server was found".to_owned(),
+        (all, _) if all.iter().all(|(_, state)| state.is_err()) => {
+            format!("cannot connect to MongoDB at {}", each(all))
+        }
+        (some, _) => format!("MongoDB has no primary that can be reached: {}", each(some)),
+    }
+}
+
+/// Address, and type or error, of one server of the topology.
+fn server(text: &str) -> Option<(&str, Result<&str, String>)> {
+    let (address, rest) = text.split_once(", Type: ")?;
+    let kind = rest.split([',', ' ']).next().unwrap_or_default();
+    let error = rest.split_once(", Error: ").map(|(_, error)| {
+        let end = error.find(", labels: ").or_else(|| error.find(" }")).unwrap_or(error.len());
+        reason(&error[..end])
+    });
+    Some((
+        address,
+        match error {
+            Some(error) => Err(error),
+            None if kind == "Unknown" => Err("no answer".to_owned()),
+            None => Ok(kind),
+        },
+    ))
+}
+
+/// Without the names of the driver's kinds, and the number of an errno.
+fn reason(text: &str) -> String {
+    let text = text.trim_start_matches("Kind: ").trim_start_matches("I/O error: ");
+    let text = match text.split_once(" (os error ") {
+        Some((words, rest)) => {
+            format!("{words}{}", rest.split_once(')').map_or("", |(_, rest)| rest))
+        }
+        None => text.to_owned(),
+    };
+    let mut letters = text.chars();
+    match letters.next() {
+        // Not of a name in capitals, such as SCRAM.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOWN: &str = "Kind: I/O error: Connection refused (os error 111), labels: \
+                        {\"SystemOverloadedError\", \"RetryableError\"}, source: None, backtrace: \
+                        None, server response: None";
+
+    fn topology(servers: &str) -> String {
+        format!(
+            "Server selection timeout: No available servers. Topology: {{ Type: \
+             ReplicaSetNoPrimary, Set Name: rs0, Servers: [ {servers} ] }}"
+        )
+    }
+
+    #[test]
+    fn a_selection_that_failed_names_each_server_and_its_reason() {
+        let down =
+            |address: &str| format!("{{ Address: {address}, Type: Unknown, Error: {DOWN} }}");
+        let secondary =
+            "{ Address: c:3, Type: RsSecondary, Average RTT: 1ms, Replica Set Name: rs0 }";
+
+        for (servers, said) in [
+            (down("a:1"), "cannot connect to MongoDB at a:1: connection refused"),
+            (
+                [down("a:1"), down("b:2")].join(", "),
+                "cannot connect to MongoDB at a:1: connection refused; b:2: connection refused",
+            ),
+            (
+                "{ Address: a:1, Type: Unknown }".to_owned(),
+                "cannot connect to MongoDB at a:1: no answer",
+            ),
+            (
+                [down("a:1"), secondary.to_owned()].join(", "),
+                "MongoDB has no primary that can be reached: a:1: connection refused; c:3 is \
+                 RsSecondary",
+            ),
+            (
+                String::new(),
+                "cannot connect to MongoDB: no host of the URI is in the replica set rs0",
+            ),
+        ] {
+            assert_eq!(selection(&topology(&servers)), said);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_the_drivers_dump_is_left() {
+        for uri in ["localhost:27017", "mongodb://h:x/db", "mongodb://u:p%@h/db"] {
+            let error = mongodb::options::ClientOptions::parse(uri).await.unwrap_err();
+
+            let said = words(&error);
+
+            for dump in ["Kind:", "labels", "server response", "None", "{"] {
+                assert!(!said.contains(dump), "{dump}: {said}");
+            }
+        }
+    }
+}

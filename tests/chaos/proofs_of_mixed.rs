@@ -1,0 +1,286 @@
+//! The judges of mixed histories prove themselves: each catches what is seeded, and nothing else.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bson::{DateTime, Document, Timestamp, Uuid, doc};
+
+use crate::appends::{self, Append, Fault};
+use crate::commands::Settles;
+use crate::ledger::{Change, EventOf, Ledger, What};
+use crate::plan::{Kind, Peer, Plan};
+use crate::support::history::Arrival;
+use crate::traffic::{Class, Place};
+use crate::verdict::{Seen, Verdict};
+
+const LEASE: Uuid = Uuid::from_bytes([1; 16]);
+
+fn plan() -> Plan {
+    let mut plan = Plan::of(5, Duration::from_secs(3), true);
+    let territory = &mut plan.setup.territory;
+    (territory.key_window, territory.calm, territory.validator) = (1, true, false);
+    territory.dead_letters = Some(Peer::Broker);
+    plan
+}
+
+fn arrived(ids: &[&str], key: &str) -> Vec<Arrival> {
+    ids.iter().map(|id| Arrival { id: (*id).to_owned(), key: Some(key.to_owned()) }).collect()
+}
+
+/// A ledger with lives of records, and what has arrived.
+struct Book {
+    plan: Plan,
+    ledger: Ledger,
+    settles: Settles,
+    dead_letters: Vec<String>,
+}
+
+impl Book {
+    fn new() -> Self {
+        let (ledger, settles) = (Ledger::default(), Settles::default());
+        Self { plan: plan(), ledger, settles, dead_letters: Vec::new() }
+    }
+
+    fn note(&mut self, id: &str, at: i64, what: What) {
+        let at = DateTime::from_millis(at);
+        self.ledger.note(Change { id: id.to_owned(), at, what }, &self.settles);
+    }
+
+    fn insert(&mut self, id: &str, key: &str, more: Document) {
+        let time = u32::try_from(self.ledger.committed().len()).unwrap() + 1;
+        let seq = Timestamp { time, increment: 1 };
+        let mut record = doc! { "key": key, "seq": seq, "status": "pending", "type": "T" };
+        record.extend(more);
+        self.note(id, 0, What::Inserted(record));
+    }
+
+    /// A lease, and what ends it.
+    fn settle(&mut self, id: &str, at: i64, set: Document) {
+        let until = DateTime::from_millis(at + 1);
+        let lease = bson::Binary {
+            subtype: bson::spec::BinarySubtype::Uuid,
+            bytes: LEASE.bytes().to_vec(),
+        };
+        let lease = doc! { "leaseId": lease, "leaseUntil": until };
+        self.note(id, at, What::Updated { set: lease, unset: Vec::new() });
+        self.settles.note(id, LEASE, DateTime::from_millis(at));
+        self.note(id, at, What::Updated { set, unset: vec!["leaseId".to_owned()] });
+    }
+
+    fn judge(&self, arrivals: &[(Place, Vec<Arrival>)]) -> Verdict {
+        let seen = Seen {
+            ledger: &self.ledger,
+            acknowledged: &[],
+            appended: &[],
+            stored: &[],
+            arrivals,
+            dead_letters: Some(self.dead_letters.clone()),
+        };
+        seen.judge(&self.plan)
+    }
+
+    /// Two records of a key that were done, and that arrived the wrong way round.
+    fn swapped(key: &str, plan: Plan) -> Verdict {
+        let mut book = Self { plan, ..Self::new() };
+        for id in ["1", "2"] {
+            book.insert(id, key, doc! {});
+            book.settle(id, 10, doc! { "status": "done" });
+        }
+        book.judge(&[(Place::Main, arrived(&["2", "1"], key))])
+    }
+}
+
+/// A key of a producer whose class is like this.
+fn key_such(such: impl Fn(&Class) -> bool) -> String {
+    let plan = plan();
+    let keys = (0..200).flat_map(|producer| (0..3).map(move |key| format!("p{producer}k{key}")));
+    keys.into_iter().find(|key| such(&Class::of(&plan, key))).unwrap()
+}
+
+#[test]
+fn a_seeded_inversion_is_caught_whatever_partition_the_producer_writes() {
+    let odd = key_such(|class| class.is_ordered() && class.has_invalid_partition());
+    let different = key_such(|class| !class.is_ordered());
+
+    assert_eq!(Book::swapped(&odd, plan()).word(), "broken:order=1");
+    assert_eq!(Book::swapped("crowd-odd", plan()).word(), "broken:order=1");
+    // Its producers write different partitions for it.
+    assert_eq!(Book::swapped(&different, plan()).word(), "kept");
+}
+
+#[test]
+fn a_seeded_inversion_in_a_window_is_caught_where_nothing_was_refused() {
+    let mut wide = plan();
+    wide.setup.territory.key_window = 3;
+    let healthy = key_such(|class| class.is_healthy && class.is_ordered());
+    let troubled = key_such(|class| !class.is_healthy && class.is_ordered());
+
+    assert_eq!(Book::swapped(&healthy, wide.clone()).word(), "broken:order=1");
+    assert_eq!(Book::swapped(&troubled, wide.clone()).word(), "kept");
+    assert_eq!(Book::swapped(&troubled, plan()).word(), "broken:order=1");
+
+    let mut refused = Book { plan: wide, ..Book::new() };
+    for id in ["1", "2"] {
+        refused.insert(id, &healthy, doc! {});
+        refused.settle(id, 10, doc! { "lastError": "nack" });
+        refused.settle(id, 20, doc! { "status": "done" });
+    }
+    let verdict = refused.judge(&[(Place::Main, arrived(&["2", "1"], &healthy))]);
+    assert_eq!(verdict.word(), "kept");
+}
+
+#[test]
+fn a_message_at_a_wrong_destination_is_a_phantom_there_and_lost_elsewhere() {
+    let mut book = Book::new();
+    book.insert("1", "crowd", doc! { "destination": "chaos-sick" });
+    book.settle("1", 10, doc! { "status": "done" });
+
+    let right = book.judge(&[(Place::SickExchange, arrived(&["1"], "crowd"))]);
+    let wrong = book.judge(&[(Place::Main, arrived(&["1"], "crowd"))]);
+
+    assert_eq!(right.word(), "kept");
+    assert_eq!(wrong.word(), "broken:lost=1,phantom=1");
+}
+
+#[test]
+fn a_seeded_death_without_a_copy_is_caught_but_of_poison() {
+    let mut book = Book::new();
+    for (id, kind) in [("1", "T"), ("2", "T"), ("3", "Poison"), ("4", "T")] {
+        book.insert(id, id, doc! { "type": kind });
+        let reason = if id == "4" { "malformed: x" } else { "attempts exhausted: x" };
+        book.settle(id, 10, doc! { "status": "dead", "deadReason": reason });
+    }
+    book.dead_letters.push("1".to_owned());
+
+    let verdict = book.judge(&[]);
+
+    assert_eq!(verdict.without_copy, ["2: attempts exhausted: x"]);
+    assert_eq!(verdict.word(), "broken:without-copy=1");
+}
+
+#[test]
+fn a_seeded_wait_of_a_healthy_record_is_caught_where_nothing_else_fails() {
+    let healthy = key_such(|class| class.is_healthy);
+    let mut book = Book::new();
+    book.insert("1", &healthy, doc! {});
+    book.settle("1", 11_000, doc! { "status": "done" });
+    let arrivals = [(Place::Main, arrived(&["1"], &healthy))];
+
+    assert_eq!(book.judge(&arrivals).word(), "broken:held-up=1");
+    book.plan.setup.territory.calm = false;
+    assert_eq!(book.judge(&arrivals).word(), "kept");
+}
+
+fn append(version: i64, events: i64) -> Append {
+    let (aggregate, request) = ("a".to_owned(), format!("r{version}"));
+    Append { aggregate, request, version, events }
+}
+
+/// Two appends of three events, with their records.
+fn appended() -> (Vec<Append>, HashMap<String, EventOf>) {
+    let records = [("1", 1, 0), ("2", 1, 1), ("3", 2, 0)];
+    let records = records.map(|(id, version, index)| {
+        (id.to_owned(), EventOf { aggregate: "a".to_owned(), version, index })
+    });
+    (vec![append(1, 2), append(2, 1)], HashMap::from(records))
+}
+
+fn faults(
+    stored: &[Append],
+    answered: &[Append],
+    records: &HashMap<String, EventOf>,
+    arrivals: &[&str],
+) -> Vec<Fault> {
+    appends::judge(stored, answered, records, &HashSet::new(), &arrived(arrivals, "a"))
+}
+
+#[test]
+fn appends_that_match_their_records_are_accepted_and_duplicates_too() {
+    let (stored, records) = appended();
+
+    assert_eq!(faults(&stored, &stored, &records, &["1", "1", "2", "1", "3", "2"]), []);
+    // An answer may be lost.
+    assert_eq!(faults(&stored, &[], &records, &["1", "2", "3"]), []);
+}
+
+#[test]
+fn a_seeded_gap_or_a_version_that_is_there_twice_is_caught() {
+    let (mut stored, mut records) = appended();
+    stored[1].version = 3;
+    records.get_mut("3").unwrap().version = 3;
+    let aggregate = "a".to_owned();
+    let gap = [Fault::Gap { aggregate: aggregate.clone(), version: 2 }];
+    assert_eq!(faults(&stored, &[], &records, &[]), gap);
+
+    let (mut stored, mut records) = appended();
+    (stored[1].version, stored[1].events) = (1, 2);
+    records.remove("3");
+    assert_eq!(faults(&stored, &[], &records, &[]), gap);
+
+    let (mut stored, records) = appended();
+    stored[1].request = stored[0].request.clone();
+    assert_eq!(faults(&stored, &[], &records, &[]), [Fault::Twice { request: "r1".into() }]);
+}
+
+#[test]
+fn a_seeded_append_that_was_acknowledged_and_is_not_there_is_caught() {
+    let (stored, records) = appended();
+    let others = [append(3, 1), Append { version: 1, ..append(2, 1) }];
+
+    let found = faults(&stored, &others, &records, &[]);
+
+    let forgotten = ["r2", "r3"].map(|request| Fault::Forgotten { request: request.to_owned() });
+    assert_eq!(found, forgotten);
+}
+
+#[test]
+fn a_seeded_event_without_a_record_or_the_reverse_is_caught() {
+    let (stored, mut records) = appended();
+    let moved = EventOf { index: 7, ..records.remove("2").unwrap() };
+    records.insert("x".to_owned(), moved);
+
+    let aggregate = "a".to_owned();
+    let expected = [
+        Fault::NoRecord { aggregate, version: 1, index: 1 },
+        Fault::NoEvent { id: "x".to_owned() },
+    ];
+    assert_eq!(faults(&stored, &stored, &records, &[]), expected);
+}
+
+#[test]
+fn a_seeded_event_that_arrives_behind_a_later_one_is_caught_unless_it_is_exempt() {
+    let (stored, records) = appended();
+    let late = Fault::Late { late: "2".to_owned(), overtaker: "3".to_owned() };
+
+    assert_eq!(faults(&stored, &[], &records, &["1", "3", "2"]), [late]);
+    let exempt = HashSet::from(["2".to_owned()]);
+    let arrivals = arrived(&["1", "3", "2"], "a");
+    assert_eq!(appends::judge(&stored, &[], &records, &exempt, &arrivals), []);
+}
+
+#[test]
+fn a_mixed_plan_has_two_brokers_and_operators() {
+    let plans: Vec<Plan> =
+        (0..50).map(|seed| Plan::of(seed, Duration::from_secs(15), true)).collect();
+    let says = |plan: &Plan, what: &str| plan.to_string().contains(what);
+
+    assert!(plans.iter().all(|plan| plan.setup.kind == Kind::Mixed));
+    for what in [
+        "Tamper",
+        "Heal",
+        "Forbid",
+        "Unprivileged",
+        "Burst",
+        "Rollback",
+        "Kill",
+        "Link",
+        "key_window: 3",
+        "dead_letters: Some(Broker)",
+        "dead_letters: Some(Stream)",
+        "appenders: 2",
+        "validator: true",
+        "calm: true",
+    ] {
+        assert!(plans.iter().any(|plan| says(plan, what)), "no plan with {what}");
+    }
+}

@@ -1,0 +1,206 @@
+//! What became of a history, and how it is judged.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+use crate::appends::{self, Append};
+use crate::ledger::{Breach, Ledger, Tally};
+use crate::plan::{Kind, Plan};
+use crate::support::history::{Arrival, Committed, Findings, judge};
+use crate::traffic::{Class, POISON, Place};
+
+/// How many of a kind are told.
+const SOME: usize = 8;
+
+/// The longest that a healthy record may wait where nothing but other destinations fails. It is
+/// generous, since the machine may have much else to do.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What became of a history.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub findings: Findings,
+    pub breaches: Vec<Breach>,
+    /// What was neither done nor dead when everything had been well for long.
+    pub stuck: Vec<String>,
+    /// Acknowledged to its producer, and not there.
+    pub forgotten: Vec<String>,
+    /// Processes that ended otherwise than they were asked to.
+    pub oddities: Vec<String>,
+    /// What is wrong with the appends.
+    pub appends: Vec<appends::Fault>,
+    /// Dead records without a copy at the dead-letter destination.
+    pub without_copy: Vec<String>,
+    /// A record that waited for destinations that are not its own.
+    pub held_up: Option<(Duration, String)>,
+    pub records: usize,
+    pub appended: usize,
+    pub tally: Tally,
+    /// From the last healing until nothing was left to do.
+    pub finished_in: Duration,
+}
+
+impl Verdict {
+    /// What is wrong, each with how many there are.
+    fn wrong(&self) -> Vec<(&'static str, usize)> {
+        let all = [
+            ("lost", self.findings.losses.len()),
+            ("phantom", self.findings.phantoms.len()),
+            ("order", self.findings.inversions.len()),
+            ("lease", self.breaches.len()),
+            ("stuck", self.stuck.len()),
+            ("forgotten", self.forgotten.len()),
+            ("process", self.oddities.len()),
+            ("append", self.appends.len()),
+            ("without-copy", self.without_copy.len()),
+            ("held-up", usize::from(self.held_up.is_some())),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.wrong().is_empty()
+    }
+
+    /// The verdict in a word, for a file of results.
+    pub fn word(&self) -> String {
+        let wrong = self.wrong();
+        if wrong.is_empty() {
+            return "kept".to_owned();
+        }
+        let wrong: Vec<String> = wrong.iter().map(|(what, n)| format!("{what}={n}")).collect();
+        format!("broken:{}", wrong.join(","))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { records, appended, tally, findings, finished_in, .. } = self;
+        let duplicates = findings.duplicates;
+        write!(f, "{records} records, {appended} appends, {duplicates} duplicates, {tally:?}, ")?;
+        write!(f, "healed after {:.1} s", finished_in.as_secs_f64())?;
+        some(f, "lost", &self.findings.losses)?;
+        some(f, "phantoms", &self.findings.phantoms)?;
+        some(f, "out of order", &self.findings.inversions)?;
+        some(f, "against a lease", &self.breaches)?;
+        some(f, "stuck", &self.stuck)?;
+        some(f, "acknowledged and not there", &self.forgotten)?;
+        some(f, "processes", &self.oddities)?;
+        some(f, "appends", &self.appends)?;
+        some(f, "dead without a copy", &self.without_copy)?;
+        some(f, "held up by other destinations", self.held_up.as_slice())
+    }
+}
+
+fn some<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, what: &str, all: &[T]) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    write!(f, "\n{what}: {} in all, {:?}", all.len(), &all[..all.len().min(SOME)])
+}
+
+/// What was seen from outside when a history had ended.
+pub struct Seen<'a> {
+    pub ledger: &'a Ledger,
+    /// What was acknowledged to producers, and to the clients that append.
+    pub acknowledged: &'a [String],
+    pub appended: &'a [Append],
+    /// The appends that a majority has.
+    pub stored: &'a [Append],
+    pub arrivals: &'a [(Place, Vec<Arrival>)],
+    /// The ids of the dead letters, where there is a place for them.
+    pub dead_letters: Option<Vec<String>>,
+}
+
+impl Seen<'_> {
+    /// Judges all of it but the processes.
+    pub fn judge(&self, plan: &Plan) -> Verdict {
+        let Self { ledger, acknowledged, appended, .. } = self;
+        let committed = ledger.committed();
+        let known: HashSet<&str> = committed.iter().map(|record| record.id.as_str()).collect();
+        let forgotten = acknowledged.iter().filter(|id| !known.contains(id.as_str()));
+        let all: Vec<Arrival> =
+            self.arrivals.iter().flat_map(|(_, arrivals)| arrivals.clone()).collect();
+        Verdict {
+            findings: self.order(plan),
+            breaches: ledger.breaches.clone(),
+            stuck: ledger.open(),
+            forgotten: forgotten.cloned().collect(),
+            appends: appends::judge(
+                self.stored,
+                appended,
+                &ledger.events(),
+                &ledger.exempt(),
+                &all,
+            ),
+            without_copy: self.without_copy(plan),
+            held_up: self.held_up(plan),
+            records: committed.len(),
+            appended: appended.len(),
+            tally: ledger.tally,
+            ..Verdict::default()
+        }
+    }
+
+    /// The promise, at each place where messages arrive.
+    fn order(&self, plan: &Plan) -> Findings {
+        let refused = match plan.setup.territory.key_window {
+            1 => None,
+            _ => Some(self.ledger.refused_keys()),
+        };
+        let is_exempt = |key: &str| {
+            let class = class(plan, key);
+            let may_be_refused = class.as_ref().is_some_and(|class| !class.is_healthy);
+            class.is_some_and(|class| !class.is_ordered())
+                || refused.as_ref().is_some_and(|keys| may_be_refused || keys.contains(key))
+        };
+        let mut all = Findings::default();
+        for place in Place::ALL {
+            let mut committed: Vec<Committed> = self.ledger.committed_for(place);
+            for record in &mut committed {
+                record.exempt |= record.key.as_deref().is_some_and(is_exempt);
+            }
+            let arrived = self.arrivals.iter().find(|(at, _)| *at == place);
+            let arrived = arrived.map_or(&[][..], |(_, arrived)| arrived);
+            let found = judge(&committed, arrived);
+            all.losses.extend(found.losses);
+            all.phantoms.extend(found.phantoms);
+            all.inversions.extend(found.inversions);
+            all.duplicates += found.duplicates;
+        }
+        all
+    }
+
+    /// Records that died of what the broker said, and of which no copy has arrived, where brokers
+    /// confirm: a copy that is not confirmed is sent a number of times, and no more. A poison
+    /// record's copy brings its connection down as well.
+    fn without_copy(&self, plan: &Plan) -> Vec<String> {
+        let copies = self.dead_letters.as_ref().filter(|_| plan.setup.territory.calm);
+        let Some(copies) = copies else { return Vec::new() };
+        let copies: HashSet<&str> = copies.iter().map(String::as_str).collect();
+        let is_sent = |reason: &str| {
+            ["attempts exhausted", "refused:"].iter().any(|begin| reason.starts_with(begin))
+        };
+        let deaths = self.ledger.deaths().into_iter();
+        let missing = deaths.filter(|death| {
+            is_sent(&death.reason)
+                && !death.kind.ends_with(POISON)
+                && !copies.contains(death.id.as_str())
+        });
+        missing.map(|death| format!("{}: {}", death.id, death.reason)).collect()
+    }
+
+    fn held_up(&self, plan: &Plan) -> Option<(Duration, String)> {
+        let is_healthy = |key: &str| class(plan, key).is_some_and(|class| class.is_healthy);
+        let slowest = self.ledger.slowest(is_healthy).filter(|_| plan.setup.territory.calm);
+        slowest.filter(|(waited, _)| *waited > LONGEST_WAIT)
+    }
+}
+
+/// The class of a producer's key.
+fn class(plan: &Plan, key: &str) -> Option<Class> {
+    let is_mixed = plan.setup.kind == Kind::Mixed;
+    (is_mixed && key.starts_with('p')).then(|| Class::of(plan, key))
+}

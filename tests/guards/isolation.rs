@@ -1,0 +1,149 @@
+//! Issue 16, F4: failures stay where they arise. A destination that does not confirm delays only
+//! its own records, and a record that goes alone delays nothing else.
+
+use std::time::Duration;
+
+use bson::{DateTime, Document, doc};
+use postrider::ids::LeaseId;
+use postrider::relay::settings::Settings;
+use postrider::sink::Verdict;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::relay::{settings, start};
+use crate::support::sink::{Fault, TestSink};
+use crate::{rounds, until_arrived, until_under_way};
+
+/// A record whose routing key is `sick`.
+fn to_sick(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    record.insert("type", "sick");
+    record
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
+    const KEYS: usize = 60;
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.set_sick(Some("sick"));
+    let sick = |n: usize| to_sick(&format!("sick {n:02}"), &format!("sick {n:02}"));
+    outbox.insert((0..KEYS).map(sick)).await;
+    outbox.insert([to_sick("first", "mixed"), record("second", "mixed")]).await;
+    let settings = Settings { max_attempts: 2, ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    eventually("a few probes", || async { sink.begun_isolated().len() >= 5 }).await;
+
+    rounds(&outbox, &sink).await;
+
+    let begun = sink.begun().iter().filter(|id| !id.starts_with("round ")).count();
+    let probes = sink.begun_isolated().len();
+    // Each once on the main connection, before the circuit opened; then one at a time.
+    assert!(begun <= KEYS + 1 + probes, "{begun} begun, {probes} of them probes");
+    eventually("nothing is leased but a probe", || async {
+        outbox.count(doc! { "leaseId": { "$ne": null } }).await <= 1
+    })
+    .await;
+    assert_eq!(outbox.count(doc! { "lastError": { "$ne": null } }).await, 0, "nothing is counted");
+    assert!(!sink.ids().contains(&"second".to_owned()), "its key waits");
+    sink.set_sick(None);
+
+    let all = KEYS as u64 + 2;
+    let done = doc! { "status": "done", "_id": { "$not": { "$regex": "^round" } } };
+    outbox.until_count(done, all).await;
+    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 1 } }).await, 0);
+    let ids = sink.ids();
+    let place = |id: &str| ids.iter().position(|arrived| arrived == id).unwrap();
+    assert!(place("first") < place("second"));
+    assert_eq!(ids.len(), outbox.count(doc! {}).await as usize, "no duplicates");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// What the destination confirms meanwhile shows that it is the record's own fault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let never = vec![Fault::AnswerAfter(Duration::from_millis(300), Verdict::Unconfirmed); 1_000];
+    sink.script("odd", never);
+    outbox.insert([record("odd", "k"), record("behind", "k")]).await;
+    let settings = Settings { max_attempts: 3, ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    until_under_way(&sink, "odd").await;
+
+    // A flow to the same destination, so that something is confirmed during each try.
+    let flow = async {
+        loop {
+            rounds(&outbox, &sink).await;
+        }
+    };
+    tokio::select! {
+        () = flow => {}
+        () = until_arrived(&sink, "behind") => {}
+    }
+
+    let odd = outbox.record("odd").await;
+    assert_eq!(odd.get_str("status").unwrap(), "dead");
+    let reason = odd.get_str("deadReason").unwrap();
+    assert!(reason.starts_with("attempts exhausted: 3 deliveries failed"), "{reason}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_goes_alone_delays_nothing_else() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut suspect = record("suspect", "suspect");
+    suspect.insert("attempt", 1);
+    suspect.insert("leaseId", LeaseId::fresh());
+    suspect.insert("leaseOwner", LeaseId::fresh());
+    let before = DateTime::now().timestamp_millis() - 1_000;
+    suspect.insert("leaseUntil", DateTime::from_millis(before));
+    sink.script("suspect", [Fault::Hold]);
+    outbox.insert([suspect]).await;
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    until_under_way(&sink, "suspect").await;
+
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(sink.begun_isolated(), ["suspect"]);
+    assert!(sink.is_under_way("suspect"));
+    sink.release();
+    until_arrived(&sink, "suspect").await;
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// A short interruption releases nothing; a long one releases everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
+    const COUNT: u64 = 50;
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    (0..COUNT)
+        .for_each(|n| sink.script(&format!("{n:02}"), [Fault::HoldThenAnswer(Verdict::Down)]));
+    outbox.insert((0..COUNT).map(|n| record(&format!("{n:02}"), &format!("k{n}")))).await;
+    let settings = Settings { lease: Duration::from_secs(36), ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    let all = || (0..COUNT).all(|n| sink.is_under_way(&format!("{n:02}")));
+    eventually("all are under way", || async { all() }).await;
+    let leased = doc! { "leaseId": { "$ne": null } };
+    assert_eq!(outbox.count(leased.clone()).await, COUNT);
+
+    sink.set_down(true);
+    sink.release();
+
+    eventually("none is under way", || async {
+        !(0..COUNT).any(|n| sink.is_under_way(&format!("{n:02}")))
+    })
+    .await;
+    assert_eq!(outbox.count(leased.clone()).await, COUNT, "they wait");
+    outbox.until_count(leased, 0).await;
+    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "uncharged");
+    sink.set_down(false);
+    outbox.until_count(doc! { "status": "done" }, COUNT).await;
+    assert_eq!(outbox.count(doc! { "attempt": 1 }).await, COUNT);
+    relay.stop().await;
+    outbox.drop().await;
+}

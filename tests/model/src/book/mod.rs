@@ -1,0 +1,262 @@
+//! The book of blocked keys: which keys a relay does not read, and until when.
+//!
+//! A scan that meets a record which may not go yet blocks its key (`relay::hands`), so that the key
+//! is not read again with each scan. The blocker may change meanwhile without a word to the relay: an
+//! operator discards it, makes it due, or requeues a dead record in front of it. One relay, one key,
+//! two records. Leases and order are in `protocol`; here the question is whether work can finish.
+
+use stateright::{Model, Property};
+
+use crate::walk::{Walk, walk};
+
+const RECORDS: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Without {
+    /// A block ends after `poll_interval`, whatever it was for.
+    End,
+    /// A block ends when the circuit that it is for closes.
+    Circuit,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Status {
+    #[default]
+    NotInserted,
+    Pending,
+    Dead,
+    /// Done, or discarded.
+    Over,
+}
+
+/// When a record may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Due {
+    #[default]
+    Now,
+    /// After a backoff.
+    Soon,
+    /// After longer than anybody waits.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Record {
+    status: Status,
+    due: Due,
+    /// Whether its sink is the one that may be paused.
+    is_for_sick: bool,
+}
+
+/// Why a key is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Blocked {
+    /// Until a time by the clock, which was read from the blocker.
+    Until(Due),
+    /// Until the circuit of the sink closes.
+    Circuit,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct State {
+    records: [Record; RECORDS],
+    blocked: Option<Blocked>,
+    /// The circuit of the sick sink is open.
+    is_open: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// A producer inserts the next record: due at once, or much later; for either sink.
+    Insert(usize, Due, bool),
+    Scan,
+    /// The record that a scan met fails: again after a backoff, or dead.
+    Fail,
+    Die,
+    /// A backoff ends.
+    BecomeDue(usize),
+    /// `poll_interval` has passed since the key was blocked.
+    Poll,
+    Open,
+    Close,
+    /// An operator.
+    Discard(usize),
+    MakeDue(usize),
+    Requeue(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Book {
+    without: Option<Without>,
+    /// Whether a death blocks the key, until an operator acts.
+    blocks: bool,
+}
+
+impl Book {
+    fn has(self, guard: Without) -> bool {
+        self.without != Some(guard)
+    }
+
+    /// The record that a scan meets first.
+    fn head(self, state: &State) -> Option<usize> {
+        let waits = |status| matches!(status, Status::Pending) || self.holds(status);
+        state.records.iter().position(|record| waits(record.status))
+    }
+
+    fn holds(self, status: Status) -> bool {
+        self.blocks && status == Status::Dead
+    }
+
+    fn scan(self, state: &mut State, failure: Option<Action>) {
+        if state.blocked.is_some() {
+            return;
+        }
+        let Some(number) = self.head(state) else { return };
+        let is_open = state.is_open;
+        let record = &mut state.records[number];
+        // A key that a dead record blocks is read with each scan, and never in the book.
+        if self.holds(record.status) {
+            return;
+        }
+        state.blocked = match (record.due, record.is_for_sick && is_open) {
+            (Due::Now, false) => None,
+            (Due::Now, true) => Some(Blocked::Circuit),
+            (later, _) => Some(Blocked::Until(later)),
+        };
+        if state.blocked.is_none() {
+            match failure {
+                None => record.status = Status::Over,
+                Some(Action::Die) => record.status = Status::Dead,
+                Some(_) => record.due = Due::Soon,
+            }
+        }
+    }
+
+    fn after(self, state: &State, action: Action) -> State {
+        let mut state = state.clone();
+        match action {
+            Action::Insert(number, due, is_for_sick) => {
+                state.records[number] = Record { status: Status::Pending, due, is_for_sick };
+            }
+            Action::Scan => self.scan(&mut state, None),
+            Action::Fail | Action::Die => self.scan(&mut state, Some(action)),
+            Action::BecomeDue(number) => {
+                state.records[number].due = Due::Now;
+                if state.blocked == Some(Blocked::Until(Due::Soon)) {
+                    state.blocked = None;
+                }
+            }
+            Action::Poll if self.has(Without::End) => state.blocked = None,
+            Action::Poll => {}
+            Action::Open => state.is_open = true,
+            Action::Close => {
+                state.is_open = false;
+                if state.blocked == Some(Blocked::Circuit) && self.has(Without::Circuit) {
+                    state.blocked = None;
+                }
+            }
+            Action::Discard(number) => state.records[number].status = Status::Over,
+            Action::MakeDue(number) => state.records[number].due = Due::Now,
+            Action::Requeue(number) => {
+                state.records[number].status = Status::Pending;
+                state.records[number].due = Due::Now;
+            }
+        }
+        state
+    }
+
+    /// Whether everything that may go goes, by what the relay does by itself. The sick sink stays as
+    /// it is, and no operator acts.
+    fn finishes(self, state: &State) -> bool {
+        let mut state = state.clone();
+        for _ in 0..2 * RECORDS {
+            for number in 0..RECORDS {
+                if state.records[number].due == Due::Soon {
+                    state = self.after(&state, Action::BecomeDue(number));
+                }
+            }
+            state = self.after(&state, Action::Poll);
+            state = self.after(&state, Action::Scan);
+        }
+        let Some(head) = self.head(&state) else { return true };
+        let head = &state.records[head];
+        head.due == Due::Never || (head.is_for_sick && state.is_open) || self.holds(head.status)
+    }
+}
+
+impl Model for Book {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::default()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let next = state.records.iter().position(|one| one.status == Status::NotInserted);
+        if let Some(next) = next {
+            for due in [Due::Now, Due::Never] {
+                actions.extend([true, false].map(|sick| Action::Insert(next, due, sick)));
+            }
+        }
+        actions.extend([Action::Scan, Action::Fail, Action::Die, Action::Open, Action::Close]);
+        if state.blocked.is_some() {
+            actions.push(Action::Poll);
+        }
+        for (number, record) in state.records.iter().enumerate() {
+            match record.status {
+                Status::Pending => {
+                    actions.extend([Action::Discard(number), Action::MakeDue(number)]);
+                    if record.due == Due::Soon {
+                        actions.push(Action::BecomeDue(number));
+                    }
+                }
+                Status::Dead => {
+                    actions.extend([Action::Discard(number), Action::Requeue(number)]);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        Some(self.after(state, action))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(FINISH, |book: &Self, state: &State| book.finishes(state)),
+            Property::sometimes("a key is blocked by what is gone", |_, state: &State| {
+                state.blocked.is_some() && state.records[0].status == Status::Over
+            }),
+            Property::sometimes("a key is blocked by a circuit", |_, state: &State| {
+                state.blocked == Some(Blocked::Circuit)
+            }),
+        ]
+    }
+}
+
+const FINISH: &str = "work can finish";
+
+fn check(without: Option<Without>, blocks: bool) -> Walk {
+    walk(Book { without, blocks })
+}
+
+#[test]
+fn a_blocked_key_goes_on_whatever_becomes_of_its_blocker() {
+    check(None, false).assert_holds("`book`: skip", "test");
+    check(None, true).assert_holds("`book`: block", "test");
+}
+
+#[test]
+fn a_block_has_an_end() {
+    let walk = check(Some(Without::End), false);
+    walk.assert_breaks("`book`: a block in the book of keys has an end", FINISH);
+}
+
+#[test]
+fn that_a_closing_circuit_ends_a_block_is_no_guard() {
+    // It saves a part of `poll_interval`.
+    let walk = check(Some(Without::Circuit), false);
+    assert!(walk.broken.is_empty(), "{walk:?}");
+}

@@ -1,0 +1,327 @@
+//! Circuits, quarantine and dead letters: a record that makes trouble, and a neighbour on its sink.
+//!
+//! The troublemaker either brings down every connection that carries it (poison), or its destination
+//! never confirms. Both records are of keys of their own, on one sink. Dead letters go to the same
+//! sink. Leases are in `protocol`: here one process delivers (`relay::delivery`, `relay::dead_letter`).
+
+use stateright::{Model, Property};
+
+use crate::walk::{Walk, walk};
+
+/// Counted attempts until a record dies.
+const MAX_ATTEMPTS: u8 = 2;
+
+/// Connections lost with a record until it goes alone.
+const LOSSES: u8 = 2;
+
+/// How often a dead letter is tried.
+const ROUNDS: u8 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Without {
+    /// A record that is in quarantine has a connection of its own.
+    OwnConnection,
+    /// A loss in company is not counted as an attempt.
+    LossesUncounted,
+    /// A destination that does not confirm opens its own circuit, not that of the sink.
+    OwnCircuit,
+    /// What a destination does not confirm is not counted.
+    SilenceUncounted,
+    /// A dead letter is tried a number of times, and the record dies without it.
+    RoundsBounded,
+}
+
+/// What is wrong with the troublemaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Trouble {
+    Poison,
+    Silence,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Status {
+    #[default]
+    Pending,
+    /// On the connection that all share.
+    InCompany,
+    /// On a connection of its own.
+    Alone,
+    /// Its attempts are spent: a copy goes to the dead-letter destination first.
+    Dying,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Record {
+    status: Status,
+    attempts: u8,
+    losses: u8,
+    rounds: u8,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct State {
+    odd: Record,
+    neighbour: Record,
+    /// The circuit of the sink is open: it is paused.
+    is_open: bool,
+    /// The circuit of the troublemaker's destination.
+    is_destination_open: bool,
+    breach: Option<Breach>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Breach {
+    /// The neighbour was counted an attempt.
+    NeighbourCounted,
+    /// The neighbour was interrupted by what is not the sink's fault.
+    NeighbourInterrupted,
+    /// The destination's fault was counted.
+    SilenceCounted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    PublishOdd,
+    PublishNeighbour,
+    /// What carries the troublemaker ends: the connection, or the time to wait for a confirm.
+    Fail,
+    Confirm,
+    /// The sink, or the destination, is tried again.
+    Probe,
+    ProbeDestination,
+    /// The copy is sent, and has the same effect as the record.
+    DeadLetter,
+    /// The broker restarts, for no reason of either record.
+    Restart,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sink {
+    trouble: Trouble,
+    without: Option<Without>,
+}
+
+impl Sink {
+    fn has(self, guard: Without) -> bool {
+        self.without != Some(guard)
+    }
+
+    /// The shared connection ends, with all that it carries.
+    fn lose(self, state: &mut State) {
+        state.is_open = true;
+        for record in [&mut state.odd, &mut state.neighbour] {
+            if record.status == Status::InCompany {
+                record.status = Status::Pending;
+                record.losses = (record.losses + 1).min(LOSSES);
+                if !self.has(Without::LossesUncounted) {
+                    record.attempts += 1;
+                }
+            }
+        }
+        if state.neighbour.attempts > 0 {
+            state.breach = Some(Breach::NeighbourCounted);
+        }
+    }
+
+    fn count(self, state: &mut State) {
+        state.odd.attempts = (state.odd.attempts + 1).min(MAX_ATTEMPTS);
+        let is_spent = state.odd.attempts == MAX_ATTEMPTS;
+        state.odd.status = if is_spent { Status::Dying } else { Status::Pending };
+    }
+
+    fn fail(self, state: &mut State) {
+        let was_alone = state.odd.status == Status::Alone;
+        match (self.trouble, was_alone) {
+            (Trouble::Poison, false) => self.lose(state),
+            (Trouble::Poison, true) => {
+                if !self.has(Without::OwnConnection) {
+                    if state.neighbour.status == Status::InCompany {
+                        state.breach = Some(Breach::NeighbourInterrupted);
+                    }
+                    self.lose(state);
+                }
+                self.count(state);
+            }
+            (Trouble::Silence, _) => {
+                if self.has(Without::OwnCircuit) {
+                    state.is_destination_open = true;
+                } else {
+                    if state.neighbour.status == Status::InCompany {
+                        state.breach = Some(Breach::NeighbourInterrupted);
+                    }
+                    self.lose(state);
+                }
+                if self.has(Without::SilenceUncounted) {
+                    state.odd.status = Status::Pending;
+                } else {
+                    self.count(state);
+                    state.breach = Some(Breach::SilenceCounted);
+                }
+            }
+        }
+    }
+
+    fn publish(record: &mut Record) {
+        let is_alone = record.losses >= LOSSES;
+        record.status = if is_alone { Status::Alone } else { Status::InCompany };
+    }
+
+    fn after(self, state: &State, action: Action) -> State {
+        let mut state = state.clone();
+        match action {
+            Action::PublishOdd => Self::publish(&mut state.odd),
+            Action::PublishNeighbour => Self::publish(&mut state.neighbour),
+            Action::Fail => self.fail(&mut state),
+            Action::Confirm => state.neighbour.status = Status::Over,
+            Action::Probe => state.is_open = false,
+            Action::ProbeDestination => state.is_destination_open = false,
+            Action::DeadLetter => {
+                // It is known as poison, and goes on a connection of its own.
+                state.odd.rounds = (state.odd.rounds + 1).min(ROUNDS);
+                if state.odd.rounds == ROUNDS && self.has(Without::RoundsBounded) {
+                    state.odd.status = Status::Over;
+                } else if !self.has(Without::RoundsBounded) {
+                    // Later, as if it had not been tried.
+                    (state.odd.status, state.odd.attempts) = (Status::Pending, MAX_ATTEMPTS - 1);
+                    state.odd.rounds = 0;
+                }
+            }
+            Action::Restart => self.lose(&mut state),
+        }
+        state
+    }
+
+    fn enabled(self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match state.odd.status {
+            Status::Pending if !state.is_open && !state.is_destination_open => {
+                actions.push(Action::PublishOdd);
+            }
+            Status::InCompany | Status::Alone => actions.push(Action::Fail),
+            Status::Dying if !state.is_open => actions.push(Action::DeadLetter),
+            _ => {}
+        }
+        match state.neighbour.status {
+            Status::Pending if !state.is_open => actions.push(Action::PublishNeighbour),
+            Status::InCompany | Status::Alone => actions.push(Action::Confirm),
+            _ => {}
+        }
+        if state.is_open {
+            actions.push(Action::Probe);
+        }
+        if state.is_destination_open {
+            actions.push(Action::ProbeDestination);
+        }
+        actions
+    }
+
+    /// Whether a process alone brings to its end what can end, if the broker does not restart. What
+    /// a destination does not confirm waits for it; everything else must not.
+    fn finishes(self, state: &State) -> bool {
+        let mut state = state.clone();
+        for _ in 0..40 {
+            // The same order each time: what is possible is done, the neighbour last.
+            let Some(next) = self.enabled(&state).into_iter().next() else { break };
+            state = self.after(&state, next);
+            if let Some(next) = self.enabled(&state).into_iter().find(|action| {
+                matches!(action, Action::Confirm | Action::PublishNeighbour | Action::Probe)
+            }) {
+                state = self.after(&state, next);
+            }
+        }
+        let is_odd_over = self.trouble == Trouble::Silence || state.odd.status == Status::Over;
+        is_odd_over && state.neighbour.status == Status::Over
+    }
+}
+
+impl Model for Sink {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::default()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend(self.enabled(state));
+        if !state.is_open {
+            actions.push(Action::Restart);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        Some(self.after(state, action))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(COUNTED, |_, state: &State| {
+                state.breach != Some(Breach::NeighbourCounted)
+            }),
+            Property::always(INTERRUPTED, |_, state: &State| {
+                state.breach != Some(Breach::NeighbourInterrupted)
+            }),
+            Property::always(SILENCE, |_, state: &State| {
+                state.breach != Some(Breach::SilenceCounted)
+            }),
+            Property::always(FINISH, |sink: &Self, state: &State| sink.finishes(state)),
+            Property::sometimes("the troublemaker goes alone", |_, state: &State| {
+                state.odd.status == Status::Alone
+            }),
+            Property::sometimes("the neighbour goes alone", |_, state: &State| {
+                state.neighbour.status == Status::Alone
+            }),
+        ]
+    }
+}
+
+const COUNTED: &str = "a neighbour is not counted an attempt";
+const INTERRUPTED: &str = "a neighbour is not interrupted by one destination";
+const SILENCE: &str = "a destination's silence is not counted";
+const FINISH: &str = "work can finish";
+
+fn check(trouble: Trouble, without: Option<Without>) -> Walk {
+    walk(Sink { trouble, without })
+}
+
+fn breaks(name: &str, trouble: Trouble, without: Without, promise: &str) {
+    check(trouble, Some(without)).assert_breaks(name, promise);
+}
+
+#[test]
+fn a_troublemaker_comes_to_its_end_and_its_neighbour_does_not_wait() {
+    check(Trouble::Poison, None).assert_holds("`circuit`: poison", "test");
+    let name = "`circuit`: a destination that does not confirm";
+    check(Trouble::Silence, None).assert_holds(name, "test");
+}
+
+#[test]
+fn a_record_in_quarantine_has_a_connection_of_its_own() {
+    let name = "`circuit`: a record in quarantine has a connection of its own";
+    breaks(name, Trouble::Poison, Without::OwnConnection, INTERRUPTED);
+}
+
+#[test]
+fn what_is_lost_in_company_is_not_counted() {
+    let name = "`circuit`: a loss in company is not counted";
+    breaks(name, Trouble::Poison, Without::LossesUncounted, COUNTED);
+}
+
+#[test]
+fn a_destination_that_does_not_confirm_has_a_circuit_of_its_own() {
+    let name = "`circuit`: a destination has a circuit of its own";
+    breaks(name, Trouble::Silence, Without::OwnCircuit, INTERRUPTED);
+}
+
+#[test]
+fn what_a_destination_does_not_confirm_is_not_counted() {
+    let name = "`circuit`: what a destination does not confirm is not counted";
+    breaks(name, Trouble::Silence, Without::SilenceUncounted, SILENCE);
+}
+
+#[test]
+fn dead_letters_are_tried_a_number_of_times() {
+    let name = "`circuit`: a dead letter is tried a number of times";
+    breaks(name, Trouble::Poison, Without::RoundsBounded, FINISH);
+}
