@@ -495,7 +495,7 @@ fn store(pulse: &Pulse) -> Part {
 fn confirming(paused: &[OpenDestination]) -> Part {
     let Some(first) = paused.first() else { return Part::ok() };
     let Address { destination, key } = &first.destination;
-    let key = key.as_ref().map(|key| format!(", key {key:?}")).unwrap_or_default();
+    let key = key.as_ref().map(|key| format!(" ({key:?})")).unwrap_or_default();
     let others = match paused.len() - 1 {
         0 => String::new(),
         others => format!(" (and {others} other destinations)"),

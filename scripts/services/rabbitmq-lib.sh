@@ -2,7 +2,8 @@
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 node_main=$data/rabbitmq
-node_name=postrider@localhost # node names are told apart by epmd, and each node has its own
+node_name=postrider@localhost # node names are told apart by epmd; each node has its own, or that of the one it joined
+node_joins='' # the folder of the node whose cluster it joined
 
 # Prints the folder of RabbitMQ's own scripts. Debian's commands on PATH are wrappers that drop to the user `rabbitmq`,
 # who could not write here; behind them lie the ones we want.
@@ -42,6 +43,7 @@ node_configure() { # node_configure PORT [MANAGEMENT_PORT]; NODE_DIST_PORT and N
   {
     echo "node_port=$node_port node_management_port=$node_management_port"
     echo "node_dist_port=$node_dist_port node_epmd_port=$node_epmd_port"
+    echo "node_name=$node_name node_joins=$node_joins"
   } >"$node_dir/ports"
   node_environment
 
@@ -107,11 +109,24 @@ node_start() { # node_start PORT [MANAGEMENT_PORT]
   [[ -z ${2:-} ]] || need_port rabbitmq "$2" "${NODE_MANAGEMENT_PORT_ADVICE:-argument MANAGEMENT_PORT}"
   node_configure "$@"
   need_port rabbitmq "$node_dist_port" POSTRIDER_RABBITMQ_DIST_PORT=…
-  need_port rabbitmq "$node_epmd_port" POSTRIDER_RABBITMQ_EPMD_PORT=…
+  [[ -n $node_joins ]] || need_port rabbitmq "$node_epmd_port" POSTRIDER_RABBITMQ_EPMD_PORT=…
   say rabbitmq "starting…"
   launch rabbitmq "${in_node[@]}" "$scripts/rabbitmq-server"
   await_ready rabbitmq 120 node_ready
   say rabbitmq "ready in $(since "$start"), $(rabbitmq_where)"
+}
+
+# Starts a new node and adds it to the cluster of another one, which must run.
+node_join() { # node_join PORT FIRST_DIR
+  node_name=postrider-$1@localhost node_joins=$2
+  # shellcheck disable=SC1091 # written by node_configure
+  node_epmd_port=$(source "$node_joins/ports" && echo "$node_epmd_port")
+  install -m 400 "$node_joins/.erlang.cookie" "$node_dir/.erlang.cookie"
+  node_start "$1"
+  node_ctl stop_app
+  # shellcheck disable=SC1091
+  node_ctl join_cluster "$(source "$node_joins/ports" && echo "$node_name")"
+  node_ctl start_app
 }
 
 node_kill() {

@@ -181,6 +181,9 @@ impl Layers {
             && path == ["routes"]
         {
             self.check_routes(items, origin);
+        } else if path.len() > 1 && path[0] == "routes" {
+            let detail = "routes are a list: [[routes]] in the file, or routes = [{ … }]";
+            return self.wrong(&path, detail, origin);
         } else if keys::holds(&path).is_none() {
             return self.unknown(&path, origin);
         }
@@ -218,7 +221,9 @@ impl Layers {
 
     fn wrong(&mut self, path: &[String], detail: impl Into<String>, origin: &Origin) {
         let origin = self.line_of(path, origin);
-        self.problems.push(Problem { origin, ..Problem::new(path.join("."), detail) });
+        let quoted = |part: &String| if part.is_empty() { "\"\"".into() } else { part.clone() };
+        let key = path.iter().map(quoted).collect::<Vec<_>>().join(".");
+        self.problems.push(Problem { origin, ..Problem::new(key, detail) });
     }
 
     fn environment(&mut self, name: &str, rest: &str, text: &str) {

@@ -48,6 +48,8 @@ pub enum WaitsFor {
     DeadLetter,
     /// Its sink.
     SinkPaused,
+    /// Its destination, which does not confirm.
+    DestinationPaused,
     /// Nothing: the next look of a relay takes it.
     Look,
     /// Nothing that comes by itself: its status is none that a relay knows.
@@ -252,6 +254,9 @@ impl Explainer {
                  (relay.dead_letter), which is down"
             );
             (WaitsFor::DeadLetter, detail)
+        } else if names(&owner, fields::UNCONFIRMED, record) {
+            let detail = format!("waits for its destination, which does not confirm, {who} says");
+            (WaitsFor::DestinationPaused, detail)
         } else {
             (WaitsFor::Look, format!("is taken by the next look of {who}"))
         };

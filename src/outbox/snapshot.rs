@@ -195,6 +195,22 @@ impl Snapshot {
         self.find_with("read a record", filter, options, room).await
     }
 
+    /// The record with this id, where it has this status.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn by_id(
+        &mut self,
+        id: &RecordId,
+        status: &str,
+    ) -> Result<Option<Record>, StoreError> {
+        let filter = doc! { ID: Bson::from(id), STATUS: exactly(status) };
+        let room = Room { records: 1, bytes: usize::MAX };
+        let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
+        Ok(self.find_with("read a record", filter, options, room).await?.pop())
+    }
+
     /// Pending records without a usable partition: those of everybody, which the relay must stamp
     /// before it delivers them, and which hold back what is behind them in their keys. Those with
     /// one of `keys` or `ids` are left out.

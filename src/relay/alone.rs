@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::outbox::record::Record;
+use crate::outbox::fields::PENDING;
+use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::snapshot::Snapshot;
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::lane::{Lane, LaneEnd};
@@ -44,28 +46,65 @@ impl Turns {
     }
 }
 
+/// A record that waits for its turn to go alone. Its payload is not kept meanwhile: any number may
+/// wait.
+#[derive(Debug)]
+pub struct Candidate {
+    lane: LaneKey,
+    /// The record, as it was read.
+    head: Blocker,
+    sink: Option<String>,
+    read_at: Instant,
+    waits_for: Queue,
+}
+
+/// Whose turn a candidate waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    /// That of the suspects of a crash, one at a time in this process.
+    Suspects,
+    /// That of the records that lost the sink's connection, one at a time for each sink.
+    Losses,
+    /// None: the circuit admits one at a time.
+    Probes,
+}
+
 impl<S: Sink> Shared<S> {
+    /// The candidate of a record that was just read.
+    pub(crate) fn candidate(&self, record: &Record) -> Candidate {
+        let sink = self.sink_of(record).map(str::to_owned);
+        // It was planned by its expired lease; the clock may have been corrected since.
+        let waits_for = if record.lease_until.is_some() {
+            Queue::Suspects
+        } else if self.losses.goes_alone(&record.id) {
+            Queue::Losses
+        } else {
+            Queue::Probes
+        };
+        let (lane, head) = (record.lane.clone(), Blocker::of(record));
+        Candidate { lane, head, sink, read_at: Instant::now(), waits_for }
+    }
+
     /// Waits for its turn, takes the record and delivers it. `None` where it did not come to
-    /// that: it was taken by a peer, its sink or destination is paused, or a stop came.
+    /// that: it was taken by a peer, has changed, its sink or destination is paused, or a stop
+    /// came.
     ///
     /// The record was its key's head when it was read, and whatever comes into its key later
-    /// comes behind it; so the snapshot need not be read again.
+    /// comes behind it; so of the key no more than the record itself is read again.
     ///
     /// # Errors
     ///
-    /// Those of the store, at the lease.
+    /// Those of the store.
     pub async fn go_alone(
         &self,
-        record: Record,
-        read_at: Instant,
+        candidate: Candidate,
     ) -> Result<Option<(Arc<Lane>, LaneEnd)>, StoreError> {
-        let outlet = self.sink_of(&record).and_then(|sink| self.outlets.get(sink));
-        // It was planned by its expired lease; the clock may have been corrected since.
-        let is_suspect = record.lease_until.is_some();
-        let turns = match outlet {
-            _ if is_suspect => Some(&self.turns),
-            Some(outlet) if self.losses.goes_alone(&record.id) => Some(&outlet.turns),
-            Some(_) | None => None,
+        let Candidate { lane: key, head, sink, read_at, waits_for } = candidate;
+        let outlet = sink.as_ref().and_then(|sink| self.outlets.get(sink));
+        let turns = match waits_for {
+            Queue::Suspects => Some(&self.turns),
+            Queue::Losses => outlet.map(|outlet| &outlet.turns),
+            Queue::Probes => None,
         };
         let turn = match turns {
             None => None,
@@ -74,9 +113,20 @@ impl<S: Sink> Shared<S> {
                 () = self.stopping() => None,
             },
         };
-        let late = read_at.elapsed() > self.settings.lease;
+        let is_late = read_at.elapsed() > self.settings.lease;
+        if is_late || self.is_stopping() || (turns.is_some() && turn.is_none()) {
+            // The rotation meets it again.
+            self.hands.free_waiting(&key);
+            return Ok(None);
+        }
+        let record = match self.read_again(&head).await {
+            Ok(Some(record)) => record,
+            gone => {
+                self.hands.free_waiting(&key);
+                return gone.map(|_| None);
+            }
+        };
         let way = self.way(&record);
-        let is_paused = matches!(way, Way::Paused(_));
         // Kept, like the turn, until the lane has ended, and with it all that it may do.
         let probe = match (way, outlet) {
             (Way::Probe, Some(outlet)) => {
@@ -85,21 +135,18 @@ impl<S: Sink> Shared<S> {
             }
             _ => None,
         };
-        let waits = is_paused || (way == Way::Probe && probe.is_none());
-        if late || self.is_stopping() || waits || (turns.is_some() && turn.is_none()) {
-            // The rotation meets it again.
-            self.hands.free_waiting(&record.lane);
-            if waits && outlet.is_some_and(|outlet| outlet.gate.is_open()) {
+        if matches!(way, Way::Paused(_)) || (way == Way::Probe && probe.is_none()) {
+            self.hands.free_waiting(&key);
+            if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
                 let until = Instant::now() + self.settings.probe_max;
-                let blocker = Blocker::of(&record);
-                let mut wait = Wait::new(HoldReason::DestinationPaused, blocker, Some(until));
-                wait.sink = self.sink_of(&record).map(Into::into);
-                self.hands.hold(record.lane, wait);
+                let mut wait = Wait::new(HoldReason::DestinationPaused, head, Some(until));
+                wait.sink = sink.map(Into::into);
+                self.hands.hold(key, wait);
             }
             return Ok(None);
         }
-        let lane = Lane::alone(record.lane.clone(), record.partition.unwrap_or(0));
-        if !self.hands.take_turn(&lane, &Blocker::of(&record)) {
+        let lane = Lane::alone(key, head.partition);
+        if !self.hands.take_turn(&lane, &head) {
             return Ok(None);
         }
         let Some(lane) = self.lease_one(lane, record).await? else { return Ok(None) };
@@ -113,5 +160,12 @@ impl<S: Sink> Shared<S> {
             }
         };
         Ok(Some((lane, end)))
+    }
+
+    /// The record, if it is as it was.
+    async fn read_again(&self, head: &Blocker) -> Result<Option<Record>, StoreError> {
+        let mut snapshot = Snapshot::begin(&self.collections).await?;
+        let record = snapshot.by_id(&head.id, PENDING).await?;
+        Ok(record.filter(|record| head.is(record)).map(|record| self.in_its_lane(record)))
     }
 }

@@ -9,11 +9,15 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::ids::{RecordId, SinkName};
+use crate::outbox::fields::DEAD;
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
+use crate::outbox::snapshot::Snapshot;
 use crate::relay::shared::Shared;
 use crate::routing::{RouteInput, Template};
 use crate::sink::{HeaderValue, Message, Sink, Verdict};
+use crate::store::StoreError;
+use crate::telemetry::chain;
 
 /// Why the record is dead.
 const REASON: &str = "x-dead-reason";
@@ -114,27 +118,23 @@ impl Dying {
     }
 }
 
-/// A record that died where it lay, without a lane that could wait for its dead letter.
+/// A record that died where it lay, without a lane that could wait for its dead letter. It is read
+/// again when its turn comes: any payloads that waited here would add up.
 #[derive(Debug)]
 pub(crate) struct Buried {
-    record: Record,
+    id: RecordId,
     reason: DeadReason,
 }
 
 /// As many wait to be sent at most; beyond it the outbox alone tells of the dead.
-pub(crate) const WAITING: usize = 100;
+pub(crate) const WAITING: usize = 10_000;
 
 /// Sends the dead letters of those who died where they lay, until the relay ends: beside the
 /// takes, which must not wait for a slow broker.
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, mut buried: mpsc::Receiver<Buried>) {
-    while let Some(Buried { record, reason }) = buried.recv().await {
-        let id = &record.id;
-        // What crashed its deliverers must not take others along.
-        let sent = shared.send_dead_letter(&record, record.attempt, &reason, true).await;
-        if let Err(Later) = sent {
-            warn!(%id, "the dead letter was not sent: its sink is down");
-        }
-        shared.dying.forget(id);
+    while let Some(Buried { id, reason }) = buried.recv().await {
+        shared.send_late(&id, &reason).await;
+        shared.dying.forget(&id);
     }
     // Kept as a part until the process ends.
     std::future::pending::<()>().await;
@@ -147,10 +147,36 @@ impl<S: Sink> Shared<S> {
         if self.settings.dead_letter.is_none() {
             return;
         }
-        let buried = Buried { record: record.clone(), reason: reason.clone() };
+        let buried = Buried { id: record.id.clone(), reason: reason.clone() };
         if self.buried.try_send(buried).is_err() {
             warn!(id = %record.id, "the dead letter was not sent: too many wait");
         }
+    }
+
+    /// Sends the dead letter of a record that is dead, as soon as MongoDB and the sink answer.
+    async fn send_late(&self, id: &RecordId, reason: &DeadReason) {
+        let mut is_reported = false;
+        loop {
+            let why = match self.dead_record(id).await {
+                // Requeued, discarded or pruned meanwhile.
+                Ok(None) => return,
+                Ok(Some(record)) => {
+                    // What crashed its deliverers must not take others along.
+                    let sent = self.send_dead_letter(&record, record.attempt, reason, true).await;
+                    let Err(Later) = sent else { return };
+                    "its sink is down".to_owned()
+                }
+                Err(error) => chain(&error),
+            };
+            if !std::mem::replace(&mut is_reported, true) {
+                warn!(%id, why, "failed to send a dead letter; it is tried again");
+            }
+            tokio::time::sleep(self.settings.probe_max).await;
+        }
+    }
+
+    async fn dead_record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Snapshot::begin(&self.collections).await?.by_id(id, DEAD).await
     }
 
     /// Sends the dead letter of a record on the isolated connection of its sink, if dead letters

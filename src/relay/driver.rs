@@ -15,12 +15,12 @@ use crate::ids::{InstanceId, SinkName};
 use crate::outbox::collections::Collections;
 use crate::outbox::lease::Leaser;
 use crate::outbox::position::Position;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::LaneKey;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
-use crate::relay::alone::Turns;
+use crate::relay::alone::{Candidate, Turns};
 use crate::relay::circuits::Circuits;
 use crate::relay::dead_letter::{Buried, Dying};
 use crate::relay::failing::{Failing, RefusedOutcomes, Work, remedy, words};
@@ -61,8 +61,9 @@ const LEASING: usize = 3;
 /// everything is cheaper, which reads them all at once.
 const TARGETS: usize = 16;
 
-/// What the sinks' goodbyes may take, beyond `relay.shutdown_timeout`.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// What the sinks' goodbyes may take, and the release of what they interrupt, beyond
+/// `relay.shutdown_timeout`.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Records that are named at a stop that took too long: enough to find the rest by.
 const NAMED: usize = 10;
@@ -217,13 +218,21 @@ impl<S: Sink> Relay<S> {
             Err(panicked) = &mut self.settler => return Err(RelayError::Panicked(panicked)),
         };
         ended?;
-        let drained = tokio::time::timeout(shared.settings.shutdown_timeout, driver.drain()).await;
+        let mut draining = std::pin::pin!(driver.drain());
+        let limit = shared.settings.shutdown_timeout;
+        let mut drained = tokio::time::timeout(limit, &mut draining).await;
         // Nothing rests on it: a broker that does not answer sees the connection end.
         let goodbyes = shared
             .outlets
             .values()
             .map(|outlet| async { tokio::join!(outlet.sink.close(), outlet.quarantine.close()) });
-        let _ = tokio::time::timeout(FAREWELL, join_all(goodbyes)).await;
+        let goodbyes = tokio::time::timeout(FAREWELL, join_all(goodbyes));
+        if drained.is_err() {
+            // A publish that hung ends with its connection; then its records can be released.
+            (_, drained) = tokio::join!(goodbyes, tokio::time::timeout(FAREWELL, draining));
+        } else {
+            let _ = goodbyes.await;
+        }
         self.settler.abort();
         drained.unwrap_or_else(|_| {
             let in_hand = shared.in_hand.records();
@@ -443,10 +452,9 @@ impl<S: Sink> Driver<S> {
         });
     }
 
-    fn send_alone(&mut self, record: Record) {
+    fn send_alone(&mut self, candidate: Candidate) {
         let shared = self.shared.clone();
-        let read_at = Instant::now();
-        self.tasks.spawn(async move { Event::Alone(shared.go_alone(record, read_at).await) });
+        self.tasks.spawn(async move { Event::Alone(shared.go_alone(candidate).await) });
     }
 
     fn may_take(&self) -> bool {
@@ -559,7 +567,7 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_seen(&mut self, mut seen: Seen) {
-        if !seen.wants_lease() && seen.suspects.is_empty() && seen.repairs.is_empty() {
+        if !seen.wants_lease() && seen.candidates.is_empty() && seen.repairs.is_empty() {
             self.on_store_well();
         }
         if seen.short {
@@ -570,8 +578,8 @@ impl<S: Sink> Driver<S> {
         if !self.repairing && !repairs.is_empty() {
             self.repair(repairs);
         }
-        for record in std::mem::take(&mut seen.suspects) {
-            self.send_alone(record);
+        for candidate in std::mem::take(&mut seen.candidates) {
+            self.send_alone(candidate);
         }
         if seen.wants_lease() {
             self.lease(seen);

@@ -9,6 +9,7 @@ use bson::Bson;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
+use crate::relay::alone::Candidate;
 use crate::relay::before::{Before, key_of};
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Openings, Wait};
@@ -84,7 +85,7 @@ pub struct Seen {
     /// Keys that the rotation had to pass over.
     pub passed_over: usize,
     /// Suspects that wait for their turn.
-    pub suspects: Vec<Record>,
+    pub candidates: Vec<Candidate>,
     /// What must be repaired, or made dead where it is.
     pub repairs: Repairing,
     pub(super) claims: Vec<Claim>,
@@ -259,7 +260,7 @@ impl<S: Sink> Shared<S> {
         for record in plan.suspects {
             // One that waits for its turn already is read again where many keys are blocked.
             if self.hands.await_turn(&record.lane, Blocker::of(&record)) {
-                seen.suspects.push(record);
+                seen.candidates.push(self.candidate(&record));
             }
         }
         for record in plan.repairs {
@@ -297,10 +298,12 @@ impl<S: Sink> Shared<S> {
 
     /// Where ordering is off every record is its own lane.
     fn prepared(&self, records: Vec<Record>) -> Vec<Record> {
-        match self.settings.ordered {
-            true => records,
-            false => records.into_iter().map(Record::without_order).collect(),
-        }
+        records.into_iter().map(|record| self.in_its_lane(record)).collect()
+    }
+
+    /// The record in the lane that the setting of ordering gives it.
+    pub(super) fn in_its_lane(&self, record: Record) -> Record {
+        if self.settings.ordered { record } else { record.without_order() }
     }
 
     fn plan(

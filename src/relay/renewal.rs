@@ -52,8 +52,9 @@ impl Leases {
             let in_use = active.iter().filter_map(Weak::upgrade);
             let in_use: Vec<Arc<Lease>> = in_use.filter(|one| !one.in_hand().is_empty()).collect();
             if in_use.is_empty() && self.renewing.succeeded().is_some() {
-                // What could not be renewed has ended, and the records are settled or lost.
+                // Their records are settled or lost.
                 self.failing.succeeded(Work::Renew);
+                info!("the leases that were not renewed are over");
             }
             in_use.into_iter().filter(|lease| lease.wants_renewal(now)).collect()
         };

@@ -12,7 +12,7 @@ use crate::ids::RecordId;
 use crate::outbox::record::LaneKey;
 use crate::relay::hands::{BlockedKey, HoldReason};
 use crate::relay::shared::Shared;
-use crate::sink::Sink;
+use crate::sink::{Address, Sink};
 
 /// Characters of a key or an id that are shown.
 const SHOWN: usize = 1_024;
@@ -29,16 +29,24 @@ pub mod fields {
     pub const REFUSED: &str = "refused";
     /// Ids of some records whose dead letters wait for their sink.
     pub const DEAD_LETTER: &str = "deadLetter";
+    /// Ids of some records whose destinations do not confirm.
+    pub const UNCONFIRMED: &str = "unconfirmed";
+    /// Some destinations that do not confirm: `sink`, `destination`, `key`, `cause`.
+    pub const DESTINATIONS_PAUSED: &str = "destinationsPaused";
+    /// An exchange or a topic.
+    pub const DESTINATION: &str = "destination";
+    /// A routing key, or a partition.
+    pub const KEY: &str = "key";
     /// A sink's name.
     pub const SINK: &str = "sink";
     /// Why it is down.
     pub const CAUSE: &str = "cause";
 }
 
-/// Sinks, and ids of each kind, that the state names at most.
+/// Sinks, destinations, and ids of each kind, that the state names at most.
 const NAMED: usize = 8;
 
-/// Characters of an id and of a cause in the state: all in all it stays below 4 KB.
+/// Characters of an id, a name and a cause in the state: all in all it stays below 10 KB.
 const ID: usize = 64;
 const CAUSE: usize = 200;
 
@@ -59,6 +67,15 @@ impl<S: Sink> Shared<S> {
             let cause = shortened(&outlet.gate.trouble()?.detail, CAUSE);
             Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
         });
+        let paused = self.destinations().into_iter().take(NAMED).map(|paused| {
+            let Address { destination, key } = &paused.destination;
+            doc! {
+                fields::SINK: shortened(&paused.sink, ID),
+                fields::DESTINATION: shortened(destination, ID),
+                fields::KEY: key.as_deref().map(|key| shortened(key, ID)),
+                fields::CAUSE: shortened(&paused.cause, CAUSE),
+            }
+        });
         let ids = |reason: HoldReason| -> Vec<String> {
             let ids = self.hands.blockers(reason, NAMED);
             ids.iter().map(state_id).collect()
@@ -69,10 +86,12 @@ impl<S: Sink> Shared<S> {
         });
         doc! {
             fields::SINKS_DOWN: down.take(NAMED).collect::<Vec<_>>(),
+            fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
             fields::ALONE: ids(HoldReason::Suspect),
             fields::REFUSED: ids(HoldReason::Refused),
             fields::DEAD_LETTER: ids(HoldReason::DeadLetter),
+            fields::UNCONFIRMED: ids(HoldReason::DestinationPaused),
         }
     }
 
@@ -107,7 +126,12 @@ impl<S: Sink> Shared<S> {
 
 /// An id as the state names it.
 pub(crate) fn state_id(id: &RecordId) -> String {
-    shortened(&id.to_string(), ID)
+    state_name(&id.to_string())
+}
+
+/// A name as the state has it.
+pub(crate) fn state_name(name: &str) -> String {
+    shortened(name, ID)
 }
 
 /// At most so many characters of a text.

@@ -13,6 +13,7 @@ mod forbidden;
 mod kafka;
 mod lease;
 mod lost;
+mod majority;
 mod night;
 mod page;
 mod poison;

@@ -1,7 +1,5 @@
 //! Hazard 7, poison: who crashes or hangs its deliverer goes alone, and dies alone.
 
-use std::time::Instant;
-
 use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
 use postrider::relay::lane::LaneEnd;
@@ -161,11 +159,11 @@ async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() 
     keyless.remove("key");
     outbox.insert([keyless]).await;
     let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
-    let waiting = stage.look().await.suspects.pop().expect("it waits for its turn");
+    let waiting = stage.look().await.candidates.pop().expect("it waits for its turn");
     let shared = stage.shared.clone();
     let shows_it = |command: &Command| command.name == "find" && reads_pages(&command.sent);
     spy.after(shows_it, || async move {
-        let went = shared.go_alone(waiting, Instant::now()).await.unwrap();
+        let went = shared.go_alone(waiting).await.unwrap();
         let (lane, end) = went.expect("it goes alone");
         assert_eq!(end, LaneEnd::Drained);
         shared.hands.free(&lane.key);
@@ -175,7 +173,7 @@ async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() 
 
     assert!(spy.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
-    assert!(seen.suspects.is_empty(), "{:?}", seen.suspects);
+    assert!(seen.candidates.is_empty(), "{:?}", seen.candidates);
     outbox.drop().await;
 }
 

@@ -6,6 +6,7 @@
 mod support;
 
 mod ear;
+mod leaderless;
 mod missing;
 mod node;
 mod process;

@@ -203,6 +203,7 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
         (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
         (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
         (doc! { "deadLetter": ["a"] }, "dead_letter", "the sink of its dead letter"),
+        (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
             "look",

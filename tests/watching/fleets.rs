@@ -104,7 +104,11 @@ impl Fleets {
         Self {
             first: Postrider::start(&settings),
             second: Postrider::start(&second),
-            low: Postrider::start(&fixed(&lower, "0-127", &[by(&to_mongodb_of_lower)])),
+            low: Postrider::start(&fixed(
+                &lower,
+                "0-127",
+                &[by(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
+            )),
             high: Postrider::start(&fixed(&upper, "128-255", &[])),
             shop,
             lower,

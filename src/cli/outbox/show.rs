@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use bson::Bson;
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document};
 use serde_json::Value;
 
 use crate::cli::Failure;
@@ -15,12 +16,14 @@ use crate::outbox::collections::Collections;
 use crate::outbox::explain::{Explainer, Waiting, WaitsFor};
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
+use crate::outbox::record::Record;
 use crate::outbox::undecoded::Shown;
 use crate::partition::owner::Owner;
-use crate::relay::report::fields;
+use crate::relay::report::{fields, state_name};
+use crate::routing::RouteInput;
 use crate::run;
 use crate::shown;
-use crate::sink::Sink;
+use crate::sink::{Address, Sink};
 
 /// How long a sink is asked whether it is up.
 const PROBE: Duration = Duration::from_secs(5);
@@ -56,7 +59,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     let Some(name) = plan.router.sink(kind) else { return waiting };
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
-    if waiting.waits_for != WaitsFor::Look {
+    if !matches!(waiting.waits_for, WaitsFor::Look | WaitsFor::DestinationPaused) {
         return waiting;
     }
     if let Some(owner) = waiting.owner.as_ref().filter(|owner| owner.relay.is_some()) {
@@ -67,6 +70,13 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
                 owner.as_of()
             );
             waiting.waits(WaitsFor::SinkPaused, &detail);
+        } else if let Some(paused) = unconfirmed(owner, name.as_str(), plan, &waiting.front) {
+            let detail = format!(
+                "waits for its destination, which does not confirm, {} says ({}): {paused}",
+                owner.name(),
+                owner.as_of()
+            );
+            waiting.waits(WaitsFor::DestinationPaused, &detail);
         }
         return waiting;
     }
@@ -98,6 +108,27 @@ fn down(owner: &Owner, sink: &str) -> Option<String> {
     let mut of_it = down.filter(|down| down.get_str(fields::SINK).is_ok_and(|name| name == sink));
     let cause = of_it.next()?.get_str(fields::CAUSE).unwrap_or("no cause is given");
     Some(cause.to_owned())
+}
+
+/// The record's destination and why it does not confirm, as the instance says. (The partition of a
+/// topic is not known here.)
+fn unconfirmed(owner: &Owner, sink: &str, plan: &Resolved, front: &Document) -> Option<String> {
+    let raw = RawDocumentBuf::try_from(front).ok()?;
+    let content = Record::read(&raw).content().ok()?;
+    let Address { destination, key } =
+        plan.router.address(&RouteInput::from(&content)).ok()?.address;
+    let paused = owner.relay.as_ref()?.get_array(fields::DESTINATIONS_PAUSED).ok()?;
+    let is = |paused: &Document, field: &str, name: Option<&str>| {
+        paused.get_str(field).ok() == name.map(state_name).as_deref()
+    };
+    let mut its_own = paused.iter().filter_map(Bson::as_document).filter(|paused| {
+        is(paused, fields::SINK, Some(sink))
+            && is(paused, fields::DESTINATION, Some(&destination))
+            && is(paused, fields::KEY, key.as_deref())
+    });
+    let cause = its_own.next()?.get_str(fields::CAUSE).unwrap_or("no cause is given");
+    let key = key.map(|key| format!(" ({key:?})")).unwrap_or_default();
+    Some(format!("{destination:?}{key}: {cause}"))
 }
 
 fn print(record: &Shown, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {

@@ -228,3 +228,34 @@ fn a_named_file_that_is_missing_is_an_error() {
 
     assert!(load(&inputs).unwrap_err().to_string().contains("/nowhere/postrider.toml"));
 }
+
+#[test]
+fn route_that_is_not_in_the_list_is_refused_where_it_was_written() {
+    for (inputs, place) in [
+        (
+            Inputs {
+                environment: environment(&[("POSTRIDER__ROUTES__A__TYPE", "0")]),
+                ..Inputs::default()
+            },
+            "POSTRIDER__ROUTES__A__TYPE: routes.a.type: ",
+        ),
+        (
+            Inputs { set: vec!["routes.a.type=x".into()], ..Inputs::default() },
+            "--set: routes.a.type: ",
+        ),
+    ] {
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(error.starts_with(place) && error.contains("[[routes]] in the file"), "{error}");
+    }
+}
+
+#[test]
+fn empty_name_is_shown_in_quotes() {
+    let inputs =
+        Inputs { environment: environment(&[("POSTRIDER____", "1")]), ..Inputs::default() };
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    assert!(error.starts_with("POSTRIDER____: \"\".\"\": unknown key"), "{error}");
+}

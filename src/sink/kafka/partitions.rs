@@ -106,7 +106,7 @@ mod tests {
         partitions.note("t", 0);
         assert_eq!(partitions.part("t", "21"), None);
 
-        settings.properties = toml::from_str("topic.partitioner = 'fnv1a'").unwrap();
+        settings.properties = [("topic.partitioner", "fnv1a")].into();
         let partitions = Partitions::new(&settings);
         partitions.note("t", 1);
         assert_eq!(partitions.part("t", "21").as_deref(), Some("key 21"));

@@ -15,18 +15,19 @@ use crate::support::watched::{dismiss, watched};
 /// The variable with the folder of the broker's jars.
 const HOME: &str = "POSTRIDER_TEST_KAFKA_HOME";
 
-/// Any 16 bytes in base64; nodes share nothing by which they could meet.
+/// Any 16 bytes in base64; nodes meet only where one is started beside another.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 
 /// How long a start or a stop may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// One process, broker and controller. It is killed when dropped, and its data goes with it.
+/// One process, a broker, and the controller unless it is beside another. It is killed when dropped, and its data goes with it.
 ///
 /// It also ends with the test process, however that ends: so it may be kept in a static.
 pub struct Node {
     dir: TempDir,
     direct: Listener,
+    controller: Listener,
     listeners: Vec<Listener>,
     /// `None` while it is stopped.
     process: Option<Jvm>,
@@ -38,14 +39,25 @@ impl Node {
         Self::with(Options::default()).await
     }
 
-    /// A broker that takes requests.
+    /// A broker that takes requests. Its number is 1.
     pub async fn with(options: Options) -> Self {
+        Self::launch(options, Listener::new("CONTROLLER", "PLAINTEXT"), true).await
+    }
+
+    /// The second broker of a cluster, with [`DIRECT`] alone. Its number is 2.
+    pub async fn beside(first: &Self) -> Self {
+        Self::launch(Options::default(), first.controller.clone(), false).await
+    }
+
+    async fn launch(options: Options, controller: Listener, controls: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("postrider-kafka-").tempdir().unwrap();
         let direct = Listener::new(DIRECT, "PLAINTEXT");
         let data = dir.path().join("data");
-        let properties = options.server_properties(data.to_str().unwrap(), &direct);
+        let data = data.to_str().unwrap();
+        let properties = options.server_properties(data, &direct, &controller, controls);
         std::fs::write(dir.path().join("server.properties"), properties).unwrap();
-        let mut node = Self { dir, direct, listeners: options.listeners, process: None };
+        let mut node =
+            Self { dir, direct, controller, listeners: options.listeners, process: None };
         node.format(&options.scram).await;
         node.start_again().await;
         node

@@ -64,11 +64,17 @@ impl Options {
         self
     }
 
-    /// The text of `server.properties`.
-    pub(super) fn server_properties(&self, data: &str, direct: &Listener) -> String {
-        let controller = Listener::new("CONTROLLER", "PLAINTEXT");
+    /// The text of `server.properties`, of the node that controls the cluster, or of another one.
+    pub(super) fn server_properties(
+        &self,
+        data: &str,
+        direct: &Listener,
+        controller: &Listener,
+        controls: bool,
+    ) -> String {
         let clients = || self.listeners.iter().chain([direct]);
-        let all: Vec<&Listener> = clients().chain([&controller]).collect();
+        let all: Vec<&Listener> = clients().chain(controls.then_some(controller)).collect();
+        let (id, roles) = if controls { ("1", "broker,controller") } else { ("2", "broker") };
         let list = |one: &dyn Fn(&Listener) -> String, of: &[&Listener]| {
             of.iter().map(|listener| one(listener)).collect::<Vec<_>>().join(",")
         };
@@ -78,7 +84,12 @@ impl Options {
         let mut lines = vec![
             ("listeners".to_owned(), list(&bound, &all)),
             ("advertised.listeners".to_owned(), list(&advertised, &clients().collect::<Vec<_>>())),
-            ("listener.security.protocol.map".to_owned(), list(&protocol, &all)),
+            (
+                "listener.security.protocol.map".to_owned(),
+                list(&protocol, &clients().chain([controller]).collect::<Vec<_>>()),
+            ),
+            ("node.id".to_owned(), id.to_owned()),
+            ("process.roles".to_owned(), roles.to_owned()),
             ("controller.quorum.voters".to_owned(), format!("1@{}", controller.address())),
             ("log.dirs".to_owned(), data.to_owned()),
         ];
@@ -89,10 +100,8 @@ impl Options {
     }
 }
 
-/// A small broker that starts quickly, and stands alone.
-const OURS: [(&str, &str); 22] = [
-    ("process.roles", "broker,controller"),
-    ("node.id", "1"),
+/// A small broker that starts quickly.
+const OURS: [(&str, &str); 20] = [
     ("controller.listener.names", "CONTROLLER"),
     ("inter.broker.listener.name", DIRECT),
     ("auto.create.topics.enable", "false"),

@@ -50,16 +50,28 @@ impl Topic {
         properties: &[(&str, &str)],
     ) -> Self {
         let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
-        // Tests' messages bear times of long ago, by which Kafka would delete them within seconds.
-        let mut new =
-            NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1");
-        for (name, value) in properties {
-            new = new.set(name, value);
-        }
-        let made = topic.admin().create_topics([&new], &patiently()).await.unwrap();
-        made.into_iter().for_each(|made| assert!(made.is_ok(), "{made:?}"));
-        topic.until_led().await;
+        topic.make(NewTopic::new(name, partitions, TopicReplication::Fixed(1)), properties).await;
         topic
+    }
+
+    /// One with a partition on each of these nodes, by its number, and no second replica.
+    pub async fn spread(brokers: &str, nodes: &[i32]) -> Self {
+        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let partitions = i32::try_from(nodes.len()).unwrap();
+        let topic = Self { name, brokers: brokers.to_owned(), partitions };
+        let replicas: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
+        let replicas = TopicReplication::Variable(&replicas);
+        topic.make(NewTopic::new(&topic.name, partitions, replicas), &[]).await;
+        topic
+    }
+
+    async fn make(&self, new: NewTopic<'_>, properties: &[(&str, &str)]) {
+        // Tests' messages bear times of long ago, by which Kafka would delete them within seconds.
+        let new = new.set("retention.ms", "-1");
+        let new = properties.iter().fold(new, |new, (name, value)| new.set(name, value));
+        let made = self.admin().create_topics([&new], &patiently()).await.unwrap();
+        made.into_iter().for_each(|made| assert!(made.is_ok(), "{made:?}"));
+        self.until_led().await;
     }
 
     /// One on the shared broker that somebody else has made.

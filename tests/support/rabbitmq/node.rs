@@ -20,7 +20,6 @@ pub struct Node {
     dir: TempDir,
     port: u16,
     tls_port: u16,
-    /// Kills it when this process has ended without a word.
     watcher: Child,
 }
 
@@ -57,6 +56,23 @@ pub async fn turn() -> Lease {
 }
 
 impl Node {
+    /// Three nodes that are one cluster. The first one must be dropped last.
+    pub async fn cluster() -> [Self; 3] {
+        let first = Self::start_new().await;
+        let second = Self::joined(&first).await;
+        let third = Self::joined(&first).await;
+        [third, second, first]
+    }
+
+    async fn joined(first: &Self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (port, tls_port) = free_ports();
+        let node = Self { watcher: watcher(dir.path()), dir, port, tls_port };
+        let first = first.dir.path().to_str().unwrap();
+        node.script(&["join", &port.to_string(), first]).await;
+        node
+    }
+
     async fn start_new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (port, tls_port) = free_ports();
@@ -68,9 +84,7 @@ impl Node {
             dir.path().display()
         );
         std::fs::write(dir.path().join("extra.conf"), tls).unwrap();
-        let kill: [&OsStr; 3] = [&script(), "kill".as_ref(), dir.path().as_ref()];
-        let watcher = afterwards(&kill, dir.path());
-        let node = Self { dir, port, tls_port, watcher };
+        let node = Self { watcher: watcher(dir.path()), dir, port, tls_port };
         node.start().await;
         node
     }
@@ -132,6 +146,12 @@ impl Drop for Node {
         dismiss(&mut self.watcher);
         let _ = self.watcher.wait();
     }
+}
+
+/// Kills the node of this folder when this process has ended without a word.
+fn watcher(dir: &Path) -> Child {
+    let kill: [&OsStr; 3] = [&script(), "kill".as_ref(), dir.as_ref()];
+    afterwards(&kill, dir)
 }
 
 async fn run(dir: &Path, arguments: &[&str]) -> Output {
