@@ -138,8 +138,8 @@ impl<S: Sink> Shared<S> {
         if matches!(way, Way::Paused(_)) || (way == Way::Probe && probe.is_none()) {
             self.hands.free_waiting(&key);
             if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
-                let until = Instant::now() + self.settings.probe_max;
-                let mut wait = Wait::new(HoldReason::DestinationPaused, head, Some(until));
+                let until = Some(self.next_try(&record));
+                let mut wait = Wait::new(HoldReason::DestinationPaused, head, until);
                 wait.sink = sink.map(Into::into);
                 self.hands.hold(key, wait);
             }

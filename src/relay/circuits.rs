@@ -247,7 +247,8 @@ impl Circuits {
     }
 
     /// A record of this destination lost the isolated connection. Answers until when the record
-    /// waits.
+    /// waits. The circuit opens, unless others were confirmed since the latest failure: then the
+    /// record alone breaks connections.
     pub(crate) fn broke(
         &self,
         destination: &Address,
@@ -256,7 +257,11 @@ impl Circuits {
     ) -> Instant {
         let now = Instant::now();
         let fault = self.note(destination, now, |circuit| {
+            let is_alone = circuit.open.is_none() && circuit.confirmed > circuit.failed;
             circuit.failed = circuit.failed.max(Some(handed_over));
+            if is_alone {
+                return (Fault::Record, false);
+            }
             let (open, is_new) = circuit.open(cause, now, self.longest_pause);
             open.breaks = true;
             (Fault::Destination(open.failed_until()), is_new)
@@ -364,6 +369,20 @@ mod tests {
         assert!(matches!(lost_with_it, Fault::Destination(_)));
         assert_eq!(own, Fault::Record);
         assert!(circuits.open().is_empty(), "the destination is not paused for it");
+    }
+
+    #[test]
+    fn a_record_that_breaks_alone_opens_the_circuit_once() {
+        let circuits = circuits();
+        circuits.broke(&to("d"), Instant::now(), "lost");
+        assert!(circuits.waits(&to("d")).is_some());
+        assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
+
+        circuits.broke(&to("d"), Instant::now(), "lost");
+        assert_eq!(circuits.waits(&to("d")), None, "its neighbours go on");
+
+        circuits.broke(&to("d"), Instant::now(), "lost");
+        assert!(circuits.waits(&to("d")).is_some(), "nothing was confirmed since");
     }
 
     #[test]

@@ -226,10 +226,12 @@ impl<S: Sink> Shared<S> {
             }
             (Verdict::Unknown, Some(place)) => {
                 let until = outlet.circuits.broke(destination, handed_over, &detail);
-                // It took the connection down by itself, and goes alone until its fate is known.
-                match place.is_exclusive() {
-                    true => Delivery::Failed(detail),
-                    false => Delivery::DestinationPaused(until),
+                if place.is_exclusive() {
+                    // It took the connection down by itself.
+                    self.losses.isolate(id);
+                    Delivery::Failed(detail)
+                } else {
+                    Delivery::DestinationPaused(until)
                 }
             }
             (Verdict::Down, Some(_)) => self.not_isolated(outlet, detail),

@@ -502,6 +502,11 @@ impl Hands {
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }
 
+    /// Keys that wait, of whatever reason but those that wait for their turn.
+    pub fn held_count(&self) -> usize {
+        self.book().held.len()
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         // A panic elsewhere ends the process; the book itself is never left half written.
         self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -247,7 +247,7 @@ impl<S: Sink> Shared<S> {
             let until = until.map(|until| Instant::now() + self.clock.until(until));
             let mut wait = Wait::new(reason, Blocker::of(&head), until);
             if reason == HoldReason::DestinationPaused {
-                wait.until = Some(Instant::now() + self.settings.probe_max);
+                wait.until = Some(self.next_try(&head));
                 wait.sink = self.sink_of(&head).map(Into::into);
                 self.hands.hold(head.lane, wait);
             } else if reason == HoldReason::SinkPaused {

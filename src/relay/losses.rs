@@ -23,6 +23,11 @@ impl Losses {
         *self.counts().entry(id.clone()).or_default() += 1;
     }
 
+    /// Notes a loss that is the record's own doing: it goes alone from now on.
+    pub fn isolate(&self, id: &RecordId) {
+        self.counts().insert(id.clone(), Self::ALONE);
+    }
+
     /// Whether the record must go alone.
     pub fn goes_alone(&self, id: &RecordId) -> bool {
         let counts = self.counts();

@@ -30,6 +30,10 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 /// How long a stop waits for the release of a lease of unknown outcome.
 const LAST_TRIES: Duration = Duration::from_secs(2);
 
+/// The pause between two keys that are read again since their destinations may be probed: each costs
+/// a read.
+const PROBE_SPACING: Duration = Duration::from_millis(10);
+
 impl<S: Sink> Shared<S> {
     /// The second half of a take: one lease for all runs. Nothing is published here; the lanes
     /// that come back must be run. After a stop nothing is leased.
@@ -230,6 +234,21 @@ impl<S: Sink> Shared<S> {
             Some(_) if outlet.circuits.wants_probe(&destination) => Way::Probe,
             Some(_) => Way::Paused(HoldReason::DestinationPaused),
         }
+    }
+
+    /// Until when a key waits whose destination does not confirm: until the next probe, which it may
+    /// make itself. Many keys come one after the other, some hundred a second; none later than
+    /// `probe_max`.
+    pub(crate) fn next_try(&self, head: &Record) -> Instant {
+        let now = Instant::now();
+        let outlet = self.sink_of(head).and_then(|sink| self.outlets.get(sink));
+        let next = outlet.and_then(|outlet| {
+            let destination = self.destination_of(outlet, head)?;
+            outlet.circuits.waits(&destination)
+        });
+        let many = u32::try_from(self.hands.held_count()).unwrap_or(u32::MAX);
+        let turn = now + PROBE_SPACING.saturating_mul(many).min(self.settings.probe_max);
+        next.unwrap_or(now).max(turn).min(now + self.settings.probe_max)
     }
 
     /// Nothing was leased: the key is free again.

@@ -65,7 +65,6 @@ async fn a_short_history_with_kafka_keeps_the_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "F1 to F14 of the review are not all fixed"]
 async fn a_short_mixed_history_keeps_the_promise() {
     short(Plan::of(12, SHORT, true)).await;
 }

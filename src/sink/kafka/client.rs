@@ -1,5 +1,6 @@
 //! librdkafka's producer with its callbacks: each delivery report goes to whoever waits for it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -46,6 +47,8 @@ struct State {
     /// The latest words about a connection that failed.
     words: Option<String>,
     all_down: bool,
+    /// How often the connections to each broker have ended, by its number.
+    disconnects: HashMap<i32, i64>,
 }
 
 impl Events {
@@ -56,6 +59,13 @@ impl Events {
     /// Whatever was lost before says nothing about now.
     pub(super) fn forget_losses(&self) {
         self.state().all_down = false;
+    }
+
+    /// How often connections to these brokers have ended, as of the latest statistics. (The log does
+    /// not say it: librdkafka leaves out what repeats itself within 30 s.)
+    pub(super) fn disconnects(&self, of: impl Fn(i32) -> bool) -> i64 {
+        let state = self.state();
+        state.disconnects.iter().filter(|(broker, _)| of(**broker)).map(|(_, count)| count).sum()
     }
 
     /// The latest words about what goes wrong, with the remedy where it is known.
@@ -98,6 +108,9 @@ impl ClientContext for Callbacks {
     }
 
     fn stats(&self, statistics: Statistics) {
+        let brokers = statistics.brokers.values();
+        let disconnects = brokers.map(|broker| (broker.nodeid, broker.disconnects.unwrap_or(0)));
+        self.0.state().disconnects = disconnects.collect();
         if let Some(metrics) = &self.0.metrics {
             metrics.take(&statistics);
         }

@@ -31,14 +31,20 @@ const PURGED: Duration = Duration::from_secs(1);
 /// moment before its room is free, and the last one of all has none behind it.
 const ROOM: Duration = Duration::from_millis(5);
 
+/// How often the statistics of an isolated producer are read, for the ends of its connections.
+const STATISTICS: &str = "200";
+
 /// A producer and what is known of its topics.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Whether it is that of an isolated sink.
+    isolated: bool,
     settings: KafkaSettings,
     client: Arc<Client>,
     /// Sends one record a batch, made when it is first needed.
     single: OnceCell<Client>,
     topics: Topics,
+    partitions: Arc<Partitions>,
     /// Whoever waits for room in the queue: those of one key are to enter it in their order.
     entrance: tokio::sync::Mutex<()>,
     pulse: Pulse,
@@ -68,8 +74,13 @@ impl Link {
         metrics: Option<Arc<KafkaMetrics>>,
         partitions: Arc<Partitions>,
     ) -> Result<Self, SinkDown> {
-        let config = properties::client_config(settings);
+        let mut config = properties::client_config(settings);
         let until = Instant::now() + settings.timeout;
+        // Only the main producer has figures.
+        let isolated = metrics.is_none();
+        if isolated {
+            config.set("statistics.interval.ms", STATISTICS);
+        }
         let client = Arc::new(Client::make(config.clone(), metrics, until).await?);
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
@@ -83,7 +94,9 @@ impl Link {
         let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
         Ok(Self {
             settings: settings.clone(),
-            topics: Topics::new(client.clone(), partitions),
+            isolated,
+            topics: Topics::new(client.clone(), partitions.clone()),
+            partitions,
             single: OnceCell::new(),
             entrance: tokio::sync::Mutex::default(),
             pulse: Pulse::new(),
@@ -166,6 +179,11 @@ impl Link {
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
+        let disconnects = || {
+            let leads = |broker| self.partitions.leads(broker, &record.topic, &record.key);
+            if self.isolated { client.events.disconnects(leads) } else { 0 }
+        };
+        let disconnects_before = disconnects();
         let never_sent = |why: &str| PublishError::new(Verdict::Down, why);
         let entered = tokio::select! {
             biased;
@@ -225,6 +243,11 @@ impl Link {
             Err(Silent::Destination) => {
                 // It may have got more partitions.
                 self.topics.forget(&record.topic);
+                if disconnects() > disconnects_before {
+                    // The record may have taken it down, and the next ones, on which librdkafka
+                    // sent it again.
+                    return Err(unknown("the connection ended before the confirm"));
+                }
                 Err(PublishError::new(Verdict::Unconfirmed, why))
             }
             Err(Silent::Broker) => {

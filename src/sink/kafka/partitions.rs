@@ -10,11 +10,11 @@ use crate::sink::kafka::properties::PARTITIONER;
 /// Partitioners of librdkafka that hash a key as Java's clients do.
 const MURMUR2: [&str; 2] = ["murmur2", "murmur2_random"];
 
-/// How many partitions the topics have.
+/// The partitions of the topics, each with the number of the broker that leads it.
 #[derive(Debug)]
 pub(super) struct Partitions {
     hashes_as_java: bool,
-    counts: Mutex<HashMap<String, i32>>,
+    leaders: Mutex<HashMap<String, Vec<i32>>>,
 }
 
 impl Partitions {
@@ -25,16 +25,17 @@ impl Partitions {
             set.find_map(|(name, value)| PARTITIONER.contains(&name).then_some(value));
         Self {
             hashes_as_java: partitioner.is_none_or(|name| MURMUR2.contains(&name)),
-            counts: Mutex::default(),
+            leaders: Mutex::default(),
         }
     }
 
-    /// Notes the number of partitions that a broker reported.
-    pub(super) fn note(&self, topic: &str, count: i32) {
-        let mut counts = self.counts();
-        match counts.get_mut(topic) {
-            Some(known) => *known = count,
-            None => drop(counts.insert(topic.to_owned(), count)),
+    /// Notes the leaders of a topic's partitions, as a broker reported them; below zero for a
+    /// partition without one.
+    pub(super) fn note(&self, topic: &str, leaders: Vec<i32>) {
+        let mut known = self.leaders();
+        match known.get_mut(topic) {
+            Some(known) => *known = leaders,
+            None => drop(known.insert(topic.to_owned(), leaders)),
         }
     }
 
@@ -42,18 +43,34 @@ impl Partitions {
     /// the partition; the key alone where the operator's partitioner hashes in another way; `None`,
     /// the whole topic, where the broker has not been asked yet.
     pub(super) fn part(&self, topic: &str, key: &str) -> Option<String> {
-        let count = *self.counts().get(topic)?;
+        let leaders = self.leaders();
+        let leaders = leaders.get(topic)?;
         if !self.hashes_as_java {
             return Some(format!("key {key}"));
         }
-        let partition =
-            (murmur2(key.as_bytes()) & 0x7fff_ffff).checked_rem(count.unsigned_abs())?;
-        Some(format!("partition {partition}"))
+        Some(format!("partition {}", partition(key, leaders.len())?))
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, i32>> {
-        self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Whether this broker led the partition of this key when it was asked last; any partition of
+    /// the topic, where it is not known which one.
+    pub(super) fn leads(&self, broker: i32, topic: &str, key: &str) -> bool {
+        let leaders = self.leaders();
+        let Some(leaders) = leaders.get(topic) else { return false };
+        match partition(key, leaders.len()) {
+            Some(partition) if self.hashes_as_java => leaders[partition] == broker,
+            _ => leaders.contains(&broker),
+        }
     }
+
+    fn leaders(&self) -> MutexGuard<'_, HashMap<String, Vec<i32>>> {
+        self.leaders.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The partition of a key, as Java's clients choose it.
+fn partition(key: &str, count: usize) -> Option<usize> {
+    let hash = usize::try_from(murmur2(key.as_bytes()) & 0x7fff_ffff).ok()?;
+    hash.checked_rem(count)
 }
 
 /// The hash of a key: `Utils.murmur2` of Kafka's Java client. (The crates that have it are not
@@ -101,14 +118,16 @@ mod tests {
         let mut settings = KafkaSettings::new("s", "localhost");
         let partitions = Partitions::new(&settings);
         assert_eq!(partitions.part("t", "21"), None);
-        partitions.note("t", 1);
+        partitions.note("t", vec![7]);
         assert_eq!(partitions.part("t", "21").as_deref(), Some("partition 0"));
-        partitions.note("t", 0);
+        assert!(partitions.leads(7, "t", "21") && !partitions.leads(8, "t", "21"));
+        partitions.note("t", Vec::new());
         assert_eq!(partitions.part("t", "21"), None);
 
         settings.properties = [("topic.partitioner", "fnv1a")].into();
         let partitions = Partitions::new(&settings);
-        partitions.note("t", 1);
+        partitions.note("t", vec![7, 8]);
         assert_eq!(partitions.part("t", "21").as_deref(), Some("key 21"));
+        assert!(partitions.leads(7, "t", "21") && partitions.leads(8, "t", "21"));
     }
 }

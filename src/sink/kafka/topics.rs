@@ -114,8 +114,8 @@ impl Topics {
             let answer = asked(&self.client, name, left).await;
             drop(asking);
             match answer {
-                Ok(partitions) => {
-                    self.partitions.note(name, partitions);
+                Ok(leaders) => {
+                    self.partitions.note(name, leaders);
                     return Ok(());
                 }
                 Err(missing) if missing.may_pass && begin.elapsed() < grace => {}
@@ -210,8 +210,8 @@ struct Missing {
     may_pass: bool,
 }
 
-/// Asks a broker once whether there is such a topic, and how many partitions it has.
-async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<i32, Missing> {
+/// Asks a broker once whether there is such a topic, and which brokers lead its partitions.
+async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<Vec<i32>, Missing> {
     let (client, topic) = (client.clone(), name.to_owned());
     let asking = tokio::task::spawn_blocking(move || {
         judge(&topic, client.producer().client().fetch_metadata(Some(&topic), limit))
@@ -244,13 +244,15 @@ pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), 
     asking.await.unwrap_or_else(|panic| Err(not_asked(topic, panic)))
 }
 
-fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<i32, Missing> {
+fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<Vec<i32>, Missing> {
     let metadata = metadata.map_err(|error| not_asked(topic, error))?;
     let answer = metadata.topics().iter().find(|found| found.name() == topic);
     match answer.and_then(|found| found.error()) {
         None => {
-            let partitions = answer.map_or(0, |found| found.partitions().len());
-            Ok(i32::try_from(partitions).unwrap_or(i32::MAX))
+            let mut partitions: Vec<_> =
+                answer.into_iter().flat_map(|found| found.partitions()).collect();
+            partitions.sort_by_key(|partition| partition.id());
+            Ok(partitions.iter().map(|partition| partition.leader()).collect())
         }
         Some(error) => Err(missing(topic, error.into())),
     }
