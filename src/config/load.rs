@@ -221,7 +221,11 @@ impl Layers {
 
     fn wrong(&mut self, path: &[String], detail: impl Into<String>, origin: &Origin) {
         let origin = self.line_of(path, origin);
-        let quoted = |part: &String| if part.is_empty() { "\"\"".into() } else { part.clone() };
+        // A name of nothing but dots would not be seen as one.
+        let quoted = |part: &String| match part.contains(char::is_alphanumeric) {
+            true => part.clone(),
+            false => format!("{part:?}"),
+        };
         let key = path.iter().map(quoted).collect::<Vec<_>>().join(".");
         self.problems.push(Problem { origin, ..Problem::new(key, detail) });
     }

@@ -1,8 +1,9 @@
 //! What the relay adds to a record before its first delivery: a partition, a `seq`,
 //! and a place in line for what was scheduled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::{Hint, ReadConcern};
@@ -10,16 +11,17 @@ use mongodb::options::{Hint, ReadConcern};
 use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
-    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, KEY, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION,
-    PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
+    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, PENDING,
+    SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
 };
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::Record;
 use crate::outbox::settle::smallest_deaths;
+use crate::outbox::undecoded::{RawId, Writer};
 use crate::partition::PARTITIONS;
 use crate::store::connect::primary;
-use crate::store::write::{Certainty, TOO_LARGE, Written, update};
+use crate::store::write::{self, Certainty, TOO_LARGE, Written, options, update};
 use crate::store::{StoreError, limits, within};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
@@ -61,6 +63,8 @@ pub struct Promoted {
     pub more: bool,
     /// When the next one is due, by the server's clock.
     pub next: Option<DateTime>,
+    /// Those that the server refuses to change, with its code.
+    pub failed: Vec<(RawId, i32)>,
 }
 
 /// Repairs and promotions. Every write is acknowledged by a majority before a take can
@@ -169,7 +173,7 @@ impl Repairs {
     }
 
     /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's
-    /// clock; each gets the `seq` of this moment.
+    /// clock; each gets the `seq` of this moment. Those in `left_out` are passed over.
     ///
     /// A `visibleAt` that is absent or no date is due now. Comparing it as an expression
     /// puts every kind that sorts before a date, and what is absent, below now.
@@ -177,38 +181,39 @@ impl Repairs {
     /// # Errors
     ///
     /// Those of the store; what was not promoted is due still.
-    pub async fn promote(&self, limit: usize) -> Result<Promoted, StoreError> {
+    pub async fn promote(
+        &self,
+        limit: usize,
+        left_out: &HashSet<RawId>,
+    ) -> Result<Promoted, StoreError> {
         let visible_at = format!("${VISIBLE_AT}");
         let due = doc! { STATUS: exactly(SCHEDULED), "$expr": { "$lte": [&visible_at, "$$NOW"] } };
-        let mut ids = self.scheduled(due, limit).await?;
+        let mut ids = self.scheduled(due, limit, left_out).await?;
         if ids.len() < limit {
             // The kinds that sort after a date, by the index as well.
             let after_dates = doc! {
                 STATUS: exactly(SCHEDULED),
                 "$expr": { "$gt": [&visible_at, Bson::DateTime(DateTime::MAX)] },
             };
-            ids.extend(self.scheduled(after_dates, limit - ids.len()).await?);
+            ids.extend(self.scheduled(after_dates, limit - ids.len(), left_out).await?);
         }
-        let statements: Vec<Document> = ids
-            .iter()
-            .map(|id| {
-                doc! {
-                    "q": { ID: Bson::from(id), STATUS: SCHEDULED },
-                    "u": {
-                        "$set": { STATUS: PENDING },
-                        "$currentDate": { SEQ: { "$type": "timestamp" } },
-                    },
-                    "multi": false,
-                }
-            })
-            .collect();
         let more = ids.len() >= limit;
-        let count = match statements.is_empty() {
-            true => 0,
-            false => self.send("promote scheduled records", statements).await?.matched,
+        let change = doc! {
+            "$set": { STATUS: PENDING },
+            "$currentDate": { SEQ: { "$type": "timestamp" } },
         };
+        let written = match ids.is_empty() {
+            true => Written::default(),
+            false => {
+                let action = "promote scheduled records";
+                self.send_by_ids(action, &ids, SCHEDULED, change.into()).await?
+            }
+        };
+        let failed = written.failed.into_iter();
+        let failed = failed.filter_map(|(index, code)| Some((ids.get(index)?.clone(), code)));
+        let failed = failed.collect();
         let next = if more { None } else { self.next_due().await? };
-        Ok(Promoted { count, more, next })
+        Ok(Promoted { count: written.matched, more, next, failed })
     }
 
     /// Makes dead a suspect that has used up its attempts, unless somebody leased or freed
@@ -247,8 +252,7 @@ impl Repairs {
         Ok(written.matched == 1)
     }
 
-    /// Makes dead a record whose `_id` no command can name, by its `seq`, which is as unique.
-    /// Answers whether it did.
+    /// Makes dead a pending record whose `_id` cannot be decoded. Answers whether it did.
     ///
     /// # Errors
     ///
@@ -259,15 +263,10 @@ impl Repairs {
         reason: &DeadReason,
         blocks: bool,
     ) -> Result<bool, StoreError> {
-        let Some(seq) = record.seq else { return Ok(false) };
-        let mut q = doc! { STATUS: PENDING, PARTITION: record.partition.map(i32::from), SEQ: seq };
-        if let LaneKey::Keyed(key) = &record.lane {
-            q.insert(KEY, key.as_ref());
-        }
         let change = smallest_deaths(reason, blocks).swap_remove(0);
-        let statement = doc! { "q": q, "u": change, "multi": false };
         let action = "make a nameless record dead";
-        let written = self.send(action, vec![statement]).await?;
+        let id = RawId::of(&record.raw);
+        let written = self.send_by_ids(action, &[id], PENDING, change).await?;
         refused(action, &written)?;
         Ok(written.matched == 1)
     }
@@ -285,7 +284,8 @@ impl Repairs {
         blocks: bool,
     ) -> Result<bool, StoreError> {
         for change in smallest_deaths(reason, blocks) {
-            let q = doc! { ID: Bson::from(id), STATUS: PENDING, LEASE_ID: Bson::Null };
+            let waiting = doc! { "$in": [PENDING, SCHEDULED] };
+            let q = doc! { ID: Bson::from(id), STATUS: waiting, LEASE_ID: Bson::Null };
             let statement = doc! { "q": q, "u": change, "multi": false };
             let written = self.send("make an oversized record dead", vec![statement]).await?;
             if written.failed.is_empty() {
@@ -295,33 +295,66 @@ impl Repairs {
         Ok(false)
     }
 
-    async fn scheduled(&self, filter: Document, limit: usize) -> Result<Vec<RecordId>, StoreError> {
-        let records = self.collections.records().clone_with_type::<Document>();
+    async fn scheduled(
+        &self,
+        filter: Document,
+        limit: usize,
+        left_out: &HashSet<RawId>,
+    ) -> Result<Vec<RawId>, StoreError> {
+        let records = self.collections.records();
         let find = records
             .find(filter)
             .projection(doc! { ID: 1 })
             .sort(doc! { VISIBLE_AT: 1 })
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
-            .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+            .limit(i64::try_from(limit + left_out.len()).unwrap_or(i64::MAX))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
         let found = within("read scheduled records", limits::BATCH, reading).await?;
-        let ids = found.into_iter().filter_map(|mut document| document.remove(ID));
-        Ok(ids.map(RecordId::from).collect())
+        let ids = found.iter().map(|record| RawId::of(record));
+        Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
     }
 
+    /// When the next scheduled record is due that is not due yet.
     async fn next_due(&self) -> Result<Option<DateTime>, StoreError> {
-        let records = self.collections.records().clone_with_type::<Document>();
+        let later = doc! {
+            STATUS: exactly(SCHEDULED),
+            VISIBLE_AT: { "$type": "date" },
+            "$expr": { "$gt": [format!("${VISIBLE_AT}"), "$$NOW"] },
+        };
+        let records = self.collections.records();
         let find = records
-            .find_one(doc! { STATUS: exactly(SCHEDULED), VISIBLE_AT: { "$type": "date" } })
-            .projection(doc! { VISIBLE_AT: 1 })
+            .find_one(later)
+            .projection(doc! { VISIBLE_AT: 1, ID: 0 })
             .sort(doc! { VISIBLE_AT: 1 })
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let next = within("read the next scheduled record", limits::BATCH, find.into_future());
-        Ok(next.await?.and_then(|record| record.get_datetime(VISIBLE_AT).ok().copied()))
+        Ok(next.await?.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
+    }
+
+    /// Changes the records of these ids that have this status, whatever the ids are.
+    async fn send_by_ids(
+        &self,
+        action: &'static str,
+        ids: &[RawId],
+        status: &str,
+        change: Bson,
+    ) -> Result<Written, StoreError> {
+        let rest = doc! { "u": change, "multi": false };
+        let statement = |id: &RawId| {
+            let q = Writer::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
+            Writer::default().document("q", &q).fields(&rest).finish()
+        };
+        let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
+        let command = Writer::default()
+            .fields(&doc! { "update": self.collections.name(names::RECORDS) })
+            .documents("updates", &statements)
+            .fields(&options(Certainty::Majority))
+            .finish();
+        write::send(self.collections.database(), action, command).await
     }
 
     async fn send(

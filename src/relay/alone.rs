@@ -127,6 +127,11 @@ impl<S: Sink> Shared<S> {
             }
         };
         let way = self.way(&record);
+        if way == Way::Open && waits_for == Queue::Probes {
+            // Its destination confirms again: it goes with the others.
+            self.hands.free_waiting(&key);
+            return Ok(None);
+        }
         // Kept, like the turn, until the lane has ended, and with it all that it may do.
         let probe = match (way, outlet) {
             (Way::Probe, Some(outlet)) => {

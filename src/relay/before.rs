@@ -16,6 +16,10 @@ use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
+/// Unstamped records that one look reads and stamps, where a batch is smaller: without their payloads
+/// they are small, and records keep coming.
+const STAMPS: usize = 100;
+
 /// Blocked keys that one look reads; of more it asks by its candidates' keys.
 const BLOCKED: usize = 2_000;
 
@@ -63,8 +67,11 @@ impl<S: Sink> Shared<S> {
         snapshot: &mut Snapshot,
         limit: usize,
     ) -> Result<(Before, Vec<Record>), StoreError> {
+        let limit = limit.max(STAMPS);
         let refused = self.refusals.resting();
-        let keys: Vec<Bson> = refused.iter().filter_map(|(_, lane, _)| key_of(lane)).collect();
+        // One without a `seq` holds back nothing: others of its key must be asked for.
+        let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());
+        let keys: Vec<Bson> = holding.filter_map(|(_, lane, _)| key_of(lane)).collect();
         let ids: Vec<Bson> = refused.iter().map(|(id, ..)| Bson::from(id)).collect();
         let records = snapshot.unstamped(&keys, &ids, limit).await?;
         let all_unstamped = records.len() < limit;

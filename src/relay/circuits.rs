@@ -221,12 +221,14 @@ impl Circuits {
         true
     }
 
-    /// A message that was handed over at this time was not confirmed, on a sound connection.
+    /// A message that was handed over at this time was not confirmed, on a sound connection:
+    /// `isolated` or the main one.
     pub(crate) fn unconfirmed(
         &self,
         destination: &Address,
         handed_over: Instant,
         cause: &str,
+        isolated: bool,
     ) -> Fault {
         let now = Instant::now();
         self.note(destination, now, |circuit| {
@@ -242,6 +244,8 @@ impl Circuits {
             }
             circuit.failed = circuit.failed.max(Some(handed_over));
             let (open, is_new) = circuit.open(cause, now, self.longest_pause);
+            // The isolated connection has outlived it.
+            open.breaks &= !isolated;
             (Fault::Destination(open.failed_until()), is_new)
         })
     }
@@ -343,7 +347,7 @@ mod tests {
         let circuits = circuits();
         let began = Instant::now();
 
-        let fault = circuits.unconfirmed(&to("sick"), began, "no confirm");
+        let fault = circuits.unconfirmed(&to("sick"), began, "no confirm", false);
 
         assert!(matches!(fault, Fault::Destination(_)));
         assert!(circuits.waits(&to("sick")).is_some());
@@ -357,14 +361,14 @@ mod tests {
     #[test]
     fn a_record_is_at_fault_when_its_destination_confirms_later_ones() {
         let circuits = circuits();
-        circuits.unconfirmed(&to("d"), Instant::now(), "x");
+        circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
         let under_way = Instant::now();
         assert!(circuits.confirmed(&to("d"), Instant::now()));
 
-        let lost_with_it = circuits.unconfirmed(&to("d"), under_way, "x");
+        let lost_with_it = circuits.unconfirmed(&to("d"), under_way, "x", false);
         let again = Instant::now();
         circuits.confirmed(&to("d"), Instant::now());
-        let own = circuits.unconfirmed(&to("d"), again, "x");
+        let own = circuits.unconfirmed(&to("d"), again, "x", false);
 
         assert!(matches!(lost_with_it, Fault::Destination(_)));
         assert_eq!(own, Fault::Record);
@@ -389,7 +393,7 @@ mod tests {
     fn one_record_at_a_time_probes() {
         let circuits = circuits();
         assert!(circuits.begin_probe(&to("d")).is_none(), "nothing is open");
-        circuits.unconfirmed(&to("d"), Instant::now(), "x");
+        circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
 
         let probe = circuits.begin_probe(&to("d"));
         assert!(probe.is_some() && circuits.begin_probe(&to("d")).is_none());
@@ -402,11 +406,13 @@ mod tests {
     fn only_a_destination_that_does_not_confirm_shares_the_isolated_connection() {
         let circuits = circuits();
         assert!(circuits.is_exclusive(&to("d")));
-        circuits.unconfirmed(&to("d"), Instant::now(), "x");
+        circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
         assert!(!circuits.is_exclusive(&to("d")));
 
         circuits.broke(&to("d"), Instant::now(), "lost");
 
         assert!(circuits.is_exclusive(&to("d")));
+        circuits.unconfirmed(&to("d"), Instant::now(), "x", true);
+        assert!(!circuits.is_exclusive(&to("d")), "this time the connection has outlived it");
     }
 }

@@ -218,8 +218,9 @@ impl<S: Sink> Shared<S> {
                 self.losses.forget(id);
                 Delivery::Undeliverable(DeadReason::Refused(detail))
             }
-            (Verdict::Unconfirmed, _) => {
-                match outlet.circuits.unconfirmed(destination, handed_over, &detail) {
+            (Verdict::Unconfirmed, place) => {
+                let isolated = place.is_some();
+                match outlet.circuits.unconfirmed(destination, handed_over, &detail, isolated) {
                     Fault::Record => Delivery::Failed(detail),
                     Fault::Destination(until) => Delivery::DestinationPaused(until),
                 }

@@ -525,7 +525,8 @@ impl<S: Sink> Driver<S> {
                     self.on_store_well();
                     self.on_lane_end(&lane, &end);
                 }
-                Ok(None) => {}
+                // Its key is free again, unless it waits for a time.
+                Ok(None) => self.look_soon(),
                 Err(error) => self.on_store_error(&error),
             },
             Event::Ended(lane, end) => self.on_lane_end(&lane, &end),

@@ -1,19 +1,22 @@
 //! What must be done apart from the takes: scheduled records, rare kinds of invalid partitions,
 //! the clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
+use crate::outbox::undecoded::RawId;
 use crate::relay::hands::HoldReason;
+use crate::relay::refusals::Refusals;
 use crate::relay::shared::Shared;
 use crate::relay::wake::Wake;
 use crate::sink::Sink;
 use crate::store::StoreError;
+use crate::store::write::TOO_LARGE;
 
 /// How often the server is asked for its time: the estimate drifts by the difference of
 /// two quartz clocks, a millisecond in this time at worst.
@@ -22,6 +25,7 @@ const CLOCK: Duration = Duration::from_secs(10);
 /// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
     let mut clock_due = Instant::now();
+    let mut unpromoted = HashMap::new();
     loop {
         if clock_due <= Instant::now()
             && shared.clock.sample(shared.collections.database()).await.is_ok()
@@ -29,7 +33,7 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
             clock_due = Instant::now() + CLOCK;
         }
         let poll = shared.settings.poll_interval;
-        let pause = match once(&shared, &wake).await {
+        let pause = match once(&shared, &wake, &mut unpromoted).await {
             Ok(pause) => pause.min(poll),
             Err(error) => {
                 // The take meets the same trouble, and reports it.
@@ -53,8 +57,13 @@ fn held<S>(shared: &Shared<S>) -> Vec<(HoldReason, usize)> {
     counts
 }
 
-/// One round; answers how long until the next one.
-async fn once<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<Duration, StoreError> {
+/// One round; answers how long until the next one. Scheduled records that MongoDB refuses to make
+/// pending are `unpromoted` until they are tried again, and hold up no others.
+async fn once<S: Sink>(
+    shared: &Shared<S>,
+    wake: &Wake,
+    unpromoted: &mut HashMap<RawId, Instant>,
+) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
     let mut snapshot = Snapshot::begin(&shared.collections).await?;
     let mut odd = snapshot.misstamped(limit).await?;
@@ -65,9 +74,18 @@ async fn once<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<Duration, Stor
     if changed {
         wake.all();
     }
-    let promoted = shared.repairs.promote(limit).await?;
+    let now = Instant::now();
+    unpromoted.retain(|_, until| *until > now);
+    let left_out: HashSet<RawId> = unpromoted.keys().cloned().collect();
+    let promoted = shared.repairs.promote(limit, &left_out).await?;
     if promoted.count > 0 {
         wake.all();
+    }
+    for (id, code) in promoted.failed {
+        if !(TOO_LARGE.contains(&code) && shared.bury_unpromoted(&id).await?) {
+            warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
+            unpromoted.insert(id, now + Refusals::REST);
+        }
     }
     if promoted.more || (more && changed) {
         return Ok(Duration::ZERO);

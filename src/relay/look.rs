@@ -108,10 +108,10 @@ impl Repairing {
 }
 
 impl Seen {
-    /// Whether there is anything to lease, to repair or to make dead.
+    /// Whether there is anything to lease. (A repair that changes something asks for another look
+    /// itself; one that changes nothing must not.)
     pub fn is_something(&self) -> bool {
-        let runs = self.claims.iter().any(|claim| !claim.records.is_empty());
-        runs || !self.repairs.is_empty()
+        self.claims.iter().any(|claim| !claim.records.is_empty())
     }
 
     /// Whether the lease stage has anything to do, even if only to report that there is nothing.
@@ -315,11 +315,16 @@ impl<S: Sink> Shared<S> {
         (cap, whole): (usize, usize),
     ) -> Plan {
         let alone = self.losses.alone();
-        let in_hand = |record: &Record| match refill {
-            Some(lane) => lane.had(record),
-            // Whatever is entered in the book is somebody's turn already.
-            None => spoken_for.contains(&record.lane) || self.hands.busy(&record.lane).is_some(),
+        // Decided once for each key, and after the reads: a lane that ended while the plan is made
+        // would let what is behind a passed-over record go before it.
+        let lanes: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
+        let is_taken =
+            |lane: &LaneKey| spoken_for.contains(lane) || self.hands.busy(lane).is_some();
+        let taken: HashSet<LaneKey> = match refill {
+            Some(_) => HashSet::new(),
+            None => lanes.into_iter().filter(|lane| is_taken(lane)).cloned().collect(),
         };
+        let in_hand = |record: &Record| refill.is_some_and(|lane| lane.had(record));
         let all_well = self.all_open() && self.all_confirm();
         let way = |record: &Record| if all_well { Way::Open } else { self.way(record) };
         let sight = Sight {
@@ -329,6 +334,7 @@ impl<S: Sink> Shared<S> {
             max_attempts: self.settings.max_attempts,
             unstamped: before.unstamped.clone(),
             blocked: before.blocked.keys().cloned().collect(),
+            taken,
             alone: &alone,
             in_hand: &in_hand,
             way: &way,

@@ -26,9 +26,11 @@ pub struct Sight<'a> {
     pub unstamped: HashMap<LaneKey, Option<Timestamp>>,
     /// Keys held by a dead record.
     pub blocked: HashSet<LaneKey>,
+    /// Keys of which this relay has a lane, or a record that waits for its turn.
+    pub taken: HashSet<LaneKey>,
     /// Records that are to go alone for their lost connections.
     pub alone: &'a HashSet<RecordId>,
-    /// Records already in this relay's hands: known to go before, or confirmed.
+    /// Records of the lane that is refilled: known to go before, or confirmed.
     pub in_hand: &'a dyn Fn(&Record) -> bool,
     /// Whether the record's sink and destination take records.
     pub way: &'a dyn Fn(&Record) -> Way,
@@ -112,7 +114,7 @@ pub fn plan(records: Vec<Record>, sight: &Sight<'_>) -> Plan {
 }
 
 fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut Plan) {
-    if sight.blocked.contains(&lane) {
+    if sight.blocked.contains(&lane) || sight.taken.contains(&lane) {
         return;
     }
     let cap = if records.len() > sight.whole { sight.lane_cap } else { records.len() };
@@ -173,13 +175,11 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
     if (sight.in_hand)(record) {
         return Standing::InHand;
     }
-    let Some(seq) = record.seq else {
-        // A nameless one can't be repaired.
-        return if record.nameless { Standing::Stops } else { Standing::NeedsRepair };
-    };
+    // It can be neither repaired nor leased.
     if record.nameless {
         return Standing::Spent;
     }
+    let Some(seq) = record.seq else { return Standing::NeedsRepair };
     if record.partition.is_none() {
         return Standing::NeedsRepair;
     }

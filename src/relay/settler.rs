@@ -155,12 +155,21 @@ async fn write<S>(
     refused
 }
 
+/// Outcomes that MongoDB refuses and that do not count as in flight. Without its payload one is
+/// small; more of them take the room of other records.
+const INSISTED: usize = 10_000;
+
 /// Repeats one outcome that MongoDB refuses, until it is written, a stop comes or its partition
 /// goes to another instance.
 ///
 /// Nothing of its key is published meanwhile, least of all the record itself: what a broker has
 /// confirmed would be delivered again with every lease for as long as the validator is as it is.
 async fn insist<S>(shared: Arc<Shared<S>>, settlements: Settlements, item: Item, code: i32) {
+    // What waits for an operator must not take the room of what can go.
+    let makes_room = shared.outcomes.count() < INSISTED;
+    if makes_room {
+        shared.in_hand.remove(item.bytes);
+    }
     shared.outcomes.unsettled(&item.settlement, &item.lane, code);
     item.lane.refuse();
     let mut pause = REFUSED.0;
@@ -183,13 +192,17 @@ async fn insist<S>(shared: Arc<Shared<S>>, settlements: Settlements, item: Item,
         next = Instant::now() + pause;
     };
     shared.outcomes.settled();
-    conclude(&shared, item, ours);
+    if makes_room { finish(&shared, item, ours) } else { conclude(&shared, item, ours) }
 }
 
 /// The end of one outcome: written, or lost where the record was not `ours` any more.
 fn conclude<S>(shared: &Shared<S>, item: Item, ours: bool) {
-    count(&shared.metrics, &item, ours);
     shared.in_hand.remove(item.bytes);
+    finish(shared, item, ours);
+}
+
+fn finish<S>(shared: &Shared<S>, item: Item, ours: bool) {
+    count(&shared.metrics, &item, ours);
     item.lane.settled(&item.settlement.id);
     if let Some(reply) = item.reply {
         // Whoever waited may be gone: its lane was dropped at a hard stop.

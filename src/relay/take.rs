@@ -9,10 +9,13 @@ use tracing::{debug, info, warn};
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
 use crate::moment::Moment;
+use crate::outbox::fields::SCHEDULED;
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::Mended;
+use crate::outbox::snapshot::Snapshot;
+use crate::outbox::undecoded::RawId;
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::{Held, Lease};
@@ -345,6 +348,17 @@ impl<S: Sink> Shared<S> {
             self.buried(record, &reason, blocks);
         }
         Ok(dead)
+    }
+
+    /// Makes dead a scheduled record into which no `seq` fits; answers whether it did.
+    pub(super) async fn bury_unpromoted(&self, id: &RawId) -> Result<bool, StoreError> {
+        let Some(id) = id.decoded() else { return Ok(false) };
+        let mut snapshot = Snapshot::begin(&self.collections).await?;
+        match snapshot.by_id(&id, SCHEDULED).await? {
+            Some(record) => self.bury_oversized(&record, "its seq").await,
+            // Changed meanwhile: it is met again.
+            None => Ok(true),
+        }
     }
 
     fn blocks(&self, record: &Record) -> bool {

@@ -18,7 +18,7 @@ pub(crate) enum Certainty {
 }
 
 /// What the server did with the statements.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Written {
     /// Documents matched, over all statements.
     pub(crate) matched: u64,

@@ -200,3 +200,56 @@ async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     relay.stop().await;
     outbox.drop().await;
 }
+
+/// None of these could be named by what the relay reads of them: the key stood for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_nameless_record_dies_whatever_else_it_lacks() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let wrong = |key: &str, field: &str, value: Option<Bson>| {
+        let mut wrong = record("MARK", key);
+        match value {
+            Some(value) => wrong.insert(field, value),
+            None => wrong.remove(field),
+        };
+        wrong.insert("_id", format!("MARK {key}"));
+        broken(&wrong)
+    };
+    for (key, wrong) in [
+        ("invalid partition", wrong("invalid partition", "partition", Some((-5).into()))),
+        ("no seq", wrong("no seq", "seq", None)),
+    ] {
+        insert_nameless(&outbox, wrong).await;
+        outbox.insert([record(&format!("behind {key}"), key)]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    outbox.until_count(doc! { "status": "dead" }, 2).await;
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// It was decoded strictly, and no scheduled record of the outbox became pending any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduled_record_that_cannot_be_decoded_holds_up_no_other() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let past = bson::DateTime::from_millis(1_000);
+    let scheduled = |id: &str| {
+        let mut made = record(id, id);
+        made.remove("seq");
+        made.extend(doc! { "status": "scheduled", "visibleAt": past });
+        made
+    };
+    insert_nameless(&outbox, broken(&scheduled("MARK"))).await;
+    outbox.insert([scheduled("sound")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "_id": "sound", "status": "done" }, 1).await;
+    outbox.until_count(doc! { "status": "dead" }, 1).await;
+    relay.stop().await;
+    outbox.drop().await;
+}

@@ -195,7 +195,7 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     outbox.insert([suspect("a1", "a", 10)]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
     let seen = stage.look().await;
-    assert!(seen.is_something());
+    assert!(!seen.repairs.is_empty());
     let requeue = doc! {
         "$set": { "attempt": 0 },
         "$unset": { "leaseId": "", "leaseUntil": "", "leaseOwner": "" },

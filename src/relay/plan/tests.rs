@@ -54,6 +54,7 @@ struct Known {
     blocked: HashSet<LaneKey>,
     alone: HashSet<RecordId>,
     in_hand: HashSet<RecordId>,
+    taken: HashSet<LaneKey>,
     paused: HashSet<RecordId>,
 }
 
@@ -67,6 +68,7 @@ impl Known {
             unstamped: self.unstamped.clone(),
             blocked: self.blocked.clone(),
             alone: &self.alone,
+            taken: self.taken.clone(),
             in_hand: &|record| self.in_hand.contains(&record.id),
             way: &|record| match self.paused.contains(&record.id) {
                 true => Way::Paused(HoldReason::SinkPaused),
@@ -302,6 +304,18 @@ fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("a", 4)]);
 
     assert_eq!(run_of(&plan, "a"), [id(3), id(4)]);
+}
+
+#[test]
+fn nothing_of_a_key_goes_whose_lane_is_in_hand() {
+    let lane = LaneKey::Keyed("a".into());
+    let known = Known { taken: HashSet::from([lane]), ..Known::default() };
+
+    let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("b", 1)]);
+
+    assert_eq!(plan.runs.len(), 1);
+    assert_eq!(run_of(&plan, "b"), [id(1)]);
+    assert!(plan.holds.is_empty());
 }
 
 /// What may be the matter with one record of a generated key.
