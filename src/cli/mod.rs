@@ -22,6 +22,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{Inputs, LoadError, Loaded, load};
+use crate::config::variable::PREFIX;
 use crate::config::{Problem, Resolved, resolve};
 use crate::outbox::collections::Collections;
 use crate::sink::kafka::alive;
@@ -105,9 +106,17 @@ impl From<Vec<Problem>> for Failure {
 
 impl Given {
     fn load(&self) -> Result<Loaded, Failure> {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
+        let mut environment = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => environment.push((name, value)),
+                (Ok(name), Err(_)) if name.starts_with(PREFIX) => {
+                    let detail = "is not UTF-8; correct it, or unset it";
+                    return Err(Failure::Usage(vec![format!("{name}: {detail}")]));
+                }
+                _ => {}
+            }
+        }
         let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
         load(&inputs).map_err(|error| match error {
             LoadError::Problems(problems) => Failure::from(problems),

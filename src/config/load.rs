@@ -160,12 +160,28 @@ impl Layers {
         for (name, value) in table {
             path.push(name);
             match value {
+                Value::Table(table) if table.is_empty() && keys::holds(path).is_none() => {
+                    self.put_section(path, origin);
+                }
                 Value::Table(table) if keys::holds(path) != Some(Holds::Tree) => {
                     self.merge(table, path, origin);
                 }
                 value => self.put(path.clone(), value, origin),
             }
             path.pop();
+        }
+    }
+
+    /// Notes that there is a section, though nothing is set in it: what it lacks is missed then.
+    fn put_section(&mut self, path: &[String], origin: &Origin) {
+        if !keys::is_section(path) {
+            return self.unknown(path, origin);
+        }
+        let mut table = &mut self.table;
+        for name in path {
+            let section = table.entry(name.clone()).or_insert_with(|| Table::new().into());
+            let Value::Table(below) = section else { return };
+            table = below;
         }
     }
 
@@ -242,13 +258,23 @@ impl Layers {
                 return self.put_file(path, text, &origin);
             }
         }
-        self.put_text(path, text, &origin);
+        if self.is_free(&path, &origin) {
+            self.put_text(path, text, &origin);
+        }
+    }
+
+    /// Whether no other variable sets this key, with its name or that of its file; else that is
+    /// noted.
+    fn is_free(&mut self, path: &[String], origin: &Origin) -> bool {
+        let Some(Origin::Environment(other)) = self.origins.get(path) else { return true };
+        let detail = format!("is set by {other} too; keep one of the two");
+        self.wrong(path, detail, origin);
+        false
     }
 
     fn put_file(&mut self, path: Vec<String>, file: &str, origin: &Origin) {
-        if let Some(Origin::Environment(other)) = self.origins.get(&path) {
-            let detail = format!("is set by {other} too; keep one of the two");
-            return self.wrong(&path, detail, origin);
+        if !self.is_free(&path, origin) {
+            return;
         }
         match std::fs::read_to_string(file) {
             Ok(text) => self.put_text(path, text.strip_suffix('\n').unwrap_or(&text), origin),

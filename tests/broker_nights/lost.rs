@@ -175,8 +175,12 @@ async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
     outbox.insert((0..COUNT).map(|n| to("taken", &format!("more {n:03}"), "lost 000"))).await;
     let first = take(hand, COUNT).await;
 
+    wire.refuse(true);
     wire.cut();
+    // Else the answers that were held may still arrive.
+    until_down(&postrider, "rabbit").await;
     wire.hold_answers(false);
+    wire.refuse(false);
 
     outbox.until_count(doc! { "status": "done" }, 2 * COUNT as u64).await;
     let (done, _) = all_settled(outbox).await;

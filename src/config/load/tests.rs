@@ -174,11 +174,13 @@ fn a_secret_is_read_from_a_file_without_its_last_newline() {
     let both = [("POSTRIDER__MONGO__URI", "x"), ("POSTRIDER__MONGO__URI_FILE", name)];
 
     let one = Inputs { environment: environment(&both[1..]), ..Inputs::default() };
-    let two = Inputs { environment: environment(&both), ..Inputs::default() };
 
     let uri = load(&one).unwrap().config.mongo.uri.unwrap();
     assert_eq!(uri.expose(), "mongodb://u:p@h/db");
-    assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
+    for both in [both, [both[1], both[0]]] {
+        let two = Inputs { environment: environment(&both), ..Inputs::default() };
+        assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
+    }
 }
 
 #[test]
@@ -258,4 +260,21 @@ fn empty_name_is_shown_in_quotes() {
     let error = load(&inputs).unwrap_err().to_string();
 
     assert!(error.starts_with("POSTRIDER____: \"\".\"\": unknown key"), "{error}");
+}
+
+#[test]
+fn section_without_keys_is_not_passed_over() {
+    for (text, words) in [
+        ("[relay.dead_letter]", "relay.dead_letter.sink: is not set"),
+        ("[sinks.audit]", "sinks.audit.kind: is not set"),
+        ("[reley]", "reley: unknown key"),
+    ] {
+        let (_file, inputs) = inputs(text);
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    let (_file, inputs) = inputs("[relay]\n[sinks.a]\nkind = \"stdout\"");
+    assert!(load(&inputs).is_ok());
 }
