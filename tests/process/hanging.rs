@@ -71,30 +71,6 @@ async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_releas
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outcome_that_is_not_written_within_the_shutdown_timeout_ends_it_with_1() {
-    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let settings = ["relay.shutdown_timeout=1s", "relay.lease=5s", "sinks.rabbit.timeout=2s"];
-    let mut command = run_with(&with(queue.settings(&outbox), &settings));
-    // Longer than the timeout and the farewells after it.
-    command.env("FAILPOINTS", "relay::before_settle=1*off->sleep(6000)");
-    let mut postrider = Postrider::of(command);
-    outbox.insert([record("first", "k")]).await;
-    outbox.until_count(doc! { "status": "done" }, 1).await;
-    outbox.insert([record("second", "k")]).await;
-    assert_eq!(queue.ids(2).await, ["first", "second"]);
-
-    postrider.signal(Signal::TERM);
-    let ended = postrider.until_ended(PROMPTLY).await.with_code(1);
-
-    says(&ended, &["relay.shutdown_timeout", "1 records wait out their lease, such as second"]);
-    let mut next = Postrider::start(&queue.settings(&outbox));
-    outbox.until_count(doc! { "status": "done" }, 2).await;
-    next.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
     let mut hanging = Hanging::start(&["sinks.rabbit.timeout=2s"]).await;
 
