@@ -1,14 +1,14 @@
 //! Looking at an outbox from outside: single records and counts. (Lists: [`list`](super::list).
 //! Figures: [`stats`](super::stats).)
 
-use bson::Document;
-use bson::raw::RawDocument;
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Document, doc};
 use mongodb::options::Hint;
 
-use crate::outbox::collections::Collections;
+use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::ID;
 use crate::outbox::undecoded::{RawId, Shown, Writer};
-use crate::store::{StoreError, limits, within};
+use crate::store::{StoreError, limits, read, within};
 
 /// Serves operators: `{deadAt}` where dead.
 pub const DEAD_INDEX: &str = "dead_idx";
@@ -44,6 +44,18 @@ impl Inspector {
             }
         }
         Ok(None)
+    }
+
+    /// Runs a `find` or an `aggregate` of records, of which the rest is written byte by byte.
+    pub(super) async fn read(
+        &self,
+        action: &'static str,
+        command: &str,
+        rest: impl FnOnce(Writer) -> Writer,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let command = doc! { command: self.collections.name(names::RECORDS) };
+        let command = rest(Writer::default().fields(&command)).fields(&read::options());
+        read::all(self.collections.database(), action, command.finish()).await
     }
 
     /// Counts the records of an index that match, up to a limit.

@@ -12,7 +12,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 
-use crate::outbox::collections::names;
 use crate::outbox::fields::{
     ATTEMPT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, HEADERS, ID, KEY, PAYLOAD, PENDING,
     SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
@@ -22,7 +21,7 @@ use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::stats::seq;
 use crate::outbox::undecoded::{RawId, Shown, Writer};
-use crate::store::{ServerClock, StoreError, read};
+use crate::store::{ServerClock, StoreError};
 
 /// So many records are sorted at most where no index has the order.
 const SORTED: u32 = 1_000_000;
@@ -305,13 +304,10 @@ impl Inspector {
         &self,
         filter: &RawDocumentBuf,
     ) -> Result<Option<RawDocumentBuf>, StoreError> {
-        let find = Writer::default()
-            .fields(&doc! { "find": self.collections.name(names::RECORDS) })
-            .document("filter", filter)
-            .fields(&doc! { "limit": 1, "singleBatch": true })
-            .fields(&read::options());
-        let found = read::all(self.collections.database(), "read a record", find.finish()).await?;
-        Ok(found.into_iter().next())
+        let one = |find: Writer| {
+            find.document("filter", filter).fields(&doc! { "limit": 1, "singleBatch": true })
+        };
+        Ok(self.read("read a record", "find", one).await?.into_iter().next())
     }
 }
 
@@ -373,25 +369,19 @@ struct Selection<'a> {
 
 impl Selection<'_> {
     async fn by_id(&self, after: Option<RawId>) -> Result<Page, StoreError> {
-        if let Some(index) = self.narrowest().await? {
-            let behind = after.iter().map(|id| compared("$gt", ID, id)).collect();
+        let by_ids = self.conditions.is_empty().then_some(ID_INDEX);
+        if let Some(index) = self.narrowest().await?.or(by_ids) {
+            let behind = between(after.as_ref(), None);
             let found = self.find(behind, doc! { ID: 1 }, index, self.limit + 1).await?;
-            return Ok(self.page(Sort::Id, found));
-        }
-        if self.conditions.is_empty() {
-            let behind = after.iter().map(|id| compared("$gt", ID, id)).collect();
-            let found = self.find(behind, doc! { ID: 1 }, ID_INDEX, self.limit + 1).await?;
             return Ok(self.page(Sort::Id, found));
         }
         let mut found = Vec::new();
         let mut after = after;
         let (mut looked_at, began) = (0_u64, Instant::now());
         loop {
-            let behind: Vec<_> = after.iter().map(|id| compared("$gt", ID, id)).collect();
             let end = self.inspector.step(after.as_ref()).await?;
-            let until = end.iter().map(|id| compared("$lte", ID, id));
+            let within = between(after.as_ref(), end.as_ref());
             let room = self.limit + 1 - u32::try_from(found.len()).unwrap_or(self.limit);
-            let within = behind.into_iter().chain(until).collect();
             found.extend(self.find(within, doc! { ID: 1 }, ID_INDEX, room).await?);
             let Some(end) = end else { return Ok(self.page(Sort::Id, found)) };
             if found.len() > self.limit as usize {
@@ -455,8 +445,6 @@ impl Selection<'_> {
     /// By a value that no index has in its order.
     async fn sorted(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
         let inspector = self.inspector;
-        let (database, name) =
-            (inspector.collections.database(), inspector.collections.name(names::RECORDS));
         let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
         let value = match sort {
             Sort::Seq => doc! { "$ifNull": [seq(), { "$literal": Bson::MaxKey }] },
@@ -487,12 +475,11 @@ impl Selection<'_> {
         }
         pipeline.push(stage(doc! { "$sort": { "value": 1, ID: 1 } }));
         pipeline.push(stage(doc! { "$limit": self.limit + 1 }));
-        let command = Writer::default()
-            .fields(&doc! { "aggregate": &name })
-            .documents("pipeline", &pipeline)
-            .fields(&doc! { "cursor": {}, "hint": index })
-            .fields(&read::options());
-        let order = read::all(database, "list records", command.finish()).await?;
+        let pipeline = |command: Writer| {
+            let rest = doc! { "cursor": {}, "hint": index };
+            command.documents("pipeline", &pipeline).fields(&rest)
+        };
+        let order = inspector.read("list records", "aggregate", pipeline).await?;
         let ids: Vec<RawId> = order.iter().map(|one| RawId::of(one)).collect();
         let among = Writer::default().list("$in", &ids).finish();
         let filter = Writer::default().document(ID, &among).finish();
@@ -551,16 +538,12 @@ impl Selection<'_> {
         index: &str,
         limit: u32,
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
-        let collections = &self.inspector.collections;
-        let find = Writer::default()
-            .fields(&doc! { "find": collections.name(names::RECORDS) })
-            .document("filter", &filter)
-            .fields(&doc! {
-                "projection": { PAYLOAD: 0, HEADERS: 0 }, "sort": order, "limit": i64::from(limit),
-                "hint": index,
-            })
-            .fields(&read::options());
-        read::all(collections.database(), "list records", find.finish()).await
+        let rest = doc! {
+            "projection": { PAYLOAD: 0, HEADERS: 0 }, "sort": order, "limit": i64::from(limit),
+            "hint": index,
+        };
+        let found = |find: Writer| find.document("filter", &filter).fields(&rest);
+        self.inspector.read("list records", "find", found).await
     }
 
     /// A page of what was found, of which one more than the limit says that there is another page.
@@ -580,15 +563,12 @@ impl Inspector {
             Some(id) => compared("$gt", ID, id),
             None => RawDocumentBuf::new(),
         };
-        let find = Writer::default()
-            .fields(&doc! { "find": self.collections.name(names::RECORDS) })
-            .document("filter", &behind)
-            .fields(&doc! {
-                "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP - 1, "limit": 1,
-                "hint": ID_INDEX,
-            })
-            .fields(&read::options());
-        let found = read::all(self.collections.database(), "list records", find.finish()).await?;
+        let rest = doc! {
+            "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP - 1, "limit": 1,
+            "hint": ID_INDEX,
+        };
+        let last = |find: Writer| find.document("filter", &behind).fields(&rest);
+        let found = self.read("list records", "find", last).await?;
         Ok(found.first().map(|record| RawId::of(record)))
     }
 }
@@ -609,10 +589,16 @@ pub(super) fn beginning(text: &str) -> Document {
 
 /// A comparison with a value of any kind. As an expression: a plain one would end with the values of
 /// the same kind.
-pub(super) fn compared(operator: &str, field: &str, value: &RawId) -> RawDocumentBuf {
+fn compared(operator: &str, field: &str, value: &RawId) -> RawDocumentBuf {
     let literal = Writer::default().element(value, "$literal").finish();
     let compared = Writer::default().pair(operator, &format!("${field}"), &literal).finish();
     Writer::default().document("$expr", &compared).finish()
+}
+
+/// Behind one id, and up to another one; without them from the first one, and to the last one.
+pub(super) fn between(after: Option<&RawId>, end: Option<&RawId>) -> Vec<RawDocumentBuf> {
+    let behind = after.map(|id| compared("$gt", ID, id));
+    behind.into_iter().chain(end.map(|id| compared("$lte", ID, id))).collect()
 }
 
 /// No list of values: the index would have such a record in several places. It is in the list by id.

@@ -12,7 +12,7 @@ use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 
-use crate::outbox::collections::{Collections, names};
+use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
     LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
@@ -23,7 +23,7 @@ use crate::outbox::list::{beginning, invalid};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::undecoded::{RawId, Writer};
-use crate::store::write::{self, Certainty, TOO_LARGE, Written};
+use crate::store::write::{self, TOO_LARGE, Written};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Records that one command changes.
@@ -225,9 +225,9 @@ impl Redriver {
             },
             "multi": true,
         };
-        let (action, command, statements, effect) = match redrive {
-            Redrive::Discard => ("discard records", "delete", "deletes", doc! { "limit": 0 }),
-            _ => ("requeue records", "update", "updates", change),
+        let (action, command, effect) = match redrive {
+            Redrive::Discard => ("discard records", "delete", doc! { "limit": 0 }),
+            _ => ("requeue records", "update", change),
         };
         let list: Vec<RawDocumentBuf> = rounds
             .iter()
@@ -237,11 +237,8 @@ impl Redriver {
                 Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
             })
             .collect();
-        let command = Writer::default()
-            .fields(&doc! { command: self.collections.name(names::RECORDS) })
-            .documents(statements, &list)
-            .fields(&write::options(Certainty::Majority));
-        write::send(self.collections.database(), action, command.finish()).await
+        let command = Writer::writes(&self.collections, command, &list);
+        write::send(self.collections.database(), action, command).await
     }
 }
 

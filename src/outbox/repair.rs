@@ -21,7 +21,7 @@ use crate::outbox::settle::smallest_deaths;
 use crate::outbox::undecoded::{RawId, Writer};
 use crate::partition::PARTITIONS;
 use crate::store::connect::primary;
-use crate::store::write::{self, Certainty, TOO_LARGE, Written, options, update};
+use crate::store::write::{self, Certainty, TOO_LARGE, Written, update};
 use crate::store::{StoreError, limits, within};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
@@ -158,18 +158,6 @@ impl Repairs {
             }
         }
         Ok(written.matched)
-    }
-
-    /// One record, whole, if it is still pending.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn read(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let records = self.collections.records();
-        let finding = records.find_one(doc! { ID: Bson::from(id), STATUS: exactly(PENDING) });
-        let found = within("read a record", limits::BATCH, finding.into_future()).await?;
-        Ok(found.as_deref().map(Record::read))
     }
 
     /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's
@@ -349,11 +337,7 @@ impl Repairs {
             Writer::default().document("q", &q).fields(&rest).finish()
         };
         let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
-        let command = Writer::default()
-            .fields(&doc! { "update": self.collections.name(names::RECORDS) })
-            .documents("updates", &statements)
-            .fields(&options(Certainty::Majority))
-            .finish();
+        let command = Writer::writes(&self.collections, "update", &statements);
         write::send(self.collections.database(), action, command).await
     }
 

@@ -10,13 +10,12 @@ use mongodb::options::Hint;
 use serde::Serialize;
 
 use crate::ids::RecordId;
-use crate::outbox::collections::names;
 use crate::outbox::fields::{
     DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, SEQ, STATUS, TYPE,
     exactly,
 };
 use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector, decoded};
-use crate::outbox::list::{compared, invalid};
+use crate::outbox::list::{between, invalid};
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::SCHEDULED_INDEX;
@@ -24,7 +23,7 @@ use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::undecoded::{RawId, Writer};
 use crate::partition::PARTITIONS;
 use crate::shown;
-use crate::store::{StoreError, limits, read, within};
+use crate::store::{StoreError, limits, within};
 
 /// Records that are sampled in one place.
 const SAMPLE: i64 = 100;
@@ -290,23 +289,19 @@ impl Inspector {
     /// Those of the store.
     pub async fn invalid(&self, after: Option<&RawId>) -> Result<(u64, Option<RawId>), StoreError> {
         let end = self.step(after).await?;
-        let behind = after.iter().map(|id| compared("$gt", ID, id));
-        let within = behind.chain(end.iter().map(|id| compared("$lte", ID, id)));
-        let within: Vec<_> =
-            within.chain([Writer::default().fields(&invalid()).finish()]).collect();
+        let mut within = between(after, end.as_ref());
+        within.push(Writer::default().fields(&invalid()).finish());
         let stages = [
             Writer::default()
                 .document("$match", &Writer::default().documents("$and", &within).finish())
                 .finish(),
             Writer::default().fields(&doc! { "$count": "count" }).finish(),
         ];
-        let command = Writer::default()
-            .fields(&doc! { "aggregate": self.collections.name(names::RECORDS) })
-            .documents("pipeline", &stages)
-            .fields(&doc! { "cursor": {}, "hint": ID_INDEX })
-            .fields(&read::options());
-        let database = self.collections.database();
-        let found = read::all(database, "count invalid records", command.finish()).await?;
+        let pipeline = |command: Writer| {
+            let rest = doc! { "cursor": {}, "hint": ID_INDEX };
+            command.documents("pipeline", &stages).fields(&rest)
+        };
+        let found = self.read("count invalid records", "aggregate", pipeline).await?;
         let found = found.first().map(|group| decoded(group)).unwrap_or_default();
         Ok((number(found.get("count")), end))
     }

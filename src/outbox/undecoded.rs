@@ -7,7 +7,9 @@ use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
 
 use crate::ids::RecordId;
+use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS};
+use crate::store::write::{Certainty, options};
 
 /// In front of the text of an `_id` that no other text names: its bytes in base64 follow.
 const RAW: &str = "raw:";
@@ -173,6 +175,19 @@ impl Writer {
         bytes.extend(self.0);
         bytes.push(0);
         RawDocumentBuf::from_bytes(bytes).unwrap_or_default()
+    }
+
+    /// A command of these writes: `update` or `delete`.
+    pub(super) fn writes(
+        collections: &Collections,
+        command: &str,
+        statements: &[RawDocumentBuf],
+    ) -> RawDocumentBuf {
+        Self::default()
+            .fields(&bson::doc! { command: collections.name(names::RECORDS) })
+            .documents(&format!("{command}s"), statements)
+            .fields(&options(Certainty::Majority))
+            .finish()
     }
 
     fn raw(mut self, kind: u8, name: &str, value: &[u8]) -> Self {

@@ -13,7 +13,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::Snapshot;
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::lane::{Lane, LaneEnd};
@@ -119,11 +118,11 @@ impl<S: Sink> Shared<S> {
             self.hands.free_waiting(&key);
             return Ok(None);
         }
-        let record = match self.read_again(&head).await {
-            Ok(Some(record)) => record,
-            gone => {
+        let record = match self.read_again(&head.id, PENDING).await {
+            Ok(Some(record)) if head.is(&record) => self.in_its_lane(record),
+            changed => {
                 self.hands.free_waiting(&key);
-                return gone.map(|_| None);
+                return changed.map(|_| None);
             }
         };
         let way = self.way(&record);
@@ -165,12 +164,5 @@ impl<S: Sink> Shared<S> {
             }
         };
         Ok(Some((lane, end)))
-    }
-
-    /// The record, if it is as it was.
-    async fn read_again(&self, head: &Blocker) -> Result<Option<Record>, StoreError> {
-        let mut snapshot = Snapshot::begin(&self.collections).await?;
-        let record = snapshot.by_id(&head.id, PENDING).await?;
-        Ok(record.filter(|record| head.is(record)).map(|record| self.in_its_lane(record)))
     }
 }

@@ -136,22 +136,14 @@ async fn narrow(
     keys: &[Bson],
     absent: bool,
 ) -> Result<HashSet<LaneKey>, StoreError> {
-    let mut unknown: HashSet<LaneKey> = keys.iter().filter_map(lane_of).collect();
+    let mut unknown = Unknown::of(keys);
     for _ in 0..QUESTIONS {
-        if unknown.is_empty() {
-            break;
-        }
-        let keys: Vec<Bson> = unknown.iter().filter_map(key_of).collect();
+        let Some(keys) = unknown.keys() else { break };
         let found = snapshot.unstamped_of(&keys, absent, ANSWERS).await?;
-        if found.len() < ANSWERS {
-            unknown.clear();
-        }
-        for record in found {
-            unknown.remove(&record.lane);
-            note(earliest, record.lane, record.seq);
-        }
+        unknown.answered(found.iter().map(|record| &record.lane), found.len() < ANSWERS);
+        found.into_iter().for_each(|record| note(earliest, record.lane, record.seq));
     }
-    Ok(unknown)
+    Ok(unknown.0)
 }
 
 /// Learns which of these keys the dead block, and by which record. Answers the keys of which it is
@@ -161,20 +153,36 @@ async fn blocked_of(
     snapshot: &mut Snapshot,
     keys: &[Bson],
 ) -> Result<HashSet<LaneKey>, StoreError> {
-    let mut unknown: HashSet<LaneKey> = keys.iter().filter_map(lane_of).collect();
+    let mut unknown = Unknown::of(keys);
     for _ in 0..QUESTIONS {
-        if unknown.is_empty() {
-            break;
-        }
-        let keys: Vec<Bson> = unknown.iter().filter_map(key_of).collect();
+        let Some(keys) = unknown.keys() else { break };
         let found = snapshot.blocked(Some(&keys), BLOCKED).await?;
-        if found.len() < BLOCKED {
-            unknown.clear();
-        }
-        found.iter().for_each(|(lane, _)| _ = unknown.remove(lane));
+        unknown.answered(found.iter().map(|(lane, _)| lane), found.len() < BLOCKED);
         blocked.extend(found);
     }
-    Ok(unknown)
+    Ok(unknown.0)
+}
+
+/// Keys about which no answer has come yet.
+struct Unknown(HashSet<LaneKey>);
+
+impl Unknown {
+    fn of(keys: &[Bson]) -> Self {
+        Self(keys.iter().filter_map(lane_of).collect())
+    }
+
+    /// The keys to ask about; `None` where all are known.
+    fn keys(&self) -> Option<Vec<Bson>> {
+        (!self.0.is_empty()).then(|| self.0.iter().filter_map(key_of).collect())
+    }
+
+    /// An answer names these keys. If it had room for more, it is about all keys.
+    fn answered<'a>(&mut self, about: impl Iterator<Item = &'a LaneKey>, had_room: bool) {
+        match had_room {
+            true => self.0.clear(),
+            false => about.for_each(|lane| _ = self.0.remove(lane)),
+        }
+    }
 }
 
 fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {

@@ -33,8 +33,9 @@ const MOST: usize = 10_000;
 pub struct Circuits {
     sink: SinkName,
     longest_pause: Duration,
-    /// Circuits in the book, so that a healthy sink costs no lock.
+    /// Circuits in the book, and those of them that are open: so that a healthy sink costs no lock.
     count: AtomicUsize,
+    open: AtomicUsize,
     book: Mutex<HashMap<Address, Circuit>>,
 }
 
@@ -136,7 +137,13 @@ impl Circuits {
     /// The circuits of a sink of this name, all closed. `longest_pause` limits the pause between
     /// two probes.
     pub fn new(sink: SinkName, longest_pause: Duration) -> Self {
-        Self { sink, longest_pause, count: AtomicUsize::new(0), book: Mutex::default() }
+        Self {
+            sink,
+            longest_pause,
+            count: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            book: Mutex::default(),
+        }
     }
 
     /// The destinations whose circuits are open.
@@ -156,14 +163,19 @@ impl Circuits {
         open
     }
 
+    /// Whether no circuit is open.
+    pub(crate) fn all_closed(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether no circuit is open, nor was a short time ago.
-    pub(crate) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Until when records for this destination wait; `None` if its circuit is closed.
     pub(crate) fn waits(&self, destination: &Address) -> Option<Instant> {
-        if self.is_quiet() {
+        if self.all_closed() {
             return None;
         }
         let book = self.book();
@@ -213,6 +225,7 @@ impl Circuits {
             return false;
         }
         let Some(open) = circuit.open.take() else { return false };
+        self.open.fetch_sub(1, Ordering::Relaxed);
         circuit.closed_at = Some(Instant::now());
         drop(book);
         let paused = open.since.elapsed();
@@ -293,6 +306,7 @@ impl Circuits {
             !circuit.is_over(now)
         });
         self.count.store(book.len(), Ordering::Relaxed);
+        self.open.fetch_sub(unused.len(), Ordering::Relaxed);
         drop(book);
         for Address { destination, key } in unused {
             info!(sink = %self.sink, destination, key, "destination is no longer paused: no record waits");
@@ -314,6 +328,7 @@ impl Circuits {
         let (fault, is_new) = change(circuit);
         let cause = circuit.open.as_ref().map(|open| open.cause.clone()).unwrap_or_default();
         self.count.store(book.len(), Ordering::Relaxed);
+        self.open.fetch_add(usize::from(is_new), Ordering::Relaxed);
         drop(book);
         if is_new {
             let Address { destination, key } = destination;

@@ -12,11 +12,9 @@ use crate::ids::{RecordId, SinkName};
 use crate::outbox::fields::DEAD;
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
-use crate::outbox::snapshot::Snapshot;
 use crate::relay::shared::Shared;
 use crate::routing::{RouteInput, Template};
 use crate::sink::{HeaderValue, Message, Sink, Verdict};
-use crate::store::StoreError;
 use crate::telemetry::chain;
 
 /// Why the record is dead.
@@ -157,7 +155,7 @@ impl<S: Sink> Shared<S> {
     async fn send_late(&self, id: &RecordId, reason: &DeadReason) {
         let mut is_reported = false;
         loop {
-            let why = match self.dead_record(id).await {
+            let why = match self.read_again(id, DEAD).await {
                 // Requeued, discarded or pruned meanwhile.
                 Ok(None) => return,
                 Ok(Some(record)) => {
@@ -173,10 +171,6 @@ impl<S: Sink> Shared<S> {
             }
             tokio::time::sleep(self.settings.probe_max).await;
         }
-    }
-
-    async fn dead_record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        Snapshot::begin(&self.collections).await?.by_id(id, DEAD).await
     }
 
     /// Sends the dead letter of a record on the isolated connection of its sink, if dead letters

@@ -40,7 +40,7 @@ use crate::relay::wake::{Hint, Reasons, Wake};
 use crate::relay::{dead_letter, housekeeping, recheck, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
-use crate::store::{Meaning, ServerClock, StoreError, Trouble};
+use crate::store::{Meaning, ServerClock, StoreError};
 
 /// The shortest pause between two looks that are not full. Doubled while nothing is found,
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
@@ -168,7 +168,6 @@ impl<S: Sink> Relay<S> {
             outcomes: RefusedOutcomes::default(),
             leases: Leases::new(failing.clone()),
             failing,
-            settling: Trouble::default(),
             turns: Turns::default(),
             in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
@@ -673,7 +672,7 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
-        self.shared.failing.failed(Work::Take, error);
+        self.shared.failing.failed(Work::Take, Instant::now(), error);
         let pause = match self.store_pause {
             None => {
                 let remedy = remedy(error);

@@ -1,7 +1,8 @@
 //! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use metrics::gauge;
 use tracing::warn;
@@ -9,7 +10,8 @@ use tracing::warn;
 use crate::ids::RecordId;
 use crate::outbox::settle::Settlement;
 use crate::relay::lane::Lane;
-use crate::store::{Meaning, StoreError};
+use crate::relay::reported::Reported;
+use crate::store::{Meaning, StoreError, Trouble};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::STORE_FAILING;
 
@@ -21,28 +23,24 @@ const REMEDY: &str = "let the validator of outbox_records permit what the relay 
 /// until the validator is changed.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedOutcomes {
+    reported: Reported<RecordId>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which were told: each once, not at every try.
-    told: HashSet<RecordId>,
     /// Records whose outcome is refused now.
     unsettled: usize,
     /// The latest of them, in words.
     latest: String,
 }
 
-/// Told at most: an operator who has read so many knows.
-const TOLD: usize = 1_000;
-
 impl RefusedOutcomes {
     /// Tells of one whose outcome cannot be written, unless it was told before, and counts it until
     /// [`settled`](Self::settled).
     pub(crate) fn unsettled(&self, settlement: &Settlement, lane: &Lane, code: i32) {
         let outcome = settlement.outcome.word();
-        if self.is_news(&settlement.id) {
+        if self.reported.is_news(&settlement.id) {
             warn!(
                 id = %settlement.id,
                 key = lane.key.as_str(),
@@ -77,11 +75,6 @@ impl RefusedOutcomes {
         })
     }
 
-    fn is_news(&self, id: &RecordId) -> bool {
-        let mut state = self.state();
-        state.told.len() < TOLD && state.told.insert(id.clone())
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -107,9 +100,10 @@ impl Work {
     }
 }
 
-/// Which work fails at the moment, for `/readyz` and `postrider_store_failing`.
+/// Which work fails at the moment, for the log, `/readyz` and `postrider_store_failing`.
 #[derive(Debug)]
 pub(crate) struct Failing {
+    troubles: BTreeMap<Work, Trouble>,
     now: Mutex<BTreeMap<Work, String>>,
 }
 
@@ -118,12 +112,32 @@ impl Default for Failing {
         for work in Work::ALL {
             set(work, None);
         }
-        Self { now: Mutex::default() }
+        let troubles = Work::ALL.map(|work| (work, Trouble::default()));
+        Self { troubles: troubles.into(), now: Mutex::default() }
     }
 }
 
 impl Failing {
-    pub(crate) fn failed(&self, work: Work, error: &StoreError) {
+    /// A try that was begun at `began` has failed; answers whether that is news, as
+    /// [`Trouble::failed`].
+    pub(crate) fn failed(&self, work: Work, began: Instant, error: &StoreError) -> bool {
+        let trouble = &self.troubles[&work];
+        let is_news = trouble.failed(began);
+        if trouble.lasts() {
+            self.note(work, error);
+        }
+        is_news
+    }
+
+    /// A try has succeeded; answers how many had failed before, where any had.
+    pub(crate) fn succeeded(&self, work: Work) -> Option<u32> {
+        let failures = self.troubles[&work].succeeded()?;
+        self.now().remove(&work);
+        set(work, None);
+        Some(failures)
+    }
+
+    fn note(&self, work: Work, error: &StoreError) {
         set(work, Some(error.meaning()));
         let words = match error.meaning() {
             Meaning::Permanent => {
@@ -132,12 +146,6 @@ impl Failing {
             Meaning::Transient => error.brief(),
         };
         self.now().insert(work, words);
-    }
-
-    pub(crate) fn succeeded(&self, work: Work) {
-        if self.now().remove(&work).is_some() {
-            set(work, None);
-        }
     }
 
     fn words(&self) -> Vec<String> {

@@ -12,6 +12,7 @@ use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
 use crate::relay::hands::HoldReason;
 use crate::relay::refusals::Refusals;
+use crate::relay::reported::Reported;
 use crate::relay::shared::Shared;
 use crate::relay::wake::Wake;
 use crate::sink::Sink;
@@ -22,10 +23,17 @@ use crate::store::write::TOO_LARGE;
 /// two quartz clocks, a millisecond in this time at worst.
 const CLOCK: Duration = Duration::from_secs(10);
 
+/// Scheduled records that MongoDB refuses to make pending, and until when they rest.
+#[derive(Default)]
+struct Unpromoted {
+    until: HashMap<RawId, Instant>,
+    reported: Reported<RawId>,
+}
+
 /// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
     let mut clock_due = Instant::now();
-    let mut unpromoted = HashMap::new();
+    let mut unpromoted = Unpromoted::default();
     loop {
         if clock_due <= Instant::now()
             && shared.clock.sample(shared.collections.database()).await.is_ok()
@@ -57,12 +65,11 @@ fn held<S>(shared: &Shared<S>) -> Vec<(HoldReason, usize)> {
     counts
 }
 
-/// One round; answers how long until the next one. Scheduled records that MongoDB refuses to make
-/// pending are `unpromoted` until they are tried again, and hold up no others.
+/// One round; answers how long until the next one. Those that are `unpromoted` hold up no others.
 async fn once<S: Sink>(
     shared: &Shared<S>,
     wake: &Wake,
-    unpromoted: &mut HashMap<RawId, Instant>,
+    unpromoted: &mut Unpromoted,
 ) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
     let mut snapshot = Snapshot::begin(&shared.collections).await?;
@@ -75,16 +82,18 @@ async fn once<S: Sink>(
         wake.all();
     }
     let now = Instant::now();
-    unpromoted.retain(|_, until| *until > now);
-    let left_out: HashSet<RawId> = unpromoted.keys().cloned().collect();
+    unpromoted.until.retain(|_, until| *until > now);
+    let left_out: HashSet<RawId> = unpromoted.until.keys().cloned().collect();
     let promoted = shared.repairs.promote(limit, &left_out).await?;
     if promoted.count > 0 {
         wake.all();
     }
     for (id, code) in promoted.failed {
         if !(TOO_LARGE.contains(&code) && shared.bury_unpromoted(&id).await?) {
-            warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
-            unpromoted.insert(id, now + Refusals::REST);
+            if unpromoted.reported.is_news(&id) {
+                warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
+            }
+            unpromoted.until.insert(id, now + Refusals::REST);
         }
     }
     if promoted.more || (more && changed) {

@@ -23,7 +23,7 @@
 //! | `recheck` | whether what blocks a key is still there, unchanged |
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
 //! | [`report`] | what operators can ask of it |
-//! | [`hands`], [`blocker`], [`losses`], `refusals`, [`held`], [`shared`] | the books |
+//! | [`hands`], [`blocker`], [`losses`], `refusals`, `reported`, [`held`], [`shared`] | the books |
 
 mod alone;
 pub mod backoff;
@@ -48,6 +48,7 @@ mod recheck;
 mod refusals;
 pub mod renewal;
 pub mod report;
+mod reported;
 mod rush;
 pub mod settings;
 mod settler;

@@ -1,6 +1,6 @@
 //! Records that MongoDB refuses to have changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
+use crate::relay::reported::Reported;
 
 /// Which of them were reported: each once, not at every try. And which of them rest until the
 /// relay tries again to stamp them.
@@ -18,7 +19,7 @@ use crate::outbox::record::{LaneKey, Record};
 /// change the validator.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    reported: Mutex<HashSet<RecordId>>,
+    reported: Reported<RecordId>,
     resting: Mutex<HashMap<RecordId, Resting>>,
 }
 
@@ -30,9 +31,6 @@ struct Resting {
     until: Instant,
 }
 
-/// Reported at most.
-const REPORTED: usize = 1_000;
-
 /// Records that rest at most, some 300 KB; a look reads the others at each turn.
 const RESTING: usize = 2_000;
 
@@ -42,8 +40,7 @@ impl Refusals {
 
     /// Reports one, unless it was reported before.
     pub(crate) fn report(&self, record: &Record, code: i32) {
-        let mut reported = self.reported.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if reported.len() < REPORTED && reported.insert(record.id.clone()) {
+        if self.reported.is_news(&record.id) {
             warn!(
                 id = %record.id,
                 key = record.lane.as_str(),

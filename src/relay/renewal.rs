@@ -14,19 +14,18 @@ use crate::moment::Moment;
 use crate::outbox::lease::Leaser;
 use crate::relay::failing::{Failing, Work, remedy, words};
 use crate::relay::held::{Lease, Member};
-use crate::store::{StoreError, Trouble};
+use crate::store::StoreError;
 
 /// The leases in use.
 #[derive(Debug)]
 pub struct Leases {
     active: Mutex<Vec<Weak<Lease>>>,
-    renewing: Trouble,
     failing: Arc<Failing>,
 }
 
 impl Leases {
     pub(crate) fn new(failing: Arc<Failing>) -> Self {
-        Self { active: Mutex::default(), renewing: Trouble::default(), failing }
+        Self { active: Mutex::default(), failing }
     }
 
     /// Watches over one more lease.
@@ -51,9 +50,8 @@ impl Leases {
             active.retain(|lease| lease.strong_count() > 0);
             let in_use = active.iter().filter_map(Weak::upgrade);
             let in_use: Vec<Arc<Lease>> = in_use.filter(|one| !one.in_hand().is_empty()).collect();
-            if in_use.is_empty() && self.renewing.succeeded().is_some() {
+            if in_use.is_empty() && self.failing.succeeded(Work::Renew).is_some() {
                 // Their records are settled or lost.
-                self.failing.succeeded(Work::Renew);
                 info!("the leases that were not renewed are over");
             }
             in_use.into_iter().filter(|lease| lease.wants_renewal(now)).collect()
@@ -71,17 +69,12 @@ impl Leases {
         let renewed = tokio::time::timeout(limit, renew(leaser, lease, &members)).await;
         match renewed.unwrap_or(Err(StoreError::TimedOut { action: "renew a lease", limit })) {
             Ok(()) => {
-                if self.renewing.succeeded().is_some() {
-                    self.failing.succeeded(Work::Renew);
+                if self.failing.succeeded(Work::Renew).is_some() {
                     info!("leases are renewed again");
                 }
             }
             Err(error) => {
-                let is_news = self.renewing.failed(began);
-                if self.renewing.lasts() {
-                    self.failing.failed(Work::Renew, &error);
-                }
-                if is_news {
+                if self.failing.failed(Work::Renew, began, &error) {
                     let remedy = remedy(&error);
                     let error = words(&error);
                     warn!(error, remedy, "leases are not renewed: they end in their time");

@@ -124,11 +124,7 @@ async fn write<S>(
         match settlements.write(&batch).await {
             Ok(unsettled) => break unsettled,
             Err(error) => {
-                let is_news = shared.settling.failed(began);
-                if shared.settling.lasts() {
-                    shared.failing.failed(Work::Settle, &error);
-                }
-                if is_news {
+                if shared.failing.failed(Work::Settle, began, &error) {
                     let remedy = remedy(&error);
                     let error = words(&error);
                     warn!(error, remedy, "settling fails: it is repeated until MongoDB has it");
@@ -137,8 +133,7 @@ async fn write<S>(
             }
         }
     };
-    if let Some(failures) = shared.settling.succeeded() {
-        shared.failing.succeeded(Work::Settle);
+    if let Some(failures) = shared.failing.succeeded(Work::Settle) {
         info!(failures, "settling goes on");
     }
     failpoint::hit("relay::after_settle");

@@ -28,7 +28,7 @@ use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::settler::Item;
 use crate::routing::Router;
-use crate::store::{ServerClock, Trouble};
+use crate::store::ServerClock;
 
 /// A sink with its gate and its figures.
 #[derive(Debug)]
@@ -74,7 +74,6 @@ pub struct Shared<S> {
     pub(crate) failing: Arc<Failing>,
     /// Leases in use.
     pub leases: Leases,
-    pub(crate) settling: Trouble,
     pub(crate) turns: Turns,
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,
@@ -179,7 +178,7 @@ impl<S> Shared<S> {
 
     /// Whether every destination of every sink confirms, as far as known.
     pub(crate) fn all_confirm(&self) -> bool {
-        self.outlets.values().all(|outlet| outlet.circuits.is_quiet())
+        self.outlets.values().all(|outlet| outlet.circuits.all_closed())
     }
 
     /// The destinations that do not confirm.

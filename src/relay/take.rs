@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
 use crate::moment::Moment;
-use crate::outbox::fields::SCHEDULED;
+use crate::outbox::fields::{PENDING, SCHEDULED};
 use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
@@ -112,7 +112,7 @@ impl<S: Sink> Shared<S> {
         let mut changed = repaired.any();
         for record in oversized {
             // Read for its stamp alone: its dead letter needs all of it.
-            let Some(record) = self.repairs.read(&record.id).await? else { continue };
+            let Some(record) = self.read_again(&record.id, PENDING).await? else { continue };
             changed |= self.bury_oversized(&record, "its partition or seq").await?;
         }
         Ok(changed)
@@ -228,7 +228,7 @@ impl<S: Sink> Shared<S> {
             let paused = self.has_way(record);
             return if paused { Way::Paused(HoldReason::SinkPaused) } else { Way::Open };
         }
-        if outlet.circuits.is_quiet() {
+        if outlet.circuits.all_closed() {
             return Way::Open;
         }
         let Some(destination) = self.destination_of(outlet, record) else { return Way::Open };
@@ -350,11 +350,19 @@ impl<S: Sink> Shared<S> {
         Ok(dead)
     }
 
+    /// The record with this id, whole, where it still has this status.
+    pub(super) async fn read_again(
+        &self,
+        id: &RecordId,
+        status: &str,
+    ) -> Result<Option<Record>, StoreError> {
+        Snapshot::begin(&self.collections).await?.by_id(id, status).await
+    }
+
     /// Makes dead a scheduled record into which no `seq` fits; answers whether it did.
     pub(super) async fn bury_unpromoted(&self, id: &RawId) -> Result<bool, StoreError> {
         let Some(id) = id.decoded() else { return Ok(false) };
-        let mut snapshot = Snapshot::begin(&self.collections).await?;
-        match snapshot.by_id(&id, SCHEDULED).await? {
+        match self.read_again(&id, SCHEDULED).await? {
             Some(record) => self.bury_oversized(&record, "its seq").await,
             // Changed meanwhile: it is met again.
             None => Ok(true),

@@ -4,14 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use bson::doc;
+use bson::{Document, doc};
 use futures_util::future::join_all;
 
 use crate::night::{
     Night, RABBIT_UP, all_settled, many, no_errors, to, told, until_down, until_well, went_well,
 };
 use crate::page::{Settled, is_whole_and_clean};
-use crate::support::outbox::eventually;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::Postrider;
 use crate::support::rabbitmq::hand::Hand;
 use crate::support::rabbitmq::{address, at};
 use crate::support::wire::Wire;
@@ -40,6 +41,17 @@ async fn take(hand: &Hand, count: usize) -> Vec<String> {
     })
     .await;
     found.into_inner()
+}
+
+/// Waits until all is settled, among it the record behind the poison; the one that is dead.
+async fn only_poison_dies(outbox: &TestOutbox, postrider: &Postrider) -> Document {
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
+    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
+    until_well(postrider).await;
+    let (done, mut dead) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
+    assert_eq!(dead.len(), 1);
+    dead.remove(0)
 }
 
 async fn night_of(loss: Loss) {
@@ -134,19 +146,14 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
     let uri = at(&night.vhost.uri(), wire.address());
     let postrider = night.start(&uri, &["relay.max_attempts=2"]).await;
 
-    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
-    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
-    until_well(&postrider).await;
+    let dead = only_poison_dies(outbox, &postrider).await;
 
-    let (done, dead) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
-    assert_eq!(dead.len(), 1);
-    let reason = dead[0].get_str("deadReason").unwrap();
+    let reason = dead.get_str("deadReason").unwrap();
     let words = "attempts exhausted: 2 deliveries failed, the last one with: ";
     assert!(reason.starts_with(words) && reason.contains("connection"), "{reason}");
-    assert_eq!(dead[0].get_i32("attempt").unwrap(), 2);
+    assert_eq!(dead.get_i32("attempt").unwrap(), 2);
     assert!(
-        dead[0].get_datetime("deadAt").unwrap()
+        dead.get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
     );
     // Twice in company, on the main connection, and twice alone, on the isolated one; on which one
@@ -252,14 +259,9 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     ];
     let postrider = night.start(&uri, &more).await;
 
-    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
-    outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
-    until_well(&postrider).await;
+    let dead = only_poison_dies(outbox, &postrider).await;
 
-    let (done, dead) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
-    assert_eq!(dead.len(), 1);
-    let reason = dead[0].get_str("deadReason").unwrap();
+    let reason = dead.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
     // Twice in company, twice alone, and up to four times with the dead letter.
     assert!(wire.accepted() <= 12, "{} connections", wire.accepted());
