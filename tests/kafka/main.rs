@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clock;
 mod ear;
 mod leaderless;
 mod missing;

@@ -29,7 +29,30 @@ const ANY_TOPIC: &str = "__consumer_offsets";
 /// How long one question waits before the reasons against waiting are looked at.
 const SLICE: Duration = Duration::from_millis(250);
 
+/// How much later than it was told to librdkafka may come back from a wait.
+const LATE: Duration = Duration::from_secs(1);
+
 pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
+
+/// Does something on a thread for what blocks, and waits for it: for `limit`, within which it is to
+/// end by itself, and a little longer.
+///
+/// librdkafka waits by the host's clock, and where that is set back meanwhile, so much longer. Who
+/// gives the wait up leaves it to its thread.
+///
+/// # Errors
+///
+/// It has not ended, or panicked.
+pub(super) async fn blocking<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SinkDown> {
+    match tokio::time::timeout(limit + LATE, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(panic)) => Err(SinkDown::new(panic)),
+        Err(_) => Err(SinkDown::new(format!("librdkafka did not come back within {limit:?}"))),
+    }
+}
 
 /// What the producer's callbacks leave behind.
 #[derive(Debug)]

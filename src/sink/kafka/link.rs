@@ -10,7 +10,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::sink::kafka::client::{Client, Fatal, Report};
+use crate::sink::kafka::client::{Client, Fatal, Report, blocking};
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::rendering::Rendered;
 use crate::sink::kafka::statistics::KafkaMetrics;
@@ -296,8 +296,7 @@ async fn watch_over(client: Arc<Client>, down: watch::Sender<Option<SinkDown>>) 
 }
 
 async fn until_answered(client: Arc<Client>, limit: Duration) -> Result<(), SinkDown> {
-    let asking = tokio::task::spawn_blocking(move || client.until_answered(limit));
-    asking.await.unwrap_or_else(|panic| Err(SinkDown::new(panic)))
+    blocking(limit, move || client.until_answered(limit)).await?
 }
 
 fn retire(down: &watch::Sender<Option<SinkDown>>, client: &Arc<Client>, why: SinkDown) {

@@ -21,7 +21,7 @@ use tracing::info;
 use crate::config::tree::Topic;
 use crate::sink::kafka::KafkaSettings;
 use crate::sink::kafka::alive::Alive;
-use crate::sink::kafka::client::Client;
+use crate::sink::kafka::client::{Client, blocking};
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::properties;
 use crate::sink::{PublishError, SinkDown, Verdict};
@@ -145,15 +145,19 @@ impl Topics {
             return Ok(());
         }
         let config = admins(config);
-        let _alive = Alive::new();
+        let alive = Alive::new();
         let admin: AdminClient<DefaultClientContext> = config.create().map_err(SinkDown::new)?;
         let new: Vec<NewTopic<'_>> = settings.topics.iter().map(new_topic).collect();
         let options = AdminOptions::new()
             .request_timeout(Some(settings.timeout))
             .operation_timeout(Some(settings.timeout));
-        let made = admin.create_topics(&new, &options).await.map_err(|error| {
-            SinkDown::new(format!("the declared topics could not be made: {error}"))
-        })?;
+        let made =
+            tokio::time::timeout(settings.timeout, admin.create_topics(&new, &options)).await;
+        // Its end waits for its thread.
+        std::thread::spawn(move || drop((admin, alive)));
+        let why = |error| SinkDown::new(format!("the declared topics could not be made: {error}"));
+        let made = made.map_err(|_| why(format!("no answer within {:?}", settings.timeout)))?;
+        let made = made.map_err(|error| why(error.to_string()))?;
         for made in made {
             match made {
                 Ok(name) => info!(sink = %settings.name, topic = name, "topic made"),
@@ -213,10 +217,10 @@ struct Missing {
 /// Asks a broker once whether there is such a topic, and which brokers lead its partitions.
 async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<Vec<i32>, Missing> {
     let (client, topic) = (client.clone(), name.to_owned());
-    let asking = tokio::task::spawn_blocking(move || {
+    let asking = blocking(limit, move || {
         judge(&topic, client.producer().client().fetch_metadata(Some(&topic), limit))
     });
-    asking.await.unwrap_or_else(|panic| Err(not_asked(name, panic).into()))
+    asking.await.unwrap_or_else(|down| Err(not_asked(name, down).into()))
 }
 
 fn not_asked(topic: &str, why: impl fmt::Display) -> PublishError {
@@ -235,13 +239,13 @@ impl From<PublishError> for Missing {
 pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), PublishError> {
     let config = admins(&properties::client_config(settings));
     let (name, limit) = (topic.to_owned(), settings.timeout);
-    let asking = tokio::task::spawn_blocking(move || {
+    let asking = blocking(limit, move || {
         let _alive = Alive::new();
         let consumer: BaseConsumer = config.create().map_err(|error| not_asked(&name, error))?;
         let found = judge(&name, consumer.fetch_metadata(Some(&name), limit));
         found.map(drop).map_err(|missing| missing.error)
     });
-    asking.await.unwrap_or_else(|panic| Err(not_asked(topic, panic)))
+    asking.await.unwrap_or_else(|down| Err(not_asked(topic, down)))
 }
 
 fn judge(topic: &str, metadata: KafkaResult<Metadata>) -> Result<Vec<i32>, Missing> {
