@@ -213,7 +213,7 @@ impl<S: Sink> Shared<S> {
                 return Ok(());
             };
             match error.verdict {
-                Verdict::Down => return Err(Later),
+                Verdict::Down | Verdict::Ended => return Err(Later),
                 // Another one may have taken the connection down.
                 Verdict::Unknown if !exclusive => exclusive = true,
                 Verdict::Unknown | Verdict::Unconfirmed if self.dying.again(record, reason) => {

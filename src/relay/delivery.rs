@@ -235,13 +235,13 @@ impl<S: Sink> Shared<S> {
                     Delivery::DestinationPaused(until)
                 }
             }
-            (Verdict::Down, Some(_)) => self.not_isolated(outlet, detail),
+            (Verdict::Down | Verdict::Ended, Some(_)) => self.not_isolated(outlet, detail),
             (Verdict::Unknown, None) => {
                 self.losses.note(id);
                 outlet.gate.shut(SinkDown::new(detail));
                 Delivery::SinkLost
             }
-            (Verdict::Down, None) => {
+            (Verdict::Down | Verdict::Ended, None) => {
                 outlet.gate.shut(SinkDown::new(detail));
                 Delivery::SinkLost
             }

@@ -12,6 +12,13 @@ use crate::sink::{Sink, SinkDown};
 /// The first pause between two probes of a sink that is down (contract, section 4.4).
 const FIRST_PROBE: Duration = Duration::from_millis(500);
 
+/// A gate that is shut within this time of its opening was opened in vain.
+const SOON: Duration = Duration::from_millis(500);
+
+/// So many times in succession is it opened in vain without a pause: a record that takes its
+/// connection down does so twice before it goes alone.
+const IN_VAIN: u32 = 3;
+
 /// Keeps publishes from a sink that is down.
 #[derive(Debug)]
 pub struct Gate {
@@ -123,15 +130,21 @@ impl Gate {
         shut: impl Fn(),
     ) {
         let work = async {
+            let mut in_vain = 0;
             loop {
                 shut();
+                if in_vain >= IN_VAIN {
+                    tokio::time::sleep(FIRST_PROBE.min(probe_max)).await;
+                }
                 self.probe_until_up(sink, probe_max).await;
                 opened();
+                let open_since = tokio::time::Instant::now();
                 let mut state = self.state.subscribe();
                 tokio::select! {
                     down = sink.lost() => self.shut(down),
                     _ = state.wait_for(|state| matches!(state, State::Shut { .. })) => {}
                 }
+                in_vain = if open_since.elapsed() < SOON { in_vain + 1 } else { 0 };
             }
         };
         tokio::select! {
@@ -156,9 +169,53 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::sink::{Message, PublishError};
 
     const LONG: Duration = Duration::from_secs(600);
+
+    /// Is up whenever it is asked, and lost at once.
+    struct Flapping(AtomicUsize);
+
+    impl Sink for Flapping {
+        async fn publish(&self, _: Message) -> Result<(), PublishError> {
+            Ok(())
+        }
+
+        async fn probe(&self) -> Result<(), SinkDown> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        async fn lost(&self) -> SinkDown {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            SinkDown::new("lost again")
+        }
+
+        async fn close(&self) {}
+
+        fn isolated(&self) -> Self {
+            Self(AtomicUsize::new(0))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sink_that_is_lost_as_soon_as_it_is_up_is_not_probed_again_at_once_for_ever() {
+        let (gate, sink) = (Gate::new("s".into()), Flapping(AtomicUsize::new(0)));
+        let began = Instant::now();
+        let stop = CancellationToken::new();
+        let opened = || {
+            if sink.0.load(Ordering::Relaxed) == 5 {
+                stop.cancel();
+            }
+        };
+
+        gate.keep(&sink, LONG, &stop, opened, || ()).await;
+
+        assert!(began.elapsed() >= 2 * FIRST_PROBE, "{:?}", began.elapsed());
+    }
 
     #[tokio::test]
     async fn a_lane_waits_at_a_shut_gate_for_the_grace_and_no_longer() {

@@ -16,6 +16,10 @@ pub enum Verdict {
     /// Handed over, but the connection was lost before the confirm: deliver again with the
     /// same id, nothing charged. The relay pauses the sink.
     Unknown,
+    /// Handed over, and before the confirm the broker ended the connection for a reason of its
+    /// own: its stop, or an operator. As [`Unknown`](Self::Unknown), but no sign against the
+    /// record.
+    Ended,
     /// Handed over on a connection that is sound as far as the sink knows, but no confirm came
     /// in time: the time is up, or the broker itself reports a timeout, too few replicas or a
     /// partition without a leader. The destination is in trouble, not the sink: the relay

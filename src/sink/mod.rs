@@ -38,11 +38,11 @@ pub use message::{Address, HeaderValue, Message};
 ///   A sink pipelines them and keeps no order of its own. One message's failure
 ///   must not change the outcome of another, except where the connection is lost.
 /// - **Duplicates.** The same message may come again, with the same id. A dropped
-///   call, or one that ends with [`Verdict::Unknown`] or [`Verdict::Unconfirmed`], leaves
-///   delivery unknown, which is safe to repeat.
+///   call, or one that ends with [`Verdict::Unknown`], [`Verdict::Ended`] or
+///   [`Verdict::Unconfirmed`], leaves delivery unknown, which is safe to repeat.
 /// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
-///   handed over ends with `Down`. A message that was handed over ends with `Unknown` if its
-///   connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
+///   handed over ends with `Down`. A message that was handed over ends with `Unknown` or `Ended`
+///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
 ///   that does not answer resolves [`lost`](Sink::lost).
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue

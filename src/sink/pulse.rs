@@ -14,6 +14,10 @@ use tokio::time::Instant;
 /// The part of a publish's time that is left when the connection is doubted: one part in so many.
 const DOUBT: u32 = 4;
 
+/// A connection that was heard from for so long after a message was handed over owes that message
+/// its confirm: as a rule one comes within milliseconds.
+const OWED: Duration = Duration::from_millis(300);
+
 /// When a connection was last heard from.
 #[derive(Debug)]
 pub(super) struct Pulse {
@@ -43,6 +47,11 @@ impl Pulse {
     pub(super) fn beat(&self) {
         let now = u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.heard.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Whether the broker has said something long after that moment.
+    pub(super) fn heard_long_after(&self, moment: Instant) -> bool {
+        self.has_beaten_since(moment + OWED)
     }
 
     /// Waits for an answer that is due at `until`, after `limit` in all. `question` asks the broker

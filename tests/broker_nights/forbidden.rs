@@ -117,3 +117,37 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     night.vhost.drop_user(&user).await;
     night.end(postrider).await;
 }
+
+/// Each of them closed the channel that the others were published on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
+    let night = Night::new().await;
+    let (outbox, hand) = (&night.outbox, &night.hand);
+    let user = limited(&night).await;
+    let uri = night.vhost.uri_of(&user, PASSWORD);
+    let more = ["relay.max_attempts=2", "relay.follow=false"];
+    let postrider = night.start(&uri, &more).await;
+
+    for round in 0..10 {
+        outbox.insert(innocents(&round.to_string())).await;
+        let new = (0..5).map(|number| format!("{round}.{number}"));
+        outbox.insert(new.map(|new| event(&format!("bad.{new}"), &format!("bad {new}")))).await;
+        // These have to prove themselves, and may.
+        let other = format!("other {round}");
+        outbox.insert([event(&format!("ok.{round}"), &other)]).await;
+        outbox.until_count(doc! { "status": "done" }, (round + 1) * 21).await;
+    }
+
+    outbox.until_count(doc! { "status": "dead" }, 50).await;
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "{done:#?}");
+    let mut arrived = hand.take_ids("taken").await;
+    arrived.sort();
+    arrived.dedup();
+    assert_eq!(arrived.len(), 210);
+    let (downs, _) = told(&postrider);
+    assert!(downs <= 1, "{downs}: {}", postrider.stderr());
+    no_errors(&postrider);
+    night.vhost.drop_user(&user).await;
+    night.end(postrider).await;
+}

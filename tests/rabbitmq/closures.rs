@@ -12,7 +12,7 @@ use crate::support::rabbitmq::{address, at, sink};
 use crate::support::wire::Wire;
 use crate::util::{AMPLE, Outcome, connected, publish_all, until_up, verdict};
 
-const QUEUE: &str = "taken";
+pub const QUEUE: &str = "taken";
 
 /// Of sixty messages, each sixth to the exchange, the others to the queue.
 fn mixed(round: &str, exchange: &str) -> impl Iterator<Item = Message> {
@@ -82,7 +82,7 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
 
 /// A first round may take the channel along, and charges none but the exchange's own messages;
 /// in the second one only these fail.
-async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
+pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("first", exchange)).await);
     assert!(theirs.iter().any(|outcome| verdict(outcome) == Some(Verdict::Charge)), "{theirs:?}");
     for outcome in &theirs {

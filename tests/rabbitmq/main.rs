@@ -7,6 +7,7 @@ mod support;
 
 mod closures;
 mod connection;
+mod hidden;
 mod hurt_node;
 mod properties;
 mod returns;

@@ -8,7 +8,7 @@ use crate::sink::{PublishError, SinkDown, Verdict};
 /// `content-too-large`, an AMQP soft error.
 const CONTENT_TOO_LARGE: u16 = 311;
 /// `access-refused`: no permission to write to the exchange, or with this routing key.
-const ACCESS_REFUSED: u16 = 403;
+pub(super) const ACCESS_REFUSED: u16 = 403;
 /// `not-found`: the exchange went between look-up and publish.
 pub(super) const NOT_FOUND: u16 = 404;
 /// `precondition-failed`: what RabbitMQ says of a message above its `max_message_size`.
@@ -103,7 +103,8 @@ fn verdict(code: u16, words: &str, target: &Target, only: bool) -> (Verdict, Opt
                 (Verdict::Unknown, None)
             };
         }
-        CONNECTION_FORCED | INTERNAL_ERROR => Verdict::Unknown,
+        CONNECTION_FORCED => Verdict::Ended,
+        INTERNAL_ERROR => Verdict::Unknown,
         CONTENT_TOO_LARGE if only => Verdict::TooLarge,
         PRECONDITION_FAILED if only && words.contains("size") => Verdict::TooLarge,
         _ if only => Verdict::Refuse,
@@ -180,7 +181,8 @@ mod tests {
             (PRECONDITION_FAILED, large, "x", true, Verdict::TooLarge),
             (PRECONDITION_FAILED, large, "x", false, Verdict::Unknown),
             (501, "FRAME_ERROR", "x", true, Verdict::Refuse),
-            (CONNECTION_FORCED, "CONNECTION_FORCED - shutdown", "x", true, Verdict::Unknown),
+            (CONNECTION_FORCED, "CONNECTION_FORCED - shutdown", "x", true, Verdict::Ended),
+            (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, Verdict::Unknown),
         ] {
             let (verdict, _) = verdict(code, words, &to(exchange, "any"), only);
             assert_eq!(verdict, expected, "{words} {exchange} {only}");

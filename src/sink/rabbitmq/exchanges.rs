@@ -3,15 +3,20 @@
 //! A publish to a missing exchange makes RabbitMQ close the channel under every innocent
 //! neighbour. So each exchange is looked up first, passively, on a channel of its own. Whether a
 //! publish to it is permitted cannot be asked: see [`Refusals`].
+//!
+//! Newer brokers refuse the look-up to users without any right but that to write. (RabbitMQ 4.2.6
+//! and later; before, anybody could look.) For them the publish itself is the look-up: an exchange
+//! that it finds missing closes the channel once, and is tried on a channel of its own from then on,
+//! like a forbidden one.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
 
-use crate::sink::rabbitmq::closure::{self, NOT_FOUND, Refusal, Scope};
+use crate::sink::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
 use crate::sink::rabbitmq::refusals::{Refusals, charge};
 use crate::sink::rabbitmq::rendering::Target;
 use crate::sink::{PublishError, Verdict};
@@ -19,9 +24,18 @@ use crate::sink::{PublishError, Verdict};
 /// What is known of the exchanges on one connection.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    there: Mutex<HashSet<ShortString>>,
+    /// Those that may be published to.
+    known: Mutex<HashMap<ShortString, Known>>,
     refusals: Arc<Refusals>,
     channel: tokio::sync::Mutex<Option<Channel>>,
+}
+
+/// Why an exchange may be published to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    There,
+    /// The broker does not let us look.
+    Hidden,
 }
 
 /// The exchanges as one connection sees them.
@@ -32,7 +46,7 @@ pub(super) struct LookUp<'a> {
 }
 
 impl LookUp<'_> {
-    /// Makes sure that there is an exchange of this name.
+    /// Makes sure that there is an exchange of this name, as far as the broker tells.
     ///
     /// # Errors
     ///
@@ -47,22 +61,29 @@ impl LookUp<'_> {
         if let Some(known) = self.exchanges.recall(name) {
             return known;
         }
-        let asked = self.ask(&mut channel, name).await;
-        if let Err(error) = asked {
-            // The broker has closed it.
-            *channel = None;
-            let Some((NOT_FOUND, words)) = closure::broker_said(&error) else {
+        let Err(error) = self.ask(&mut channel, name).await else {
+            self.exchanges.known().insert(name.clone(), Known::There);
+            return Ok(());
+        };
+        // The broker has closed it.
+        *channel = None;
+        match closure::broker_said(&error) {
+            Some((ACCESS_REFUSED, _)) => {
+                self.exchanges.known().insert(name.clone(), Known::Hidden);
+                Ok(())
+            }
+            Some((NOT_FOUND, words)) => {
+                let error = charge(&words);
+                let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
+                let refusal = Refusal { scope: Scope::Exchange, forbidden: false, words };
+                self.exchanges.note(&target, refusal);
+                Err(error)
+            }
+            _ => {
                 let detail = format!("an exchange could not be looked up: {error}");
-                return Err(PublishError::new(Verdict::Down, detail));
-            };
-            let error = charge(&words);
-            let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
-            let refusal = Refusal { scope: Scope::Exchange, forbidden: false, words };
-            self.exchanges.note(&target, refusal);
-            return Err(error);
+                Err(PublishError::new(Verdict::Down, detail))
+            }
         }
-        self.exchanges.there().insert(name.clone());
-        Ok(())
     }
 
     async fn ask(&self, slot: &mut Option<Channel>, name: &ShortString) -> lapin::Result<()> {
@@ -80,19 +101,21 @@ impl LookUp<'_> {
 impl Exchanges {
     /// Of a new connection: nothing is known to be there.
     pub(super) fn new(refusals: Arc<Refusals>) -> Self {
-        Self { there: Mutex::default(), refusals, channel: tokio::sync::Mutex::default() }
+        Self { known: Mutex::default(), refusals, channel: tokio::sync::Mutex::default() }
     }
 
     /// Remembers that the broker refused this target.
-    pub(super) fn note(&self, target: &Target, refusal: Refusal) {
+    pub(super) fn note(&self, target: &Target, mut refusal: Refusal) {
         if refusal.scope == Scope::Exchange {
-            self.there().remove(&target.exchange);
+            let mut known = self.known();
+            match known.get(&target.exchange) {
+                // It cannot be looked up again: a message has to try it.
+                Some(Known::Hidden) => refusal.forbidden = true,
+                Some(Known::There) => _ = known.remove(&target.exchange),
+                None => {}
+            }
         }
         self.refusals.note(target, refusal);
-    }
-
-    pub(super) fn refusals(&self) -> Arc<Refusals> {
-        self.refusals.clone()
     }
 
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {
@@ -100,11 +123,11 @@ impl Exchanges {
             return Some(Err(missing));
         }
         // The default exchange is always there, and can't be asked for.
-        let there = name.as_str().is_empty() || self.there().contains(name);
-        there.then_some(Ok(()))
+        let known = name.as_str().is_empty() || self.known().contains_key(name);
+        known.then_some(Ok(()))
     }
 
-    fn there(&self) -> MutexGuard<'_, HashSet<ShortString>> {
-        self.there.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn known(&self) -> MutexGuard<'_, HashMap<ShortString, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -141,8 +141,7 @@ impl Link {
 
     /// A channel for one message to a target that was forbidden.
     pub(super) async fn trial(&self) -> lapin::Result<Trial> {
-        let refusals = self.exchanges.refusals();
-        Trial::open(&self.connection, refusals, self.state.subscribe()).await
+        Trial::open(&self.connection, self.exchanges.clone(), self.state.subscribe()).await
     }
 
     /// Gives a message to the publisher.

@@ -29,7 +29,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
@@ -43,6 +43,9 @@ use crate::sink::rabbitmq::refusals::{Leave, Refusals};
 use crate::sink::rabbitmq::rendering::Rendered;
 use crate::sink::slot::{Link as _, Slot};
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+
+/// Channels on which targets prove themselves at a time: a broker allows some thousand a connection.
+const TRIALS: usize = 64;
 
 /// What an operator decides about a RabbitMQ sink.
 #[derive(Clone, Debug)]
@@ -85,6 +88,8 @@ pub struct RabbitMq {
     /// Held while a link is being opened.
     opening: Mutex<()>,
     refusals: Arc<Refusals>,
+    /// Room for channels on which targets prove themselves.
+    trials: Semaphore,
 }
 
 impl RabbitMq {
@@ -100,6 +105,7 @@ impl RabbitMq {
             link: Slot::default(),
             opening: Mutex::new(()),
             refusals: Arc::default(),
+            trials: Semaphore::new(TRIALS),
         })
     }
 
@@ -139,7 +145,48 @@ impl RabbitMq {
             }
             Leave::OnTrial => self.try_out(link, rendered, until).await,
             Leave::Refused(error) => Err(error),
+            Leave::Unproven(trial) => self.prove(&trial, link, rendered, until).await,
         }
+    }
+
+    /// Publishes a message to a target of which it is not known whether it is permitted: the first
+    /// one on a channel of its own, those that came meanwhile behind it, in their order.
+    async fn prove(
+        &self,
+        trial: &Mutex<()>,
+        link: &Link,
+        rendered: Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        let target = &rendered.target;
+        let waiting = async {
+            let trial = trial.lock().await;
+            match self.refusals.leave(target) {
+                Leave::Refused(error) => Err(error),
+                Leave::Granted => Ok((Some(trial), None)),
+                // The semaphore is never closed.
+                Leave::Unproven(_) | Leave::OnTrial => {
+                    Ok((Some(trial), self.trials.acquire().await.ok()))
+                }
+            }
+        };
+        let (mut trial, room) = tokio::select! {
+            allowed = waiting => allowed?,
+            down = link.lost() => return Err(PublishError::new(Verdict::Down, down)),
+            () = tokio::time::sleep_until(until) => {
+                let why = "the messages that try its destination first are not confirmed";
+                return Err(PublishError::new(Verdict::Unconfirmed, why));
+            }
+        };
+        if room.is_some() {
+            return self.try_out(link, rendered, until).await;
+        }
+        let hand_over = |request| {
+            let handed_over = link.hand_over(request);
+            trial.take();
+            handed_over
+        };
+        self.publish_on(link, hand_over, rendered, until).await
     }
 
     /// Publishes a message to a target that was forbidden.
@@ -154,7 +201,7 @@ impl RabbitMq {
         let target = rendered.target.clone();
         let hand_over = |request| trial.hand_over(request);
         let result = self.publish_on(link, hand_over, rendered, until).await;
-        let unanswered = [Verdict::Unknown, Verdict::Unconfirmed, Verdict::Down];
+        let unanswered = [Verdict::Unknown, Verdict::Ended, Verdict::Unconfirmed, Verdict::Down];
         let answered = !result.as_ref().is_err_and(|error| unanswered.contains(&error.verdict));
         if answered && !trial.was_refused() {
             self.refusals.permit(&target);
@@ -206,6 +253,7 @@ impl RabbitMq {
                 down = link.blocked() => Ok(Err(PublishError::new(Verdict::Down, down))),
             }
         };
+        let handed_over = Instant::now();
         let limit = self.settings.timeout;
         let silent = match link.pulse.answer(answer, limit, until, link.answers(limit)).await {
             Ok(Ok(answer)) => {
@@ -226,7 +274,13 @@ impl RabbitMq {
             Silent::Destination => Err(PublishError::new(Verdict::Unconfirmed, why)),
             Silent::Broker => {
                 link.retire(SinkDown::new(&why));
-                Err(PublishError::new(Verdict::Unknown, why))
+                // The broker confirmed others for a while. (What one queue owes may make RabbitMQ
+                // read no more from the whole connection.)
+                let verdict = match link.pulse.heard_long_after(handed_over) {
+                    true => Verdict::Unconfirmed,
+                    false => Verdict::Unknown,
+                };
+                Err(PublishError::new(verdict, why))
             }
         }
     }
@@ -287,6 +341,7 @@ impl Sink for RabbitMq {
             link: Slot::default(),
             opening: Mutex::new(()),
             refusals: self.refusals.clone(),
+            trials: Semaphore::new(TRIALS),
         }
     }
 }

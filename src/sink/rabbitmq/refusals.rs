@@ -1,10 +1,13 @@
 //! The targets that the broker has refused, of one sink.
 //!
 //! They outlive the sink's connections: a refused publish closes its channel, and with it the link
-//! that others publish on. So a refused target is not published to again on that channel.
+//! that others publish on. So a refused target is not published to again on that channel; and once
+//! one routing key of an exchange was refused, each other one has to prove itself: its first message
+//! goes on a channel of its own. (A routing key may contain an id: each new one that is forbidden
+//! would close the channel of the others once more.)
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lapin::types::ShortString;
@@ -21,7 +24,7 @@ const MISSING_PAUSE: Duration = Duration::from_secs(1);
 /// own. Longer than [`MISSING_PAUSE`], since the broker logs an error for each of these channels.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(5);
 
-/// How many forbidden routing keys of one exchange are remembered: a routing key may contain an id.
+/// How many forbidden routing keys of one exchange are remembered, and as many permitted ones.
 const MAX_ROUTING_KEYS: usize = 10_000;
 
 /// What is remembered of a target.
@@ -33,6 +36,8 @@ pub(super) enum Leave {
     Refused(PublishError),
     /// It was forbidden some time ago. The permission may have been given since.
     OnTrial,
+    /// Others of its exchange are forbidden, and it was never tried. Who holds the lock tries it.
+    Unproven(Arc<tokio::sync::Mutex<()>>),
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +47,10 @@ pub(super) struct Refusals(Mutex<HashMap<ShortString, OfExchange>>);
 struct OfExchange {
     whole: Option<Remembered>,
     routing_keys: HashMap<ShortString, Remembered>,
+    /// Some routing key was refused: of the others only these are known to be permitted.
+    permitted: Option<HashSet<ShortString>>,
+    /// Those that are being tried.
+    trials: HashMap<ShortString, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Debug)]
@@ -62,12 +71,15 @@ impl Refusals {
         match scope {
             Scope::Exchange => of_exchange.whole = Some(remembered),
             Scope::RoutingKey => {
+                let key = &target.routing_key;
+                of_exchange.trials.remove(key);
+                of_exchange.permitted.get_or_insert_default().remove(key);
                 let keys = &mut of_exchange.routing_keys;
                 if keys.len() >= MAX_ROUTING_KEYS {
-                    // Each of them costs a closed channel once more.
+                    // Each of them is tried once more.
                     keys.clear();
                 }
-                keys.insert(target.routing_key.clone(), remembered);
+                keys.insert(key.clone(), remembered);
             }
         }
     }
@@ -81,9 +93,15 @@ impl Refusals {
             of_exchange.whole = None;
         }
         let key = of_exchange.routing_keys.get_mut(&target.routing_key);
-        match of_exchange.whole.as_mut().or(key) {
-            Some(remembered) => remembered.leave(),
-            None => Leave::Granted,
+        if let Some(remembered) = of_exchange.whole.as_mut().or(key) {
+            return remembered.leave();
+        }
+        match &of_exchange.permitted {
+            Some(permitted) if !permitted.contains(&target.routing_key) => {
+                let trial = of_exchange.trials.entry(target.routing_key.clone());
+                Leave::Unproven(trial.or_default().clone())
+            }
+            _ => Leave::Granted,
         }
     }
 
@@ -98,10 +116,17 @@ impl Refusals {
     pub(super) fn permit(&self, target: &Target) {
         let mut refused = self.lock();
         let Some(of_exchange) = refused.get_mut(&target.exchange) else { return };
+        let key = &target.routing_key;
         of_exchange.whole = None;
-        of_exchange.routing_keys.remove(&target.routing_key);
+        of_exchange.trials.remove(key);
+        of_exchange.routing_keys.remove(key);
         if of_exchange.routing_keys.is_empty() {
             refused.remove(&target.exchange);
+        } else if let Some(permitted) = &mut of_exchange.permitted {
+            if permitted.len() >= MAX_ROUTING_KEYS {
+                permitted.clear();
+            }
+            permitted.insert(key.clone());
         }
     }
 
@@ -157,17 +182,21 @@ mod tests {
                 "refused"
             }
             Leave::OnTrial => "on trial",
+            Leave::Unproven(_) => "unproven",
         }
     }
 
     #[test]
-    fn a_forbidden_routing_key_refuses_no_other_of_its_exchange() {
+    fn a_forbidden_routing_key_refuses_no_other_of_its_exchange_which_prove_themselves() {
         let refusals = Refusals::default();
         refusals.note(&to("events", "bad"), refusal(Scope::RoutingKey, true));
 
         assert_eq!(leave(&refusals, &to("events", "bad")), "refused");
-        assert_eq!(leave(&refusals, &to("events", "ok")), "granted");
+        assert_eq!(leave(&refusals, &to("events", "ok")), "unproven");
         assert_eq!(leave(&refusals, &to("other", "bad")), "granted");
+        refusals.permit(&to("events", "ok"));
+        assert_eq!(leave(&refusals, &to("events", "ok")), "granted");
+        assert_eq!(leave(&refusals, &to("events", "bad")), "refused");
     }
 
     #[test]

@@ -71,6 +71,11 @@ pub(super) fn render(
         ..
     } = message;
     let exchange = short("exchange name", address.destination)?;
+    if exchange.as_str().contains(['\r', '\n']) {
+        // RabbitMQ leaves them out where one is declared or looked up, but not in a publish.
+        let detail = format!("its exchange name {:?} contains a line break", exchange.as_str());
+        return Err(PublishError::new(Verdict::Refuse, detail));
+    }
     let routing_key = short("routing key", address.key.unwrap_or_default())?;
     let mut table = FieldTable::default();
     let mut size = 4;

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::sink::SinkDown;
 use crate::sink::rabbitmq::closure::Refusal;
+use crate::sink::rabbitmq::exchanges::Exchanges;
 use crate::sink::rabbitmq::link::State;
 use crate::sink::rabbitmq::publisher::{self, Owner, Request};
-use crate::sink::rabbitmq::refusals::Refusals;
 use crate::sink::rabbitmq::rendering::Target;
 
 /// A channel for one message. It is closed when this is dropped.
@@ -32,14 +32,14 @@ impl Trial {
     /// The connection is lost, or has no channel left.
     pub(super) async fn open(
         connection: &Connection,
-        refusals: Arc<Refusals>,
+        exchanges: Arc<Exchanges>,
         link: watch::Receiver<State>,
     ) -> lapin::Result<Self> {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (requests, queue) = mpsc::unbounded_channel();
         let refused = Arc::new(AtomicBool::new(false));
-        let observer = Observer { refusals, refused: refused.clone() };
+        let observer = Observer { exchanges, refused: refused.clone() };
         tokio::spawn(publisher::run(channel, queue, observer, link));
         Ok(Self { requests, refused })
     }
@@ -56,7 +56,7 @@ impl Trial {
 }
 
 struct Observer {
-    refusals: Arc<Refusals>,
+    exchanges: Arc<Exchanges>,
     refused: Arc<AtomicBool>,
 }
 
@@ -65,7 +65,7 @@ impl Owner for Observer {
     fn channel_lost(&self, _: SinkDown) {}
 
     fn refused(&self, target: &Target, refusal: Refusal) {
-        self.refusals.note(target, refusal);
+        self.exchanges.note(target, refusal);
         self.refused.store(true, Ordering::Release);
     }
 }
