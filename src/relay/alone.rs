@@ -14,7 +14,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
 use crate::relay::blocker::Blocker;
-use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::plan::Way;
 use crate::relay::shared::Shared;
@@ -142,10 +141,7 @@ impl<S: Sink> Shared<S> {
         if matches!(way, Way::Paused(_)) || (way == Way::Probe && probe.is_none()) {
             self.hands.free_waiting(&key);
             if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
-                let until = Some(self.next_try(&record));
-                let mut wait = Wait::new(HoldReason::DestinationPaused, head, until);
-                wait.sink = sink.map(Into::into);
-                self.hands.hold(key, wait);
+                self.hands.hold(key, self.wait_for_destination(&record));
             }
             return Ok(None);
         }

@@ -2,8 +2,13 @@
 //!
 //! A circuit opens when a publish to its destination ends without a confirm on a sound connection,
 //! or takes its own connection down. While it is open, no record goes to the destination on the
-//! sink's main connection. One record at a time probes it on the isolated connection; a confirm
+//! sink's main connection. One record at a time probes it on an isolated connection; a confirm
 //! closes the circuit.
+//!
+//! Until a publish ends without a confirm its time has to run out, and meanwhile the records of that
+//! destination would take all the room that there is. So a destination that has confirmed nothing
+//! for a short while, though something waits for it, is [silent](Silence): it is given nothing more
+//! until it confirms or its circuit opens, and what it has in hand takes no room from others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,8 +27,14 @@ const FIRST_PROBE: Duration = Duration::from_millis(500);
 /// this time, and what its destination confirms meanwhile shows that the failure is its own.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// An open circuit that no record probes for so long after the probe was due has none that waits.
+/// An open circuit that no record probes for so long after one was called has none that waits.
 const UNUSED: Duration = Duration::from_secs(10);
+
+/// How long until a record is called again to probe.
+const CALL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Probes of one sink under way at once: each may take as long as a publish may.
+const PROBES: usize = 64;
 
 /// Circuits of one sink at most; records of further destinations wait one by one.
 const MOST: usize = 10_000;
@@ -36,17 +47,31 @@ pub struct Circuits {
     /// Circuits in the book, and those of them that are open: so that a healthy sink costs no lock.
     count: AtomicUsize,
     open: AtomicUsize,
+    silent: AtomicUsize,
+    probing: AtomicUsize,
     book: Mutex<HashMap<Address, Circuit>>,
 }
 
 #[derive(Debug, Default)]
 struct Circuit {
     open: Option<Open>,
+    silence: Option<Silence>,
     closed_at: Option<Instant>,
     /// When the latest message that was confirmed was handed over.
     confirmed: Option<Instant>,
     /// When the latest message that was not confirmed was handed over.
     failed: Option<Instant>,
+}
+
+/// That something waits for a confirm for longer than usual.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    /// Publishes that do.
+    waiting: usize,
+    /// When anything to this destination was answered last, or the first of them began to wait.
+    heard: Instant,
+    /// Whether nothing more is given to it.
+    is_told: bool,
 }
 
 #[derive(Debug)]
@@ -57,6 +82,8 @@ struct Open {
     breaks: bool,
     pause: Duration,
     next_probe: Instant,
+    /// When a record was called to probe, first and last, if none has begun to since.
+    called: Option<(Instant, Instant)>,
     probing: bool,
 }
 
@@ -89,8 +116,54 @@ pub(crate) struct Probe<'a> {
     destination: Address,
 }
 
+/// One publish that waits for a confirm for longer than usual.
+#[derive(Debug)]
+pub(crate) struct Doubt<'a> {
+    circuits: &'a Circuits,
+    destination: Address,
+    is_over: bool,
+}
+
+impl Doubt<'_> {
+    /// Whether nothing to the destination was answered for so long. It is given nothing more then.
+    pub(crate) fn is_silent(&self, since: Duration) -> bool {
+        let mut book = self.circuits.book();
+        let silence = book.get_mut(&self.destination).and_then(|known| known.silence.as_mut());
+        let Some(silence) = silence else { return false };
+        let is_silent = silence.heard.elapsed() >= since;
+        if is_silent && !std::mem::replace(&mut silence.is_told, true) {
+            self.circuits.silent.fetch_add(1, Ordering::Relaxed);
+        }
+        is_silent
+    }
+
+    /// The publish has ended; answers whether the destination may be given records again that was
+    /// silent until now.
+    pub(crate) fn end(mut self) -> bool {
+        self.forget()
+    }
+
+    fn forget(&mut self) -> bool {
+        if std::mem::replace(&mut self.is_over, true) {
+            return false;
+        }
+        let mut book = self.circuits.book();
+        let Some(circuit) = book.get_mut(&self.destination) else { return false };
+        let Some(silence) = circuit.silence.as_mut() else { return false };
+        silence.waiting = silence.waiting.saturating_sub(1);
+        silence.waiting == 0 && self.circuits.break_silence(circuit)
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
+        self.circuits.probing.fetch_sub(1, Ordering::Relaxed);
         let mut book = self.circuits.book();
         if let Some(open) = book.get_mut(&self.destination).and_then(|known| known.open.as_mut()) {
             open.probing = false;
@@ -108,6 +181,7 @@ impl Circuit {
             breaks: false,
             pause,
             next_probe: now + pause,
+            called: None,
             probing: false,
         });
         cause.clone_into(&mut open.cause);
@@ -121,7 +195,9 @@ impl Circuit {
     /// Whether nothing is known of it any more.
     fn is_over(&self, now: Instant) -> bool {
         let latest = self.failed.max(self.closed_at);
-        self.open.is_none() && latest.is_none_or(|latest| now > latest + REMEMBERED)
+        self.open.is_none()
+            && self.silence.is_none()
+            && latest.is_none_or(|latest| now > latest + REMEMBERED)
     }
 }
 
@@ -142,6 +218,8 @@ impl Circuits {
             longest_pause,
             count: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
+            silent: AtomicUsize::new(0),
+            probing: AtomicUsize::new(0),
             book: Mutex::default(),
         }
     }
@@ -163,9 +241,9 @@ impl Circuits {
         open
     }
 
-    /// Whether no circuit is open.
+    /// Whether no circuit is open, and no destination silent.
     pub(crate) fn all_closed(&self) -> bool {
-        self.open.load(Ordering::Relaxed) == 0
+        self.open.load(Ordering::Relaxed) + self.silent.load(Ordering::Relaxed) == 0
     }
 
     /// Whether no circuit is open, nor was a short time ago.
@@ -179,16 +257,87 @@ impl Circuits {
             return None;
         }
         let book = self.book();
-        let open = book.get(destination)?.open.as_ref()?;
-        let soon = Instant::now() + open.pause;
-        Some(if open.probing { soon } else { open.next_probe })
+        let circuit = book.get(destination)?;
+        match &circuit.open {
+            Some(open) if open.probing => Some(Instant::now() + open.pause),
+            Some(open) => Some(open.next_probe),
+            // Until it is heard from; all are freed then.
+            None if circuit.silence.as_ref()?.is_told => Some(Instant::now() + self.longest_pause),
+            None => None,
+        }
     }
 
     /// Whether the destination may be probed now.
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
         let book = self.book();
         let open = book.get(destination).and_then(|circuit| circuit.open.as_ref());
-        open.is_some_and(|open| !open.probing && open.next_probe <= Instant::now())
+        let is_due = |open: &Open| !open.probing && open.next_probe <= Instant::now();
+        open.is_some_and(is_due) && self.probing.load(Ordering::Relaxed) < PROBES
+    }
+
+    /// The destinations that are to be probed now, those that have waited the longest first: of each
+    /// a record is to be called.
+    pub(crate) fn due(&self) -> Vec<Address> {
+        if self.open.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let mut book = self.book();
+        let open = book.iter_mut().filter_map(|(destination, circuit)| {
+            let open = circuit.open.as_mut()?;
+            let is_called = open.called.is_some_and(|(_, last)| now < last + CALL_AGAIN);
+            (!open.probing && open.next_probe <= now && !is_called).then_some((destination, open))
+        });
+        let mut due: Vec<_> = open.collect();
+        due.sort_by_key(|(_, open)| open.called.map_or(open.next_probe, |(first, _)| first));
+        let room = PROBES.saturating_sub(self.probing.load(Ordering::Relaxed));
+        let called = due.into_iter().take(room).map(|(destination, open)| {
+            open.called = Some((open.called.map_or(now, |(first, _)| first), now));
+            destination.clone()
+        });
+        called.collect()
+    }
+
+    /// A publish to this destination waits for its confirm for longer than usual.
+    pub(crate) fn doubt(&self, destination: &Address) -> Doubt<'_> {
+        let mut book = self.book();
+        // (Beyond [`MOST`] there is none, and it is doubted in vain.)
+        if book.len() < MOST || book.contains_key(destination) {
+            let circuit = book.entry(destination.clone()).or_default();
+            let silence = circuit.silence.get_or_insert_with(|| Silence {
+                waiting: 0,
+                heard: Instant::now(),
+                is_told: false,
+            });
+            silence.waiting += 1;
+            self.count.store(book.len(), Ordering::Relaxed);
+        }
+        Doubt { circuits: self, destination: destination.clone(), is_over: false }
+    }
+
+    /// The destination has answered a publish, if not with a confirm; answers as
+    /// [`Doubt::end`] does.
+    pub(crate) fn heard(&self, destination: &Address) -> bool {
+        if self.is_quiet() {
+            return false;
+        }
+        let mut book = self.book();
+        book.get_mut(destination).is_some_and(|circuit| self.hear(circuit))
+    }
+
+    fn hear(&self, circuit: &mut Circuit) -> bool {
+        let Some(silence) = &mut circuit.silence else { return false };
+        silence.heard = Instant::now();
+        let was_told = std::mem::replace(&mut silence.is_told, false);
+        self.silent.fetch_sub(usize::from(was_told), Ordering::Relaxed);
+        was_told
+    }
+
+    /// Nothing waits any more.
+    fn break_silence(&self, circuit: &mut Circuit) -> bool {
+        let was_told = circuit.silence.take().is_some_and(|silence| silence.is_told);
+        self.silent.fetch_sub(usize::from(was_told), Ordering::Relaxed);
+        was_told
     }
 
     /// Begins a probe; `None` if the circuit is closed, another record probes, or it is too early.
@@ -196,10 +345,13 @@ impl Circuits {
         let now = Instant::now();
         let mut book = self.book();
         let open = book.get_mut(destination)?.open.as_mut()?;
-        if open.probing || open.next_probe > now {
+        let probing = self.probing.load(Ordering::Relaxed);
+        if open.probing || open.next_probe > now || probing >= PROBES {
             return None;
         }
+        self.probing.fetch_add(1, Ordering::Relaxed);
         open.probing = true;
+        open.called = None;
         // Also if the record turns out to be a peer's.
         open.next_probe = now + open.pause;
         Some(Probe { circuits: self, destination: destination.clone() })
@@ -213,18 +365,20 @@ impl Circuits {
         open.is_none_or(|open| open.breaks)
     }
 
-    /// A message that was handed over at this time is confirmed; true if that closes the circuit.
+    /// A message that was handed over at this time is confirmed; true if that closes the circuit, or
+    /// breaks a silence.
     pub(crate) fn confirmed(&self, destination: &Address, handed_over: Instant) -> bool {
         if self.is_quiet() {
             return false;
         }
         let mut book = self.book();
         let Some(circuit) = book.get_mut(destination) else { return false };
+        let was_silent = self.hear(circuit);
         circuit.confirmed = circuit.confirmed.max(Some(handed_over));
         if circuit.failed > Some(handed_over) {
-            return false;
+            return was_silent;
         }
-        let Some(open) = circuit.open.take() else { return false };
+        let Some(open) = circuit.open.take() else { return was_silent };
         self.open.fetch_sub(1, Ordering::Relaxed);
         circuit.closed_at = Some(Instant::now());
         drop(book);
@@ -289,28 +443,34 @@ impl Circuits {
         }
     }
 
-    /// Forgets what is over: circuits that nothing waits for, and closed ones after some time.
-    pub(crate) fn expire(&self) {
+    /// Forgets what is over: closed circuits after some time, and open ones that nothing waits for,
+    /// which it answers.
+    pub(crate) fn expire(&self) -> Vec<Address> {
         if self.is_quiet() {
-            return;
+            return Vec::new();
         }
         let now = Instant::now();
         let mut book = self.book();
         let mut unused = Vec::new();
         book.retain(|destination, circuit| {
-            let is_unused = |open: &Open| !open.probing && now > open.next_probe + UNUSED;
+            let is_unused = |open: &Open| {
+                !open.probing && open.called.is_some_and(|(first, _)| now > first + UNUSED)
+            };
             if circuit.open.as_ref().is_some_and(is_unused) {
                 unused.push(destination.clone());
-                return false;
+                circuit.open = None;
+                // What waits for a confirm may open it again.
+                return circuit.silence.is_some();
             }
             !circuit.is_over(now)
         });
         self.count.store(book.len(), Ordering::Relaxed);
         self.open.fetch_sub(unused.len(), Ordering::Relaxed);
         drop(book);
-        for Address { destination, key } in unused {
+        for Address { destination, key } in &unused {
             info!(sink = %self.sink, destination, key, "destination is no longer paused: no record waits");
         }
+        unused
     }
 
     /// Changes a circuit, and logs it if it is new that it is open.
@@ -415,6 +575,58 @@ mod tests {
         drop(probe);
 
         assert!(circuits.begin_probe(&to("d")).is_some());
+    }
+
+    #[test]
+    fn a_destination_that_answers_nothing_is_given_nothing_until_it_answers() {
+        let circuits = circuits();
+        let doubt = circuits.doubt(&to("d"));
+        assert!(!doubt.is_silent(Duration::from_secs(60)) && circuits.all_closed());
+
+        assert!(doubt.is_silent(Duration::ZERO));
+        assert!(circuits.waits(&to("d")).is_some() && circuits.waits(&to("other")).is_none());
+        assert!(!circuits.all_closed() && !circuits.wants_probe(&to("d")), "it is not open");
+
+        assert!(circuits.confirmed(&to("d"), Instant::now()));
+        assert!(circuits.waits(&to("d")).is_none() && circuits.all_closed());
+        assert!(doubt.is_silent(Duration::ZERO), "silent once more");
+        assert!(circuits.heard(&to("d")), "a nack is an answer");
+        assert!(!doubt.end());
+    }
+
+    #[test]
+    fn a_silence_ends_with_the_last_publish_that_waits() {
+        let circuits = circuits();
+        let (first, last) = (circuits.doubt(&to("d")), circuits.doubt(&to("d")));
+        assert!(first.is_silent(Duration::ZERO) && last.is_silent(Duration::ZERO));
+
+        assert!(!first.end() && circuits.waits(&to("d")).is_some());
+        drop(last);
+
+        assert!(circuits.all_closed() && circuits.waits(&to("d")).is_none());
+        circuits.expire();
+        assert!(circuits.is_quiet());
+    }
+
+    #[test]
+    fn records_are_called_to_probe_one_a_destination_and_no_more_than_may_at_a_time() {
+        let circuits = circuits();
+        let names: Vec<Address> = (0..PROBES + 5).map(|n| to(&format!("{n:03}"))).collect();
+        for name in &names {
+            circuits.unconfirmed(name, Instant::now(), "x", false);
+        }
+        let probe = circuits.begin_probe(&names[0]);
+
+        let due = circuits.due();
+        assert_eq!(due.len(), PROBES - 1);
+        assert!(!due.contains(&names[0]), "it is being probed");
+        assert_eq!(circuits.due().len(), 5, "the others, since those were called a moment ago");
+
+        let probes: Vec<_> = due.iter().map(|name| circuits.begin_probe(name)).collect();
+        assert!(probes.iter().all(Option::is_some));
+        assert!(circuits.due().is_empty() && !circuits.wants_probe(&names[PROBES + 4]));
+        drop((probe, probes));
+        assert_eq!(circuits.probing.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One delivery: address, gate, circuit, publish, verdict.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::failpoint;
 use crate::ids::SinkName;
@@ -15,6 +15,10 @@ use crate::relay::quarantine::Place;
 use crate::relay::shared::{Outlet, Shared};
 use crate::routing::{Routed, Undeliverable};
 use crate::sink::{Address, HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
+
+/// A publish that takes longer is watched: a broker that is well confirms within milliseconds, or
+/// some hundreds of them where it is far away.
+const SLOW: Duration = Duration::from_millis(300);
 
 /// What one delivery came to, and on which sink (empty: none was chosen).
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub enum Delivery {
     /// Its sink went down: not counted, and sent again as soon as the sink is up.
     SinkLost,
     /// Its destination does not confirm: not counted, and sent again then.
-    DestinationPaused(Instant),
+    DestinationPaused(Address, Instant),
     /// Not the record's fault: again later, not counted.
     Interrupted,
 }
@@ -57,6 +61,14 @@ impl<S> Admitted<'_, S> {
     pub(super) fn way(&self) -> (String, String) {
         (self.sink.clone(), self.message.address.destination.clone())
     }
+
+    /// Whether it would be handed over at once.
+    pub(super) fn is_ready(&self) -> bool
+    where
+        S: Sink,
+    {
+        self.outlet.sink.is_ready(&self.message)
+    }
 }
 
 impl<S: Sink> Shared<S> {
@@ -64,7 +76,7 @@ impl<S: Sink> Shared<S> {
     /// lease has budget.
     pub(super) async fn deliver(&self, held: &Held, lane: &Lane) -> Delivered {
         match self.admit(held, lane, true).await {
-            Ok(admitted) => self.send(admitted, held).await,
+            Ok(admitted) => self.send(admitted, held, lane).await,
             Err(delivered) => delivered,
         }
     }
@@ -126,22 +138,28 @@ impl<S: Sink> Shared<S> {
                 place = outlet.quarantine.enter(exclusive) => place,
                 () = lane.over(self) => return Err(Delivery::Interrupted),
             };
-            return place.map(Some).map_err(|down| self.not_isolated(outlet, down));
+            return place.map(Some).map_err(|down| self.not_isolated(outlet, destination, down));
         }
         if self.losses.goes_alone(&held.record.id) {
             return Err(Delivery::Interrupted);
         }
         match outlet.circuits.waits(destination) {
-            Some(until) => Err(Delivery::DestinationPaused(until)),
+            Some(until) => Err(Delivery::DestinationPaused(destination.clone(), until)),
             None => Ok(None),
         }
     }
 
     /// There is no isolated connection, while the main one is up or not yet known to be down.
-    fn not_isolated(&self, outlet: &Outlet<S>, down: impl std::fmt::Display) -> Delivery {
-        let sink = outlet.gate.name();
-        tracing::debug!(%sink, cause = %down, "the isolated connection is down");
-        Delivery::DestinationPaused(Instant::now() + self.settings.probe_max)
+    fn not_isolated(
+        &self,
+        outlet: &Outlet<S>,
+        destination: &Address,
+        down: impl std::fmt::Display,
+    ) -> Delivery {
+        if outlet.gate.is_open() {
+            outlet.quarantine.lacks(down);
+        }
+        Delivery::DestinationPaused(destination.clone(), Instant::now() + self.settings.probe_max)
     }
 
     /// The name of the sink that a record goes to, should it go anywhere.
@@ -162,7 +180,12 @@ impl<S: Sink> Shared<S> {
     }
 
     /// The second half: publish, and what became of it.
-    pub(super) async fn send(&self, admitted: Admitted<'_, S>, held: &Held) -> Delivered {
+    pub(super) async fn send(
+        &self,
+        admitted: Admitted<'_, S>,
+        held: &Held,
+        lane: &Lane,
+    ) -> Delivered {
         let Admitted { sink, outlet, message, destination, place } = admitted;
         // Judged as late as can be: no publish starts after the lease has ended.
         if !held.may_start() {
@@ -172,10 +195,14 @@ impl<S: Sink> Shared<S> {
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
         let (handed_over, result) = match &place {
-            Some(place) => outlet.quarantine.publish(place, message).await,
+            Some(place) => {
+                // It may take as long as a publish may, and takes no room from others.
+                let _parked = (!place.is_exclusive()).then(|| lane.park(self));
+                outlet.quarantine.publish(place, message).await
+            }
             None => {
                 let handed_over = Instant::now();
-                (handed_over, outlet.sink.publish(message).await)
+                (handed_over, self.publish(outlet, &destination, message, lane).await)
             }
         };
         outlet.metrics.published(handed_over.elapsed());
@@ -184,7 +211,7 @@ impl<S: Sink> Shared<S> {
                 failpoint::hit("relay::after_confirm");
                 self.losses.forget(&held.record.id);
                 if outlet.circuits.confirmed(&destination, handed_over) {
-                    self.hands.free_destinations();
+                    self.hands.free_destination(&sink, &destination);
                 }
                 outlet.metrics.delivered(timestamp, self.clock.now());
                 Delivery::Confirmed
@@ -192,6 +219,35 @@ impl<S: Sink> Shared<S> {
             Err(error) => self.judge(outlet, &destination, held, place, handed_over, error),
         };
         Delivered { sink, outcome }
+    }
+
+    /// Publishes on the main connection. Where that takes long, and its destination has answered
+    /// nothing else meanwhile, it is given nothing more, and this lane takes no room from others.
+    async fn publish(
+        &self,
+        outlet: &Outlet<S>,
+        destination: &Address,
+        message: Message,
+        lane: &Lane,
+    ) -> Result<(), PublishError> {
+        let mut publishing = std::pin::pin!(outlet.sink.publish(message));
+        if let Ok(result) = tokio::time::timeout(SLOW, &mut publishing).await {
+            return result;
+        }
+        let doubt = outlet.circuits.doubt(destination);
+        let mut parked = None;
+        let result = loop {
+            if let Ok(result) = tokio::time::timeout(SLOW, &mut publishing).await {
+                break result;
+            }
+            if doubt.is_silent(SLOW) {
+                parked.get_or_insert_with(|| lane.park(self));
+            }
+        };
+        if doubt.end() {
+            self.hands.free_destination(outlet.gate.name().as_str(), destination);
+        }
+        result
     }
 
     fn judge(
@@ -205,6 +261,10 @@ impl<S: Sink> Shared<S> {
     ) -> Delivery {
         let PublishError { verdict, detail } = error;
         let id = &held.record.id;
+        let is_answer = matches!(verdict, Verdict::Charge | Verdict::TooLarge | Verdict::Refuse);
+        if is_answer && outlet.circuits.heard(destination) {
+            self.hands.free_destination(outlet.gate.name().as_str(), destination);
+        }
         match (verdict, place) {
             (Verdict::Charge, _) => {
                 self.losses.forget(id);
@@ -222,7 +282,9 @@ impl<S: Sink> Shared<S> {
                 let isolated = place.is_some();
                 match outlet.circuits.unconfirmed(destination, handed_over, &detail, isolated) {
                     Fault::Record => Delivery::Failed(detail),
-                    Fault::Destination(until) => Delivery::DestinationPaused(until),
+                    Fault::Destination(until) => {
+                        Delivery::DestinationPaused(destination.clone(), until)
+                    }
                 }
             }
             (Verdict::Unknown, Some(place)) => {
@@ -232,10 +294,12 @@ impl<S: Sink> Shared<S> {
                     self.losses.isolate(id);
                     Delivery::Failed(detail)
                 } else {
-                    Delivery::DestinationPaused(until)
+                    Delivery::DestinationPaused(destination.clone(), until)
                 }
             }
-            (Verdict::Down | Verdict::Ended, Some(_)) => self.not_isolated(outlet, detail),
+            (Verdict::Down | Verdict::Ended, Some(_)) => {
+                self.not_isolated(outlet, destination, detail)
+            }
             (Verdict::Unknown, None) => {
                 self.losses.note(id);
                 outlet.gate.shut(SinkDown::new(detail));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -11,7 +11,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::ids::{InstanceId, SinkName};
+use crate::ids::{InstanceId, RecordId, SinkName};
 use crate::outbox::collections::Collections;
 use crate::outbox::lease::Leaser;
 use crate::outbox::position::Position;
@@ -35,7 +35,7 @@ use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::rush::Rush;
 use crate::relay::settings::Settings;
-use crate::relay::shared::{Load, Outlet, Shared};
+use crate::relay::shared::{Crowd, Load, Outlet, Shared};
 use crate::relay::wake::{Hint, Reasons, Wake};
 use crate::relay::{dead_letter, housekeeping, recheck, settler};
 use crate::routing::Router;
@@ -143,7 +143,7 @@ impl<S: Sink> Relay<S> {
                 let outlet = Outlet {
                     gate: Gate::new(SinkName::from(name.as_str())),
                     circuits: Circuits::new(SinkName::from(name.as_str()), settings.probe_max),
-                    quarantine: Quarantine::new(sink.isolated()),
+                    quarantine: Quarantine::new(SinkName::from(name.as_str()), &sink),
                     turns: Turns::default(),
                     metrics: SinkMetrics::new(&name),
                     sink,
@@ -171,6 +171,7 @@ impl<S: Sink> Relay<S> {
             turns: Turns::default(),
             in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
+            parked: Crowd::default(),
             settler: items,
             buried: bury,
             refills: ask,
@@ -390,7 +391,7 @@ impl<S: Sink> Driver<S> {
         if self.next_tick <= now {
             self.next_tick = now + TICK;
             self.shared.make_way();
-            self.shared.outlets.values().for_each(|outlet| outlet.circuits.expire());
+            self.call_probes();
             if self.shared.hands.free_due(now) {
                 self.look_now();
             }
@@ -413,6 +414,29 @@ impl<S: Sink> Driver<S> {
             self.asked = false;
             self.rotation_began = now;
             self.spawn_look(Look::Rotation(self.position.clone()), Event::Rotated);
+        }
+    }
+
+    /// Of each destination that is to be probed reads a key that waits for it.
+    fn call_probes(&mut self) {
+        let shared = self.shared.clone();
+        for (sink, outlet) in &shared.outlets {
+            for unused in outlet.circuits.expire() {
+                shared.hands.free_destination(sink, &unused);
+                self.look_now();
+            }
+            let due = outlet.circuits.due();
+            if due.is_empty() {
+                continue;
+            }
+            let is_suspected = |id: &RecordId| shared.losses.goes_alone(id);
+            for (key, head) in shared.hands.free_for_probes(sink, &due, is_suspected) {
+                let hint = match key {
+                    LaneKey::Keyed(key) => Hint::Key { partition: head.partition, key },
+                    LaneKey::Single(_) => Hint::Record { partition: head.partition, id: head.id },
+                };
+                self.targets.push_back(Target::At(hint));
+            }
         }
     }
 
@@ -474,7 +498,7 @@ impl<S: Sink> Driver<S> {
         self.shared.any_open()
             && self.leasing < LEASING
             && self.shared.has_room()
-            && self.shared.publishing.load(Ordering::Relaxed) < self.shared.settings.lanes()
+            && self.shared.busy_lanes() < self.shared.settings.lanes()
     }
 
     fn next_wait(&self) -> Instant {

@@ -18,6 +18,7 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::partition;
 use crate::relay::blocker::Blocker;
 use crate::relay::lane::Lane;
+use crate::sink::Address;
 
 /// Keys that one read is asked to pass over at about: what the server turns into index bounds
 /// in a millisecond or two.
@@ -127,12 +128,30 @@ pub struct Wait {
     pub blocker: Blocker,
     /// The sink that it waits for.
     pub sink: Option<Arc<str>>,
+    /// The destination within the sink, where that is what it waits for.
+    pub destination: Option<Address>,
 }
 
 impl Wait {
     /// A wait that begins now.
     pub fn new(reason: HoldReason, blocker: Blocker, until: Option<Instant>) -> Self {
-        Self { reason, until, since: Instant::now(), blocker, sink: None }
+        Self { reason, until, since: Instant::now(), blocker, sink: None, destination: None }
+    }
+
+    /// A wait for a destination that does not confirm.
+    pub fn for_destination(
+        blocker: Blocker,
+        until: Option<Instant>,
+        sink: Option<&str>,
+        destination: Option<Address>,
+    ) -> Self {
+        let sink = sink.map(Into::into);
+        let reason = HoldReason::DestinationPaused;
+        Self { sink, destination, ..Self::new(reason, blocker, until) }
+    }
+
+    fn is_for(&self, sink: &str, destination: &Address) -> bool {
+        self.destination.as_ref() == Some(destination) && self.sink.as_deref() == Some(sink)
     }
 }
 
@@ -374,9 +393,37 @@ impl Hands {
         book.strike_held(|wait| wait.reason == HoldReason::SinkPaused);
     }
 
-    /// Frees all keys that wait for a destination: one confirms again.
-    pub(crate) fn free_destinations(&self) {
-        self.book().strike_held(|wait| wait.reason == HoldReason::DestinationPaused);
+    /// Frees all keys that wait for a destination: it confirms again.
+    pub(crate) fn free_destination(&self, sink: &str, destination: &Address) {
+        self.book().strike_held(|wait| wait.is_for(sink, destination));
+    }
+
+    /// Of each of these destinations frees one key: one without a record that is itself suspected
+    /// if there is any, and of these the one that has waited the longest since it was read.
+    pub(crate) fn free_for_probes(
+        &self,
+        sink: &str,
+        destinations: &[Address],
+        is_suspected: impl Fn(&RecordId) -> bool,
+    ) -> Vec<(LaneKey, Blocker)> {
+        let mut book = self.book();
+        let rank = |wait: &Wait| (is_suspected(&wait.blocker.id), wait.since);
+        let mut first: HashMap<&Address, (&LaneKey, &Wait)> = HashMap::new();
+        let wanted: HashSet<&Address> = destinations.iter().collect();
+        for (key, wait) in &book.held {
+            let Some(destination) = &wait.destination else { continue };
+            if !wanted.contains(destination) || wait.sink.as_deref() != Some(sink) {
+                continue;
+            }
+            let known = first.entry(destination).or_insert((key, wait));
+            if rank(wait) < rank(known.1) {
+                *known = (key, wait);
+            }
+        }
+        let called: Vec<_> =
+            first.into_values().map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect();
+        called.iter().for_each(|(key, _)| book.strike(key));
+        called
     }
 
     /// Strikes a key off: whatever it has pending may be taken.

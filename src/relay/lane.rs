@@ -19,7 +19,7 @@ use crate::relay::dead_letter::Later;
 use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::Held;
-use crate::relay::shared::Shared;
+use crate::relay::shared::{Crowd, Shared};
 use crate::sink::Sink;
 
 /// The records of one key that this relay has in hand.
@@ -33,6 +33,7 @@ pub struct Lane {
     pub alone: bool,
     revoked: AtomicBool,
     refused: AtomicBool,
+    parked: AtomicBool,
     refusal: Notify,
     state: Mutex<State>,
     changed: Notify,
@@ -52,6 +53,24 @@ struct State {
     refilling: bool,
     /// How many came the last time.
     came: usize,
+}
+
+/// A lane that takes no room, until dropped.
+#[derive(Debug)]
+pub(super) struct Parked<'a> {
+    /// `None` where it was parked before.
+    lane: Option<&'a Lane>,
+    parked: &'a Crowd,
+    records: usize,
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            self.parked.remove(1, self.records);
+            lane.parked.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Why a lane ended. In every case its records are settled.
@@ -90,6 +109,7 @@ impl Lane {
             alone,
             revoked: AtomicBool::default(),
             refused: AtomicBool::default(),
+            parked: AtomicBool::default(),
             refusal: Notify::new(),
             state: Mutex::default(),
             changed: Notify::new(),
@@ -138,6 +158,15 @@ impl Lane {
     /// Whether nothing new may be published.
     fn is_over<S>(&self, shared: &Shared<S>) -> bool {
         self.must_end(shared) || self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Lets others have the room that this lane takes, until the answer is dropped: its records wait
+    /// for a destination that does not answer. Their bytes stay counted.
+    pub(super) fn park<'a, S>(&'a self, shared: &'a Shared<S>) -> Parked<'a> {
+        let is_new = !self.parked.swap(true, Ordering::Relaxed);
+        let records = if is_new { self.state().in_hand.len() } else { 0 };
+        shared.parked.add(usize::from(is_new), records);
+        Parked { lane: is_new.then_some(self), parked: &shared.parked, records }
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -285,11 +314,11 @@ impl Lane {
                 self.bury(shared, held, &sink, reason).await
             }
             Delivery::Undeliverable(reason) => self.bury(shared, held, &sink, reason).await,
-            Delivery::DestinationPaused(until) => {
+            Delivery::DestinationPaused(destination, until) => {
                 self.release_followers(shared).await;
                 let blocker = Blocker::of(&held.record);
-                let mut wait = Wait::new(HoldReason::DestinationPaused, blocker, Some(until));
-                wait.sink = Some(sink.as_str().into());
+                let (sink_of, until) = (Some(sink.as_str()), Some(until));
+                let wait = Wait::for_destination(blocker, until, sink_of, Some(destination));
                 shared.settle(self, held, &sink, Outcome::Released).await;
                 Some(LaneEnd::Waits(Box::new(wait)))
             }

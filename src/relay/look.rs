@@ -247,8 +247,7 @@ impl<S: Sink> Shared<S> {
             let until = until.map(|until| Instant::now() + self.clock.until(until));
             let mut wait = Wait::new(reason, Blocker::of(&head), until);
             if reason == HoldReason::DestinationPaused {
-                wait.until = Some(self.next_try(&head));
-                wait.sink = self.sink_of(&head).map(Into::into);
+                let wait = self.wait_for_destination(&head);
                 self.hands.hold(head.lane, wait);
             } else if reason == HoldReason::SinkPaused {
                 wait.sink = self.sink_of(&head).map(Into::into);

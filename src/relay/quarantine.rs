@@ -1,10 +1,14 @@
-//! Quarantine: a sink's second connection, for messages that may take their connection down.
+//! Quarantine: a sink's isolated connections, for messages that may take their connection down, and
+//! for those that probe a destination that does not confirm.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tokio::sync::OwnedMutexGuard;
+use tracing::{info, warn};
 
+use crate::ids::SinkName;
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 /// The pause after a connection could not be opened.
@@ -14,20 +18,26 @@ const FAILED_PAUSE: Duration = Duration::from_millis(500);
 /// after a crash, and a probe costs as much as a publish.
 const SOUND: Duration = Duration::from_secs(1);
 
-/// The isolated connection of one sink. It connects when it is first needed.
+/// The isolated connections of one sink. Each connects when it is first needed.
 #[derive(Debug)]
 pub struct Quarantine<S> {
-    sink: S,
-    room: Arc<RwLock<()>>,
+    name: SinkName,
+    /// For one message at a time.
+    exclusive: S,
+    room: Arc<tokio::sync::Mutex<()>>,
     /// When the latest message was confirmed on it, unless something failed since.
     confirmed: Mutex<Option<Instant>>,
+    /// For probes, each of which may take as long as a publish may: nobody is to wait for them.
+    shared: S,
+    /// Whether there is no isolated connection to be had, while the main one is up.
+    lacking: AtomicBool,
 }
 
-/// A place on the isolated connection, until dropped.
+/// A place on an isolated connection, until dropped.
 #[derive(Debug)]
 pub(crate) enum Place {
-    Shared { _room: OwnedRwLockReadGuard<()> },
-    Exclusive { _room: OwnedRwLockWriteGuard<()> },
+    Shared,
+    Exclusive { _room: OwnedMutexGuard<()> },
 }
 
 impl Place {
@@ -38,9 +48,16 @@ impl Place {
 }
 
 impl<S: Sink> Quarantine<S> {
-    /// `sink` is an isolated one.
-    pub fn new(sink: S) -> Self {
-        Self { sink, room: Arc::default(), confirmed: Mutex::default() }
+    /// That of the sink of this name.
+    pub fn new(name: SinkName, sink: &S) -> Self {
+        Self {
+            name,
+            exclusive: sink.isolated(),
+            room: Arc::default(),
+            confirmed: Mutex::default(),
+            shared: sink.isolated(),
+            lacking: AtomicBool::new(false),
+        }
     }
 
     /// Waits for a place. An exclusive one comes with a connection that was found sound just now:
@@ -50,15 +67,14 @@ impl<S: Sink> Quarantine<S> {
     ///
     /// [`SinkDown`]: there is no connection.
     pub(crate) async fn enter(&self, exclusive: bool) -> Result<Place, SinkDown> {
-        let room = self.room.clone();
         if !exclusive {
-            return Ok(Place::Shared { _room: room.read_owned().await });
+            return Ok(Place::Shared);
         }
-        let place = Place::Exclusive { _room: room.write_owned().await };
+        let place = Place::Exclusive { _room: self.room.clone().lock_owned().await };
         if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND) {
             return Ok(place);
         }
-        match self.sink.probe().await {
+        match self.exclusive.probe().await {
             Ok(()) => Ok(place),
             Err(down) => {
                 tokio::time::sleep(FAILED_PAUSE).await;
@@ -70,28 +86,46 @@ impl<S: Sink> Quarantine<S> {
     /// Publishes, connecting first if needed. Answers when the message was handed over.
     pub(crate) async fn publish(
         &self,
-        _place: &Place,
+        place: &Place,
         message: Message,
     ) -> (Instant, Result<(), PublishError>) {
+        let sink = if place.is_exclusive() { &self.exclusive } else { &self.shared };
         let mut handed_over = Instant::now();
-        let mut result = self.sink.publish(message.clone()).await;
+        let mut result = sink.publish(message.clone()).await;
         if matches!(&result, Err(error) if error.verdict == Verdict::Down) {
-            if let Err(down) = self.sink.probe().await {
+            if let Err(down) = sink.probe().await {
                 return (handed_over, Err(PublishError::new(Verdict::Down, down)));
             }
             handed_over = Instant::now();
-            result = self.sink.publish(message).await;
+            result = sink.publish(message).await;
         }
-        *self.confirmed() = result.is_ok().then(Instant::now);
+        if result.is_ok() && self.lacking.swap(false, Ordering::Relaxed) {
+            info!(sink = %self.name, "there is an isolated connection again");
+        }
+        if place.is_exclusive() {
+            *self.confirmed() = result.is_ok().then(Instant::now);
+        }
         (handed_over, result)
+    }
+
+    /// Tells, once, that there is no isolated connection while the main one is up.
+    pub(crate) fn lacks(&self, down: impl std::fmt::Display) {
+        if !self.lacking.swap(true, Ordering::Relaxed) {
+            warn!(
+                sink = %self.name,
+                cause = %down,
+                "no isolated connection can be opened: records that are to go alone, and paused \
+                 destinations, wait for one; allow the user two connections more"
+            );
+        }
     }
 
     fn confirmed(&self) -> MutexGuard<'_, Option<Instant>> {
         self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Closes the connection.
+    /// Closes the connections.
     pub(crate) async fn close(&self) {
-        self.sink.close().await;
+        tokio::join!(self.exclusive.close(), self.shared.close());
     }
 }

@@ -33,10 +33,6 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 /// How long a stop waits for the release of a lease of unknown outcome.
 const LAST_TRIES: Duration = Duration::from_secs(2);
 
-/// The pause between two keys that are read again since their destinations may be probed: each costs
-/// a read.
-const PROBE_SPACING: Duration = Duration::from_millis(10);
-
 impl<S: Sink> Shared<S> {
     /// The second half of a take: one lease for all runs. Nothing is published here; the lanes
     /// that come back must be run. After a stop nothing is leased.
@@ -239,19 +235,18 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    /// Until when a key waits whose destination does not confirm: until the next probe, which it may
-    /// make itself. Many keys come one after the other, some hundred a second; none later than
-    /// `probe_max`.
-    pub(crate) fn next_try(&self, head: &Record) -> Instant {
-        let now = Instant::now();
-        let outlet = self.sink_of(head).and_then(|sink| self.outlets.get(sink));
-        let next = outlet.and_then(|outlet| {
-            let destination = self.destination_of(outlet, head)?;
-            outlet.circuits.waits(&destination)
-        });
-        let many = u32::try_from(self.hands.held_count()).unwrap_or(u32::MAX);
-        let turn = now + PROBE_SPACING.saturating_mul(many).min(self.settings.probe_max);
-        next.unwrap_or(now).max(turn).min(now + self.settings.probe_max)
+    /// The wait of a key whose destination does not confirm: until that does, or this key is called
+    /// to probe it.
+    pub(crate) fn wait_for_destination(&self, head: &Record) -> Wait {
+        let sink = self.sink_of(head);
+        let outlet = sink.and_then(|sink| self.outlets.get(sink));
+        let destination = outlet.and_then(|outlet| self.destination_of(outlet, head));
+        let is_known = outlet
+            .zip(destination.as_ref())
+            .is_some_and(|(outlet, destination)| outlet.circuits.waits(destination).is_some());
+        // It was found paused, and is not any more.
+        let until = (!is_known).then(Instant::now);
+        Wait::for_destination(Blocker::of(head), until, sink, destination)
     }
 
     /// Nothing was leased: the key is free again.

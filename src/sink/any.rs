@@ -74,6 +74,14 @@ impl Sink for AnySink {
         }
     }
 
+    fn is_ready(&self, message: &Message) -> bool {
+        match self {
+            Self::RabbitMq(sink) => sink.is_ready(message),
+            Self::Kafka(sink) => sink.is_ready(message),
+            Self::Stdout(sink) => sink.is_ready(message),
+        }
+    }
+
     fn isolated(&self) -> Self {
         match self {
             Self::RabbitMq(sink) => Self::RabbitMq(sink.isolated()),

@@ -87,6 +87,13 @@ pub trait Sink: Send + Sync + 'static {
         message.address.clone()
     }
 
+    /// Whether a publish of this message would hand it over at once, and not after something that
+    /// the sink has to find out about its destination first. With `key_window` > 1 nothing of its
+    /// key is handed over behind one that is not ready, until that one's outcome is known.
+    fn is_ready(&self, _message: &Message) -> bool {
+        true
+    }
+
     /// Makes a second sink of the same settings, with a connection of its own.
     ///
     /// The relay publishes on it what may take a connection down. It connects at its first

@@ -18,3 +18,4 @@ mod night;
 mod page;
 mod poison;
 mod secrets;
+mod silent;

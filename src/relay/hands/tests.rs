@@ -191,3 +191,49 @@ fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
     let waiting: usize = hands.held().iter().map(|(_, count)| count).sum();
     assert_eq!(waiting, 1);
 }
+
+fn hold_for(hands: &Hands, name: &str, destination: &str) {
+    let destination = Address { destination: destination.into(), key: None };
+    let head = Blocker::of(&head(name));
+    hands.hold(key(name), Wait::for_destination(head, None, Some("s"), Some(destination)));
+}
+
+#[test]
+fn of_each_destination_one_key_is_called_to_probe_those_not_suspected_first() {
+    let hands = all();
+    for (name, destination) in [("bad", "a"), ("good", "a"), ("late", "a"), ("other", "b")] {
+        hold_for(&hands, name, destination);
+    }
+    let due = |names: &[&str]| -> Vec<Address> {
+        let address = |name: &&str| Address { destination: (*name).into(), key: None };
+        names.iter().map(address).collect()
+    };
+    let call = |sink: &str, names: &[&str]| {
+        let called = hands.free_for_probes(sink, &due(names), |id| *id == head("bad").id);
+        let mut called: Vec<String> =
+            called.into_iter().map(|(key, _)| key.as_str().to_owned()).collect();
+        called.sort();
+        called
+    };
+
+    assert!(call("another", &["a", "b"]).is_empty());
+    assert_eq!(call("s", &["a", "b", "c"]), ["good", "other"]);
+    assert_eq!(call("s", &["a"]), ["late"]);
+    assert_eq!(call("s", &["a", "b"]), ["bad"]);
+    assert_eq!(hands.held_count(), 0);
+}
+
+#[test]
+fn a_destination_that_confirms_again_frees_its_own_keys() {
+    let hands = all();
+    hold_for(&hands, "mine", "a");
+    hold_for(&hands, "other", "b");
+    let a = Address { destination: "a".into(), key: None };
+
+    hands.free_destination("another", &a);
+    assert_eq!(hands.held_count(), 2);
+    hands.free_destination("s", &a);
+
+    assert_eq!(hands.held_count(), 1);
+    assert!(claims(&hands, "mine"));
+}

@@ -29,8 +29,8 @@ impl Lane {
     /// Delivers with `window` unconfirmed at a time, until nothing waits or something fails.
     ///
     /// The first on a way (sink and destination) is confirmed before the second is begun: after
-    /// that a sink hands over what it is given at once, and here it is given one after the
-    /// other. Nothing new begins after a failure, nor behind a record that was not handed over
+    /// that a sink hands over what it is given at once, unless it says that it is not ready, and
+    /// here it is given one after the other. Nothing new begins after a failure, nor behind a record that was not handed over
     /// until that record is concluded. What a lost sink interrupts waits in its order, and is sent
     /// again before anything new.
     pub(super) async fn deliver_several<S: Sink>(
@@ -70,7 +70,7 @@ impl Lane {
                     }
                 };
                 let way = Some(admitted.way());
-                let is_known = way == known_way;
+                let is_known = way == known_way && admitted.is_ready();
                 if !is_known && !under_way.is_empty() {
                     next = Some(held);
                     break;
@@ -78,7 +78,7 @@ impl Lane {
                 begun += 1;
                 known_way = way;
                 let sending = async move {
-                    let delivered = shared.send(admitted, &held).await;
+                    let delivered = shared.send(admitted, &held, self).await;
                     (number, held, delivered)
                 };
                 // The first poll hands it over, before the next one is given: tokio must not put

@@ -334,6 +334,10 @@ impl Sink for RabbitMq {
         }
     }
 
+    fn is_ready(&self, message: &Message) -> bool {
+        self.refusals.knows_none_of(&message.address)
+    }
+
     fn isolated(&self) -> Self {
         let settings = RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
         Self {

@@ -14,7 +14,7 @@ use lapin::types::ShortString;
 
 use crate::sink::rabbitmq::closure::{Refusal, Scope};
 use crate::sink::rabbitmq::rendering::Target;
-use crate::sink::{PublishError, Verdict};
+use crate::sink::{Address, PublishError, Verdict};
 
 /// How long a missing exchange is not asked for again: short compared with the first backoff, long
 /// enough that a thousand records for it cost one closed channel.
@@ -103,6 +103,24 @@ impl Refusals {
             }
             _ => Leave::Granted,
         }
+    }
+
+    /// Whether a message to this address would be granted, or refused, at once: no message has to
+    /// try it.
+    pub(super) fn knows_none_of(&self, address: &Address) -> bool {
+        let refused = self.lock();
+        if refused.is_empty() {
+            return true;
+        }
+        let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
+        let key = address.key.as_deref().unwrap_or_default();
+        let (Some(exchange), Some(key)) = (short(&address.destination), short(key)) else {
+            return true;
+        };
+        let Some(of_exchange) = refused.get(&exchange) else { return true };
+        of_exchange.whole.is_none()
+            && !of_exchange.routing_keys.contains_key(&key)
+            && of_exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(&key))
     }
 
     /// The refusal of an exchange that was missing a moment ago.
