@@ -241,3 +241,49 @@ async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves
     relay.stop().await;
     outbox.drop().await;
 }
+
+/// A record that is not due before tomorrow.
+fn waiting(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    let tomorrow = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
+    record.insert("visibleAt", bson::DateTime::from_system_time(tomorrow));
+    record
+}
+
+/// The rotation went on behind the whole key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert((0..20).map(|number| waiting(&format!("w{number:02}"), "k"))).await;
+    outbox.insert([record("behind", "k"), record("other", "l")]).await;
+    let settings =
+        postrider::relay::settings::Settings { ordered: false, batch_size: 5, ..settings() };
+
+    let relay = start(&outbox.collections, sink.clone(), settings);
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    let mut ids = sink.ids();
+    ids.sort();
+    assert_eq!(ids, ["behind", "other"]);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Together their names are more than a command may have, and taking stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_keys_that_wait_do_not_stop_the_others() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let long = |number: usize| format!("{number:03}{}", "k".repeat(60_000));
+    outbox.insert((0..300).map(|number| waiting(&format!("w{number}"), &long(number)))).await;
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    for number in 0..20 {
+        outbox.insert([record(&format!("{number}"), &format!("z{number}"))]).await;
+        outbox.until_count(doc! { "status": "done" }, number + 1).await;
+    }
+
+    relay.stop().await;
+    outbox.drop().await;
+}

@@ -66,11 +66,11 @@ impl Position {
         }
     }
 
-    /// Behind the lane of `record`; for a record without order, behind itself.
-    pub(crate) fn after(record: &Record) -> Self {
+    /// Behind the lane of `record`; behind itself if it has no order, or `within_keys`.
+    pub(crate) fn after(record: &Record, within_keys: bool) -> Self {
         let after = match &record.lane {
-            LaneKey::Keyed(key) => After::Key(key.clone()),
-            LaneKey::Single(_) => After::Record {
+            LaneKey::Keyed(key) if !within_keys => After::Key(key.clone()),
+            LaneKey::Keyed(_) | LaneKey::Single(_) => After::Record {
                 key: record.raw.get_str(crate::outbox::fields::KEY).ok().map(Into::into),
                 seq: record.seq.unwrap_or(NO_SEQ),
             },

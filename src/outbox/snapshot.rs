@@ -36,6 +36,8 @@ pub struct Snapshot {
     /// What ties its reads to one moment; `None` on a standalone server.
     session: Option<ClientSession>,
     records: Collection<RawDocumentBuf>,
+    /// Whether a page may end, and the next one begin, in the middle of a key.
+    within_keys: bool,
 }
 
 /// A stretch of `lane_idx`, in its order.
@@ -75,12 +77,18 @@ impl Snapshot {
     /// No server to be had.
     pub async fn begin(collections: &Collections) -> Result<Self, StoreError> {
         if collections.is_standalone() {
-            return Ok(Self { session: None, records: collections.records() });
+            return Ok(Self { session: None, records: collections.records(), within_keys: false });
         }
         let options = SessionOptions::builder().snapshot(true).build();
         let session = collections.client().start_session().with_options(options);
         let session = within("begin a snapshot", limits::BATCH, session.into_future()).await?;
-        Ok(Self { session: Some(session), records: collections.records() })
+        Ok(Self { session: Some(session), records: collections.records(), within_keys: false })
+    }
+
+    /// Lets the next page begin behind the last record of a page, be it in the middle of a key: for
+    /// records whose keys order nothing.
+    pub fn go_on_within_keys(&mut self) {
+        self.within_keys = true;
     }
 
     /// Whether all reads see the same moment.
@@ -131,7 +139,7 @@ impl Snapshot {
             if records.len() >= room.records || bytes >= room.bytes {
                 // One that is in this place by an element of an array names no place to go on from.
                 let placed = records.iter().rev().find(|record| record.partition.is_some());
-                let next = placed.map(Position::after);
+                let next = placed.map(|record| Position::after(record, self.within_keys));
                 return Ok(Page { records, next });
             }
         }

@@ -30,6 +30,9 @@ const ANSWERS: usize = 500;
 /// unstamped backlog; keys without an answer wait for another look.
 const QUESTIONS: usize = 16;
 
+/// Bytes of the keys that one command names: it has to be below 16 MiB, and a key may be long.
+pub(super) const KEYS_BYTES: usize = 4 * 1024 * 1024;
+
 /// The earliest `seq` of unstamped records by key; `None` where they have no `seq` either.
 type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 
@@ -105,25 +108,24 @@ impl<S: Sink> Shared<S> {
         if records.is_empty() {
             return Ok((records, before));
         }
-        if !snapshot.is_one_moment() {
-            let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
-            (before, _) = self.before_lanes(snapshot, room.records).await?;
-            records = seen_twice(snapshot.read(stretch, room).await?, &first);
-        }
-        if !self.settings.ordered {
-            return Ok((records, before));
-        }
         let keys = keys_of(&records);
-        if !before.all_unstamped {
+        let mut unknown = HashSet::new();
+        if !snapshot.is_one_moment() {
+            (before, _) = self.before_lanes(snapshot, room.records).await?;
+        }
+        if self.settings.ordered && !before.all_unstamped {
             for absent in [true, false] {
-                let unknown = narrow(&mut before.unstamped, snapshot, &keys, absent).await?;
-                records.retain(|record| !unknown.contains(&record.lane));
+                unknown.extend(narrow(&mut before.unstamped, snapshot, &keys, absent).await?);
             }
         }
-        if !snapshot.is_one_moment() || !before.all_blocked {
-            let unknown = blocked_of(&mut before.blocked, snapshot, &keys).await?;
-            records.retain(|record| !unknown.contains(&record.lane));
+        if !snapshot.is_one_moment() {
+            let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+            records = seen_twice(snapshot.read(stretch, room).await?, &first);
         }
+        if self.settings.ordered && !(snapshot.is_one_moment() && before.all_blocked) {
+            unknown.extend(blocked_of(&mut before.blocked, snapshot, &keys).await?);
+        }
+        records.retain(|record| !unknown.contains(&record.lane));
         Ok((records, before))
     }
 }
@@ -140,7 +142,7 @@ async fn narrow(
     for _ in 0..QUESTIONS {
         let Some(keys) = unknown.keys() else { break };
         let found = snapshot.unstamped_of(&keys, absent, ANSWERS).await?;
-        unknown.answered(found.iter().map(|record| &record.lane), found.len() < ANSWERS);
+        unknown.answered(&keys, found.iter().map(|record| &record.lane), found.len() < ANSWERS);
         found.into_iter().for_each(|record| note(earliest, record.lane, record.seq));
     }
     Ok(unknown.0)
@@ -157,7 +159,7 @@ async fn blocked_of(
     for _ in 0..QUESTIONS {
         let Some(keys) = unknown.keys() else { break };
         let found = snapshot.blocked(Some(&keys), BLOCKED).await?;
-        unknown.answered(found.iter().map(|(lane, _)| lane), found.len() < BLOCKED);
+        unknown.answered(&keys, found.iter().map(|(lane, _)| lane), found.len() < BLOCKED);
         blocked.extend(found);
     }
     Ok(unknown.0)
@@ -171,18 +173,37 @@ impl Unknown {
         Self(keys.iter().filter_map(lane_of).collect())
     }
 
-    /// The keys to ask about; `None` where all are known.
+    /// The keys to ask about next, as many as a command has room for; `None` where all are known.
     fn keys(&self) -> Option<Vec<Bson>> {
-        (!self.0.is_empty()).then(|| self.0.iter().filter_map(key_of).collect())
+        let keys = within(KEYS_BYTES, self.0.iter().filter_map(key_of));
+        (!keys.is_empty()).then_some(keys)
     }
 
-    /// An answer names these keys. If it had room for more, it is about all keys.
-    fn answered<'a>(&mut self, about: impl Iterator<Item = &'a LaneKey>, had_room: bool) {
+    /// The answer to a question about `asked` names these keys. If it had room for more, it is about
+    /// all of them.
+    fn answered<'a>(
+        &mut self,
+        asked: &[Bson],
+        about: impl Iterator<Item = &'a LaneKey>,
+        had_room: bool,
+    ) {
         match had_room {
-            true => self.0.clear(),
+            true => asked.iter().filter_map(lane_of).for_each(|lane| _ = self.0.remove(&lane)),
             false => about.for_each(|lane| _ = self.0.remove(lane)),
         }
     }
+}
+
+/// The first of these keys, up to so many bytes; one at least.
+pub(super) fn within(bytes: usize, keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
+    let mut left = bytes;
+    let fits = |key: &Bson| {
+        let size = key.as_str().map_or(0, str::len);
+        let fits = size <= left || left == bytes;
+        left = left.saturating_sub(size);
+        fits
+    };
+    keys.take_while(fits).collect()
 }
 
 fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {

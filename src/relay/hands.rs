@@ -16,6 +16,7 @@ use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::partition;
+use crate::relay::before::KEYS_BYTES;
 use crate::relay::blocker::Blocker;
 use crate::relay::lane::Lane;
 use crate::sink::Address;
@@ -458,15 +459,16 @@ impl Hands {
         count: usize,
     ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
         let book = self.book();
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
         let from = from.map_or(Bound::Unbounded, |from| Bound::Excluded(from.clone()));
         for place in book.places.range((from, Bound::Unbounded)) {
             let key = LaneKey::Keyed(place.1.clone());
             let Some(wait) = book.wait(&key) else { continue };
             if wait.blocker.is_comparable() {
+                bytes += key.as_str().len();
                 found.push((key, wait.blocker.clone()));
             }
-            if found.len() >= count {
+            if found.len() >= count || bytes >= KEYS_BYTES {
                 return (found, Some(place.clone()));
             }
         }
@@ -510,10 +512,10 @@ impl Hands {
         let book = self.book();
         let mut over = PassOver::default();
         let mut partition = None;
-        let mut in_one = 0;
+        let (mut in_one, mut bytes) = (0, 0);
         for (place, key) in book.places.range(from.place()..) {
             if partition.is_some_and(|partition| partition != *place) {
-                if over.keys.len() >= PASSED_OVER {
+                if over.keys.len() >= PASSED_OVER || bytes >= KEYS_BYTES / 2 {
                     over.last = partition;
                     break;
                 }
@@ -521,7 +523,8 @@ impl Hands {
             }
             partition = Some(*place);
             in_one += 1;
-            if in_one <= PASSED_OVER_IN_ONE {
+            if in_one <= PASSED_OVER_IN_ONE && bytes + key.len() <= KEYS_BYTES {
+                bytes += key.len();
                 over.keys.push(Bson::String(key.to_string()));
             }
         }

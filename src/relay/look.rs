@@ -4,13 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bson::Bson;
-
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
 use crate::relay::alone::Candidate;
-use crate::relay::before::{Before, key_of};
+use crate::relay::before::{Before, KEYS_BYTES, key_of, within};
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Openings, Wait};
 use crate::relay::lane::Lane;
@@ -162,13 +160,17 @@ impl<S: Sink> Shared<S> {
         let spoken_for = self.hands.spoken_for();
         let openings = self.hands.openings();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
+        if !self.settings.ordered {
+            snapshot.go_on_within_keys();
+        }
         let (before, unstamped) = self.before_lanes(&mut snapshot, room.records).await?;
         let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
         let mut seen = Seen { repairs: Repairing { repairs, spent }, ..Seen::default() };
         match look {
             Look::Rotation(from) => {
                 self.hands.note_blocked(before.blocked_within(owned));
-                let blocked: Vec<Bson> = before.blocked.keys().filter_map(key_of).collect();
+                // What is not passed over is read, and left.
+                let blocked = within(KEYS_BYTES, before.blocked.keys().filter_map(key_of));
                 let mut from = from;
                 let (records, before) = loop {
                     let over = self.hands.passed_over(&from);
