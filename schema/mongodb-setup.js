@@ -65,6 +65,10 @@ const validator = {
         enum: ["pending", "scheduled", "done", "dead"],
         description: "pending or scheduled at the insertion; done or dead by the relay",
       },
+      partition: {
+        not: { bsonType: "array" },
+        description: "no array: the index that all reads go by would be a multikey one for good",
+      },
     },
   },
 };

@@ -369,6 +369,7 @@ async fn the_validator_refuses_each_wrong_field_of_a_producer() {
         ("createdAt", "2020-01-01".into()),
         ("visibleAt", number.clone()),
         ("dedupKey", number.clone()),
+        ("partition", Bson::Array(vec![Bson::Int32(3)])),
     ] {
         wrong.push(smallest_with(field, value));
     }

@@ -2,15 +2,15 @@
 //!
 //! It refuses what the relay would call malformed (contract, section 1), a `status` that is
 //! never delivered, and dates of a wrong type. It leaves alone what the relay mends by itself
-//! (`seq`, `partition`), the relay's own fields, and all unknown ones. An optional field
+//! (`seq`, `partition` unless it is an array), the relay's own fields, and all unknown ones. An optional field
 //! may be null: many drivers write null for what their users left out.
 
 use bson::{Bson, Document, doc};
 
 use crate::config::tree::Validator;
 use crate::outbox::fields::{
-    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY, PAYLOAD,
-    PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
+    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY, PARTITION,
+    PAYLOAD, PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
 };
 
 /// Records that were wrong before stay writable for the relay, which must be able to make
@@ -51,6 +51,10 @@ pub fn validator() -> Document {
     }
     let description = "pending or scheduled at the insertion; done or dead by the relay";
     properties.insert(STATUS, doc! { "enum": STATUSES.as_slice(), "description": description });
+    // The relay would mend it; but one such record ever, and MongoDB sorts every page anew.
+    let description = "no array: the index that all reads go by would be a multikey one for good";
+    let no_array = doc! { "not": { "bsonType": "array" }, "description": description };
+    properties.insert(PARTITION, no_array);
     doc! {
         "$jsonSchema": {
             "title": "a Postrider outbox record",
