@@ -18,7 +18,8 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
-use crate::relay::report::{fields, shortened, state_id};
+use crate::relay::hands::HoldReason;
+use crate::relay::report::{NAMED, fields, shortened, state_id};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Earlier records of a key that are counted.
@@ -42,7 +43,7 @@ pub enum WaitsFor {
     Instance,
     /// The end of a pause (`postrider relay pause`).
     Paused,
-    /// MongoDB: it refuses to let the relay lease it.
+    /// MongoDB: it refuses to let the relay change it.
     Refused,
     /// The sink of its dead letter, without which it does not become dead.
     DeadLetter,
@@ -228,7 +229,13 @@ impl Explainer {
             }
         };
         let who = owner.name();
-        let (waits_for, detail) = if record.is_suspect(now) {
+        let (waits_for, detail) = if names(&owner, fields::REFUSED, record) {
+            let detail = format!(
+                "waits for MongoDB, which refuses to let {who} change it: let the validator of \
+                 outbox_records permit what the relay writes"
+            );
+            (WaitsFor::Refused, detail)
+        } else if record.is_suspect(now) {
             let since = time(record.lease_until);
             let (attempts, most) = (record.attempt, self.max_attempts);
             let detail = format!(
@@ -242,12 +249,6 @@ impl Explainer {
                  was lost"
             );
             (WaitsFor::Suspect, detail)
-        } else if names(&owner, fields::REFUSED, record) {
-            let detail = format!(
-                "waits for MongoDB, which refuses to let {who} lease it: let the validator of \
-                 outbox_records permit what the relay writes"
-            );
-            (WaitsFor::Refused, detail)
         } else if names(&owner, fields::DEAD_LETTER, record) {
             let detail = format!(
                 "is to become dead; {who} waits for the sink of its dead letter \
@@ -258,7 +259,7 @@ impl Explainer {
             let detail = format!("waits for its destination, which does not confirm, {who} says");
             (WaitsFor::DestinationPaused, detail)
         } else {
-            (WaitsFor::Look, format!("is taken by the next look of {who}"))
+            (WaitsFor::Look, format!("is taken by the next look of {who}{}", unnamed(&owner)))
         };
         let instance = Some(owner.id.clone());
         let waiting = Waiting::new(waits_for, detail, front);
@@ -338,6 +339,29 @@ fn names(owner: &Owner, list: &str, record: &Record) -> bool {
     let named = owner.relay.as_ref().and_then(|relay| relay.get_array(list).ok());
     let id = state_id(&record.id);
     named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
+}
+
+/// That the owner does not name all records which wait for what it alone knows.
+fn unnamed(owner: &Owner) -> String {
+    let counts =
+        owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());
+    let count = |reason: &HoldReason| {
+        let count = counts.and_then(|counts| counts.get_i64(reason.as_str()).ok());
+        count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
+    };
+    let of_the_relay = [
+        HoldReason::Suspect,
+        HoldReason::Refused,
+        HoldReason::DeadLetter,
+        HoldReason::DestinationPaused,
+    ];
+    match of_the_relay.iter().map(count).max().unwrap_or(0) {
+        0..=NAMED => String::new(),
+        many => format!(
+            ", unless it is one of the {many} records of which that instance names {NAMED} only: \
+             `postrider relay blocked-keys` lists them"
+        ),
+    }
 }
 
 fn scheduled(record: &Document, now: DateTime) -> Waiting {

@@ -4,12 +4,12 @@
 //! Each is leased by itself and published on its sink's isolated connection, so that whatever
 //! happens is its doing and its neighbours do not notice. Suspects of a crash take turns within the
 //! process: the next one may end it. Records that lost their connection take turns within their
-//! sink. The turn passes on when the outcome is settled.
+//! sink, those first that may be innocent. The turn passes on when the outcome is settled.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
@@ -22,7 +22,20 @@ use crate::store::StoreError;
 
 /// Whose turn it is to go alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns(Arc<Semaphore>);
+pub(crate) struct Turns {
+    turn: Arc<Semaphore>,
+    /// Those that wait and may be innocent.
+    innocent: watch::Sender<usize>,
+}
+
+/// One of those, until it has its turn.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 /// The turn itself; dropped, it passes on.
 #[derive(Debug)]
@@ -32,15 +45,28 @@ pub(crate) struct Turn {
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
+        Self { turn: Arc::new(Semaphore::new(1)), innocent: watch::Sender::new(0) }
     }
 }
 
 impl Turns {
-    async fn next(&self) -> Option<Turn> {
-        // Never closed.
-        let permit = self.0.clone().acquire_owned().await.ok()?;
-        Some(Turn { _permit: permit })
+    /// The next turn. One that is known to be guilty lets all others go before it.
+    async fn next(&self, is_guilty: bool) -> Option<Turn> {
+        let waiting = (!is_guilty).then(|| {
+            self.innocent.send_modify(|count| *count += 1);
+            Waiting(&self.innocent)
+        });
+        let mut innocent = self.innocent.subscribe();
+        loop {
+            // Neither is ever closed.
+            if waiting.is_none() {
+                innocent.wait_for(|count| *count == 0).await.ok()?;
+            }
+            let permit = self.turn.clone().acquire_owned().await.ok()?;
+            if waiting.is_some() || *innocent.borrow() == 0 {
+                return Some(Turn { _permit: permit });
+            }
+        }
     }
 }
 
@@ -107,7 +133,7 @@ impl<S: Sink> Shared<S> {
         let turn = match turns {
             None => None,
             Some(turns) => tokio::select! {
-                turn = turns.next() => turn,
+                turn = turns.next(self.losses.is_guilty(&head.id)) => turn,
                 () = self.stopping() => None,
             },
         };
@@ -141,7 +167,7 @@ impl<S: Sink> Shared<S> {
         if matches!(way, Way::Paused(_)) || (way == Way::Probe && probe.is_none()) {
             self.hands.free_waiting(&key);
             if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
-                self.hands.hold(key, self.wait_for_destination(&record));
+                self.hold_for_destination(&record);
             }
             return Ok(None);
         }
@@ -160,5 +186,30 @@ impl<S: Sink> Shared<S> {
             }
         };
         Ok(Some((lane, end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_may_be_innocent_goes_before_all_that_are_guilty() {
+        let turns = Turns::default();
+        let held = turns.next(false).await.unwrap();
+        let mut guilty = Box::pin(turns.next(true));
+        assert!(guilty.as_mut().now_or_never().is_none());
+        let mut innocent = Box::pin(turns.next(false));
+        assert!(innocent.as_mut().now_or_never().is_none());
+
+        drop(held);
+        assert!(guilty.as_mut().now_or_never().is_none(), "one that may be innocent came later");
+        let turn = innocent.await.unwrap();
+        assert!(guilty.as_mut().now_or_never().is_none());
+        drop(turn);
+
+        assert!(guilty.await.is_some());
     }
 }

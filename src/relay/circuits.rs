@@ -7,7 +7,7 @@
 //!
 //! Until a publish ends without a confirm its time has to run out, and meanwhile the records of that
 //! destination would take all the room that there is. So a destination that has confirmed nothing
-//! for a short while, though something waits for it, is [silent](Silence): it is given nothing more
+//! for a short while, though something waits for it, is silent: it is given nothing more
 //! until it confirms or its circuit opens, and what it has in hand takes no room from others.
 
 use std::collections::HashMap;
@@ -417,17 +417,11 @@ impl Circuits {
         })
     }
 
-    /// A record of this destination lost the isolated connection. Answers until when the record
-    /// waits. The circuit opens, unless others were confirmed since the latest failure: then the
-    /// record alone breaks connections.
-    pub(crate) fn broke(
-        &self,
-        destination: &Address,
-        handed_over: Instant,
-        cause: &str,
-    ) -> Instant {
+    /// A record of this destination lost the isolated connection. The circuit opens, unless others
+    /// were confirmed since the latest failure: then the record alone breaks connections.
+    pub(crate) fn broke(&self, destination: &Address, handed_over: Instant, cause: &str) -> Fault {
         let now = Instant::now();
-        let fault = self.note(destination, now, |circuit| {
+        self.note(destination, now, |circuit| {
             let is_alone = circuit.open.is_none() && circuit.confirmed > circuit.failed;
             circuit.failed = circuit.failed.max(Some(handed_over));
             if is_alone {
@@ -436,11 +430,7 @@ impl Circuits {
             let (open, is_new) = circuit.open(cause, now, self.longest_pause);
             open.breaks = true;
             (Fault::Destination(open.failed_until()), is_new)
-        });
-        match fault {
-            Fault::Destination(until) => until,
-            Fault::Record => now,
-        }
+        })
     }
 
     /// Forgets what is over: closed circuits after some time, and open ones that nothing waits for,
@@ -557,7 +547,7 @@ mod tests {
         assert!(circuits.waits(&to("d")).is_some());
         assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
 
-        circuits.broke(&to("d"), Instant::now(), "lost");
+        assert_eq!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Record);
         assert_eq!(circuits.waits(&to("d")), None, "its neighbours go on");
 
         circuits.broke(&to("d"), Instant::now(), "lost");

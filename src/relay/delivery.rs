@@ -287,15 +287,20 @@ impl<S: Sink> Shared<S> {
                     }
                 }
             }
-            (Verdict::Unknown, Some(place)) => {
-                let until = outlet.circuits.broke(destination, handed_over, &detail);
-                if place.is_exclusive() {
-                    // It took the connection down by itself.
-                    self.losses.isolate(id);
-                    Delivery::Failed(detail)
-                } else {
-                    Delivery::DestinationPaused(destination.clone(), until)
-                }
+            (Verdict::Unknown, Some(place)) if place.is_exclusive() => {
+                // It took the connection down by itself. What a guilty one does says nothing of its
+                // destination.
+                let is_guilty = self.losses.is_guilty(id)
+                    || outlet.circuits.broke(destination, handed_over, &detail) == Fault::Record;
+                self.losses.isolate(id, is_guilty);
+                Delivery::Failed(detail)
+            }
+            (Verdict::Unknown, Some(_)) => {
+                let until = match outlet.circuits.broke(destination, handed_over, &detail) {
+                    Fault::Destination(until) => until,
+                    Fault::Record => Instant::now(),
+                };
+                Delivery::DestinationPaused(destination.clone(), until)
             }
             (Verdict::Down | Verdict::Ended, Some(_)) => {
                 self.not_isolated(outlet, destination, detail)

@@ -1,6 +1,6 @@
 //! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub(crate) struct RefusedOutcomes {
 #[derive(Debug, Default)]
 struct State {
     /// Records whose outcome is refused now.
-    unsettled: usize,
+    unsettled: HashSet<RecordId>,
     /// The latest of them, in words.
     latest: String,
 }
@@ -51,26 +51,32 @@ impl RefusedOutcomes {
             );
         }
         let mut state = self.state();
-        state.unsettled += 1;
+        state.unsettled.insert(settlement.id.clone());
         state.latest = format!("{} ({outcome}, code {code})", settlement.id);
     }
 
     /// The outcome of one is written, or given up.
-    pub(crate) fn settled(&self) {
-        self.state().unsettled -= 1;
+    pub(crate) fn settled(&self, id: &RecordId) {
+        self.state().unsettled.remove(id);
+    }
+
+    /// Some of those whose outcome is refused.
+    pub(crate) fn some(&self, count: usize) -> Vec<RecordId> {
+        self.state().unsettled.iter().take(count).cloned().collect()
     }
 
     /// How many records wait with an outcome that is refused.
     pub(crate) fn count(&self) -> usize {
-        self.state().unsettled
+        self.state().unsettled.len()
     }
 
     fn words(&self) -> Option<String> {
         let state = self.state();
-        (state.unsettled > 0).then(|| {
+        (!state.unsettled.is_empty()).then(|| {
             format!(
                 "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
-                state.unsettled, state.latest
+                state.unsettled.len(),
+                state.latest
             )
         })
     }

@@ -143,12 +143,11 @@ impl Wait {
     pub fn for_destination(
         blocker: Blocker,
         until: Option<Instant>,
-        sink: Option<&str>,
-        destination: Option<Address>,
+        sink: Arc<str>,
+        destination: Address,
     ) -> Self {
-        let sink = sink.map(Into::into);
-        let reason = HoldReason::DestinationPaused;
-        Self { sink, destination, ..Self::new(reason, blocker, until) }
+        let (sink, destination) = (Some(sink), Some(destination));
+        Self { sink, destination, ..Self::new(HoldReason::DestinationPaused, blocker, until) }
     }
 
     fn is_for(&self, sink: &str, destination: &Address) -> bool {

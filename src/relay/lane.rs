@@ -317,8 +317,8 @@ impl Lane {
             Delivery::DestinationPaused(destination, until) => {
                 self.release_followers(shared).await;
                 let blocker = Blocker::of(&held.record);
-                let (sink_of, until) = (Some(sink.as_str()), Some(until));
-                let wait = Wait::for_destination(blocker, until, sink_of, Some(destination));
+                let way = sink.as_str().into();
+                let wait = Wait::for_destination(blocker, Some(until), way, destination);
                 shared.settle(self, held, &sink, Outcome::Released).await;
                 Some(LaneEnd::Waits(Box::new(wait)))
             }

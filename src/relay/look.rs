@@ -249,8 +249,7 @@ impl<S: Sink> Shared<S> {
             let until = until.map(|until| Instant::now() + self.clock.until(until));
             let mut wait = Wait::new(reason, Blocker::of(&head), until);
             if reason == HoldReason::DestinationPaused {
-                let wait = self.wait_for_destination(&head);
-                self.hands.hold(head.lane, wait);
+                self.hold_for_destination(&head);
             } else if reason == HoldReason::SinkPaused {
                 wait.sink = self.sink_of(&head).map(Into::into);
                 self.hands.hold_paused(head.lane, wait, openings);
@@ -268,7 +267,7 @@ impl<S: Sink> Shared<S> {
             match self.refusals.rests_until(&record.id) {
                 None => seen.repairs.repairs.push(record),
                 until => {
-                    let wait = Wait::new(HoldReason::NotDue, Blocker::of(&record), until);
+                    let wait = Wait::new(HoldReason::Refused, Blocker::of(&record), until);
                     self.hands.hold(record.lane, wait);
                 }
             }

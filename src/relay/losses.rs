@@ -11,7 +11,15 @@ use crate::ids::RecordId;
 /// connection down is found and its neighbours are not charged for it.
 #[derive(Debug, Default)]
 pub struct Losses {
-    counts: Mutex<HashMap<RecordId, u32>>,
+    counts: Mutex<HashMap<RecordId, Loss>>,
+}
+
+#[derive(Debug, Default)]
+struct Loss {
+    /// In a row.
+    count: u32,
+    /// It went alone, and what it lost was its own doing: others of its destination were confirmed.
+    is_guilty: bool,
 }
 
 impl Losses {
@@ -20,18 +28,28 @@ impl Losses {
 
     /// Notes one more loss.
     pub fn note(&self, id: &RecordId) {
-        *self.counts().entry(id.clone()).or_default() += 1;
+        self.counts().entry(id.clone()).or_default().count += 1;
     }
 
-    /// Notes a loss that is the record's own doing: it goes alone from now on.
-    pub fn isolate(&self, id: &RecordId) {
-        self.counts().insert(id.clone(), Self::ALONE);
+    /// Notes that the record lost a connection which it had for itself: it goes alone from now on.
+    /// With `is_guilty` that was its own doing, and not its destination's.
+    pub fn isolate(&self, id: &RecordId, is_guilty: bool) {
+        let mut counts = self.counts();
+        let loss = counts.entry(id.clone()).or_default();
+        loss.count = loss.count.max(Self::ALONE);
+        loss.is_guilty |= is_guilty;
+    }
+
+    /// Whether what it loses is known to be its own doing.
+    pub fn is_guilty(&self, id: &RecordId) -> bool {
+        let counts = self.counts();
+        !counts.is_empty() && counts.get(id).is_some_and(|loss| loss.is_guilty)
     }
 
     /// Whether the record must go alone.
     pub fn goes_alone(&self, id: &RecordId) -> bool {
         let counts = self.counts();
-        !counts.is_empty() && counts.get(id).is_some_and(|losses| *losses >= Self::ALONE)
+        !counts.is_empty() && counts.get(id).is_some_and(|loss| loss.count >= Self::ALONE)
     }
 
     /// Forgets a record whose fate is known.
@@ -45,11 +63,11 @@ impl Losses {
     /// The records that are to go alone.
     pub fn alone(&self) -> HashSet<RecordId> {
         let counts = self.counts();
-        let alone = counts.iter().filter(|(_, losses)| **losses >= Self::ALONE);
+        let alone = counts.iter().filter(|(_, loss)| loss.count >= Self::ALONE);
         alone.map(|(id, _)| id.clone()).collect()
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<RecordId, u32>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<RecordId, Loss>> {
         self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -44,7 +44,7 @@ pub mod fields {
 }
 
 /// Sinks, destinations, and ids of each kind, that the state names at most.
-const NAMED: usize = 8;
+pub(crate) const NAMED: usize = 8;
 
 /// Characters of an id, a name and a cause in the state: all in all it stays below 10 KB.
 const ID: usize = 64;
@@ -80,6 +80,10 @@ impl<S: Sink> Shared<S> {
             let ids = self.hands.blockers(reason, NAMED);
             ids.iter().map(state_id).collect()
         };
+        // What cannot be leased, and what cannot be stamped or settled.
+        let resting = self.refusals.resting().into_iter().map(|(id, ..)| state_id(&id));
+        let unsettled = self.outcomes.some(NAMED).into_iter().map(|id| state_id(&id));
+        let refused = ids(HoldReason::Refused).into_iter().chain(resting).chain(unsettled);
         let counts = self.hands.held().into_iter().filter(|(_, count)| *count > 0);
         let counts = counts.map(|(reason, count)| {
             (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
@@ -89,7 +93,7 @@ impl<S: Sink> Shared<S> {
             fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
             fields::ALONE: ids(HoldReason::Suspect),
-            fields::REFUSED: ids(HoldReason::Refused),
+            fields::REFUSED: refused.take(NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(HoldReason::DeadLetter),
             fields::UNCONFIRMED: ids(HoldReason::DestinationPaused),
         }

@@ -186,7 +186,7 @@ async fn insist<S>(shared: Arc<Shared<S>>, settlements: Settlements, item: Item,
         pause = (pause * 2).min(REFUSED.1);
         next = Instant::now() + pause;
     };
-    shared.outcomes.settled();
+    shared.outcomes.settled(&item.settlement.id);
     if makes_room { finish(&shared, item, ours) } else { conclude(&shared, item, ours) }
 }
 

@@ -129,11 +129,11 @@ impl<S: Sink> Shared<S> {
         let grant = match granted {
             Ok(grant) => grant,
             Err(error) => {
-                if !error.is_refusal() {
-                    self.release_unknown(id, &wanted, &error).await;
-                }
+                let is_released =
+                    !error.is_refusal() && self.release_unknown(id, &wanted, &error).await;
                 claims.into_iter().for_each(|claim| self.give_up(claim));
-                return Err(error);
+                // Where it is, MongoDB answers again, and what it did not is told already.
+                return if is_released { Ok(Vec::new()) } else { Err(error) };
             }
         };
         failpoint::hit("relay::after_lease");
@@ -235,18 +235,18 @@ impl<S: Sink> Shared<S> {
         }
     }
 
-    /// The wait of a key whose destination does not confirm: until that does, or this key is called
-    /// to probe it.
-    pub(crate) fn wait_for_destination(&self, head: &Record) -> Wait {
-        let sink = self.sink_of(head);
-        let outlet = sink.and_then(|sink| self.outlets.get(sink));
-        let destination = outlet.and_then(|outlet| self.destination_of(outlet, head));
-        let is_known = outlet
-            .zip(destination.as_ref())
-            .is_some_and(|(outlet, destination)| outlet.circuits.waits(destination).is_some());
-        // It was found paused, and is not any more.
-        let until = (!is_known).then(Instant::now);
-        Wait::for_destination(Blocker::of(head), until, sink, destination)
+    /// Lets a key wait whose destination does not confirm: until that does, or the key is called to
+    /// probe it.
+    pub(crate) fn hold_for_destination(&self, head: &Record) {
+        let Some(sink) = self.sink_of(head) else { return };
+        let Some(outlet) = self.outlets.get(sink) else { return };
+        let Some(destination) = self.destination_of(outlet, head) else { return };
+        let wait = Wait::for_destination(Blocker::of(head), None, sink.into(), destination.clone());
+        self.hands.hold(head.lane.clone(), wait);
+        // It may have confirmed meanwhile, and freed what waited before.
+        if outlet.circuits.waits(&destination).is_none() {
+            self.hands.free_waiting(&head.lane);
+        }
     }
 
     /// Nothing was leased: the key is free again.
@@ -261,12 +261,12 @@ impl<S: Sink> Shared<S> {
     }
 
     /// A lease whose answers were lost: releases what it may hold, uncharged, until a majority says
-    /// that it holds nothing.
+    /// that it holds nothing; answers whether one has said so.
     ///
     /// Its keys stay claimed meanwhile, and so nothing here takes its records for suspects when the
     /// lease ends. What waits so is bounded by the leases that may be under way at once; a stop
     /// waits no longer than [`LAST_TRIES`].
-    async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) {
+    async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) -> bool {
         let records = ids.len();
         let cause = crate::telemetry::chain(error);
         warn!(
@@ -305,6 +305,7 @@ impl<S: Sink> Shared<S> {
                 warn!(records, "a lease of unknown outcome was not released; it ends by itself")
             }
         }
+        released
     }
 
     /// Leased behind a gap: free again at once, uncharged.

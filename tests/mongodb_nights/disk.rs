@@ -230,8 +230,12 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
         "WARN heartbeat failed: taking stops",
         "WARN the change stream is lost: the relay polls",
     ];
-    let under_way =
-        ["INFO settling goes on", "WARN settling fails: it is repeated until MongoDB has it"];
+    let under_way = [
+        "INFO settling goes on",
+        "WARN settling fails: it is repeated until MongoDB has it",
+        "WARN the outcome of a lease is unknown; its records are released",
+        "INFO a lease of unknown outcome is released",
+    ];
     assert_told(&postrider, before, &told, &under_way);
     postrider.stop().await;
 }

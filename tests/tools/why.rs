@@ -209,6 +209,8 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
             "look",
             "next look of instance",
         ),
+        (doc! { "blockedKeys": { "suspect": 8_i64 } }, "look", "next look of instance"),
+        (doc! { "blockedKeys": { "suspect": 9_i64 } }, "look", "one of the 9 records"),
     ] {
         says_of_itself(&outbox, owner, state).await;
 

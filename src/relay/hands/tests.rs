@@ -195,7 +195,7 @@ fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
 fn hold_for(hands: &Hands, name: &str, destination: &str) {
     let destination = Address { destination: destination.into(), key: None };
     let head = Blocker::of(&head(name));
-    hands.hold(key(name), Wait::for_destination(head, None, Some("s"), Some(destination)));
+    hands.hold(key(name), Wait::for_destination(head, None, "s".into(), destination));
 }
 
 #[test]
