@@ -269,10 +269,22 @@ impl Circuits {
 
     /// Whether the destination may be probed now.
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
-        let book = self.book();
-        let open = book.get(destination).and_then(|circuit| circuit.open.as_ref());
-        let is_due = |open: &Open| !open.probing && open.next_probe <= Instant::now();
-        open.is_some_and(is_due) && self.probing.load(Ordering::Relaxed) < PROBES
+        let mut book = self.book();
+        let open = book.get_mut(destination).and_then(|circuit| circuit.open.as_mut());
+        open.is_some_and(|open| self.may_probe(open, Instant::now()))
+    }
+
+    /// Whether a record that has come may probe. If only others' probes are in its way, it is called
+    /// again.
+    fn may_probe(&self, open: &mut Open, now: Instant) -> bool {
+        if open.probing || open.next_probe > now {
+            return false;
+        }
+        let has_room = self.probing.load(Ordering::Relaxed) < PROBES;
+        if !has_room {
+            open.called = None;
+        }
+        has_room
     }
 
     /// The destinations that are to be probed now, those that have waited the longest first: of each
@@ -345,8 +357,7 @@ impl Circuits {
         let now = Instant::now();
         let mut book = self.book();
         let open = book.get_mut(destination)?.open.as_mut()?;
-        let probing = self.probing.load(Ordering::Relaxed);
-        if open.probing || open.next_probe > now || probing >= PROBES {
+        if !self.may_probe(open, now) {
             return None;
         }
         self.probing.fetch_add(1, Ordering::Relaxed);

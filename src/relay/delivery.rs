@@ -133,7 +133,9 @@ impl<S: Sink> Shared<S> {
             return Err(Delivery::Interrupted);
         }
         if lane.alone {
-            let exclusive = outlet.circuits.is_exclusive(destination);
+            // What may have lost connections does not go beside others' probes.
+            let exclusive = outlet.circuits.is_exclusive(destination)
+                || self.losses.goes_alone(&held.record.id);
             let place = tokio::select! {
                 place = outlet.quarantine.enter(exclusive) => place,
                 () = lane.over(self) => return Err(Delivery::Interrupted),

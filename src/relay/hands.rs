@@ -200,19 +200,14 @@ impl Book {
         self.owned[usize::from(partition)]
     }
 
-    /// Strikes off the keys that wait in partitions that are not ours. (Those without a key are
-    /// few, and forgotten when their wait is over.)
+    /// Strikes off the keys that wait in partitions that are not ours.
     fn strike_foreign(&mut self) {
-        let of_key = |key: &LaneKey| match key {
-            LaneKey::Keyed(key) => Some(partition::of_key(key)),
-            LaneKey::Single(_) => None,
-        };
-        let held = self.held.keys().map(|key| (key, of_key(key)));
-        let suspects = self.suspects.iter();
-        let suspects = suspects.map(|(key, wait)| (key, Some(wait.blocker.partition)));
-        let foreign = held
-            .chain(suspects)
-            .filter(|(_, partition)| partition.is_some_and(|partition| !self.owns(partition)));
+        let held = self.held.iter().map(|(key, wait)| match key {
+            LaneKey::Keyed(name) => (key, partition::of_key(name)),
+            LaneKey::Single(_) => (key, wait.blocker.partition),
+        });
+        let suspects = self.suspects.iter().map(|(key, wait)| (key, wait.blocker.partition));
+        let foreign = held.chain(suspects).filter(|(_, partition)| !self.owns(*partition));
         let foreign: Vec<LaneKey> = foreign.map(|(key, _)| key.clone()).collect();
         foreign.iter().for_each(|key| self.strike(key));
     }

@@ -118,6 +118,12 @@ impl Exchanges {
         self.refusals.note(target, refusal);
     }
 
+    /// Whether an exchange need not be looked up. (A name that AMQP does not allow is refused before.)
+    pub(super) fn knows(&self, name: &str) -> bool {
+        let name = ShortString::try_new(name.to_owned());
+        name.is_ok_and(|name| self.recall(&name).is_some())
+    }
+
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {
         if let Some(missing) = self.refusals.missing(name) {
             return Some(Err(missing));

@@ -178,6 +178,11 @@ impl RabbitMq {
                 return Err(PublishError::new(Verdict::Unconfirmed, why));
             }
         };
+        // Less than a fair time is left: a link that does not answer within it is not at fault.
+        if until < Instant::now() + self.settings.timeout / 2 {
+            let why = "the messages that tried its destination first took too long";
+            return Err(PublishError::new(Verdict::Unconfirmed, why));
+        }
         if room.is_some() {
             return self.try_out(link, rendered, until).await;
         }
@@ -335,7 +340,10 @@ impl Sink for RabbitMq {
     }
 
     fn is_ready(&self, message: &Message) -> bool {
-        self.refusals.knows_none_of(&message.address)
+        let link = self.link.link();
+        // A look-up of its exchange would come first.
+        link.is_some_and(|link| link.knows(&message.address.destination))
+            && self.refusals.knows_none_of(&message.address)
     }
 
     fn isolated(&self) -> Self {
