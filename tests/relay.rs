@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider::outbox::snapshot::Room;
 use postrider::relay::hands::HoldReason;
 use postrider::relay::look::{Look, Target};
+use postrider::relay::settings::Settings;
 use postrider::relay::wake::Hint;
 use postrider::sink::{Message, Verdict};
 use support::outbox::{TestOutbox, eventually, record};
@@ -93,11 +94,8 @@ async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
     sink.script("bad", vec![Fault::Answer(Verdict::Charge); 10]);
     outbox.insert([record("bad", "k"), record("behind", "k")]).await;
 
-    let relay = start(
-        &outbox.collections,
-        sink.clone(),
-        postrider::relay::settings::Settings { max_attempts: 3, ..settings() },
-    );
+    let relay =
+        start(&outbox.collections, sink.clone(), Settings { max_attempts: 3, ..settings() });
 
     outbox.until_count(doc! { "status": "done" }, 1).await;
     let bad: Document = outbox.record("bad").await;
@@ -257,8 +255,7 @@ async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
     let sink = TestSink::default();
     outbox.insert((0..20).map(|number| waiting(&format!("w{number:02}"), "k"))).await;
     outbox.insert([record("behind", "k"), record("other", "l")]).await;
-    let settings =
-        postrider::relay::settings::Settings { ordered: false, batch_size: 5, ..settings() };
+    let settings = Settings { ordered: false, batch_size: 5, ..settings() };
 
     let relay = start(&outbox.collections, sink.clone(), settings);
 

@@ -31,6 +31,10 @@ pub const LANE_INDEX: &str = "lane_idx";
 /// `{key}` where `blocks: true`.
 pub const BLOCKS_INDEX: &str = "blocks_idx";
 
+/// Bytes of the keys that one command may name: a command must stay below 16 MiB, and a key may be
+/// long.
+pub const KEYS_BYTES: usize = 4 * 1024 * 1024;
+
 /// One consistent view of the outbox; all reads through it see the same moment.
 pub struct Snapshot {
     /// What ties its reads to one moment; `None` on a standalone server.
@@ -76,13 +80,14 @@ impl Snapshot {
     ///
     /// No server to be had.
     pub async fn begin(collections: &Collections) -> Result<Self, StoreError> {
-        if collections.is_standalone() {
-            return Ok(Self { session: None, records: collections.records(), within_keys: false });
-        }
-        let options = SessionOptions::builder().snapshot(true).build();
-        let session = collections.client().start_session().with_options(options);
-        let session = within("begin a snapshot", limits::BATCH, session.into_future()).await?;
-        Ok(Self { session: Some(session), records: collections.records(), within_keys: false })
+        let session = if collections.is_standalone() {
+            None
+        } else {
+            let options = SessionOptions::builder().snapshot(true).build();
+            let session = collections.client().start_session().with_options(options);
+            Some(within("begin a snapshot", limits::BATCH, session.into_future()).await?)
+        };
+        Ok(Self { session, records: collections.records(), within_keys: false })
     }
 
     /// Lets the next page begin behind the last record of a page, be it in the middle of a key: for

@@ -10,7 +10,7 @@ use bson::{Bson, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::{Room, Snapshot, Stretch};
+use crate::outbox::snapshot::{KEYS_BYTES, Room, Snapshot, Stretch};
 use crate::partition;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
@@ -29,9 +29,6 @@ const ANSWERS: usize = 500;
 /// Questions about the keys of one page. Each answer settles at least one key with a large
 /// unstamped backlog; keys without an answer wait for another look.
 const QUESTIONS: usize = 16;
-
-/// Bytes of the keys that one command names: it has to be below 16 MiB, and a key may be long.
-pub(super) const KEYS_BYTES: usize = 4 * 1024 * 1024;
 
 /// The earliest `seq` of unstamped records by key; `None` where they have no `seq` either.
 type Earliest = HashMap<LaneKey, Option<Timestamp>>;
@@ -108,21 +105,25 @@ impl<S: Sink> Shared<S> {
         if records.is_empty() {
             return Ok((records, before));
         }
-        let keys = keys_of(&records);
-        let mut unknown = HashSet::new();
-        if !snapshot.is_one_moment() {
+        let is_twice = !snapshot.is_one_moment();
+        if is_twice {
             (before, _) = self.before_lanes(snapshot, room.records).await?;
         }
-        if self.settings.ordered && !before.all_unstamped {
+        let asks_unstamped = self.settings.ordered && !before.all_unstamped;
+        let asks_blocked = self.settings.ordered && (is_twice || !before.all_blocked);
+        let asks = asks_unstamped || asks_blocked;
+        let keys = if asks { keys_of(&records) } else { Vec::new() };
+        let mut unknown = HashSet::new();
+        if asks_unstamped {
             for absent in [true, false] {
                 unknown.extend(narrow(&mut before.unstamped, snapshot, &keys, absent).await?);
             }
         }
-        if !snapshot.is_one_moment() {
+        if is_twice {
             let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
             records = seen_twice(snapshot.read(stretch, room).await?, &first);
         }
-        if self.settings.ordered && !(snapshot.is_one_moment() && before.all_blocked) {
+        if asks_blocked {
             unknown.extend(blocked_of(&mut before.blocked, snapshot, &keys).await?);
         }
         records.retain(|record| !unknown.contains(&record.lane));
@@ -175,7 +176,7 @@ impl Unknown {
 
     /// The keys to ask about next, as many as a command has room for; `None` where all are known.
     fn keys(&self) -> Option<Vec<Bson>> {
-        let keys = within(KEYS_BYTES, self.0.iter().filter_map(key_of));
+        let keys = first_keys(self.0.iter().filter_map(key_of));
         (!keys.is_empty()).then_some(keys)
     }
 
@@ -194,12 +195,12 @@ impl Unknown {
     }
 }
 
-/// The first of these keys, up to so many bytes; one at least.
-pub(super) fn within(bytes: usize, keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
-    let mut left = bytes;
+/// The first of these keys, as many as one command may name; one at least.
+pub(super) fn first_keys(keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
+    let mut left = KEYS_BYTES;
     let fits = |key: &Bson| {
         let size = key.as_str().map_or(0, str::len);
-        let fits = size <= left || left == bytes;
+        let fits = size <= left || left == KEYS_BYTES;
         left = left.saturating_sub(size);
         fits
     };

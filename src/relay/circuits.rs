@@ -7,8 +7,8 @@
 //!
 //! Until a publish ends without a confirm its time has to run out, and meanwhile the records of that
 //! destination would take all the room that there is. So a destination that has confirmed nothing
-//! for a short while, though something waits for it, is silent: it is given nothing more
-//! until it confirms or its circuit opens, and what it has in hand takes no room from others.
+//! for a short while, though something waits for it, is silent: it is given nothing more until it
+//! confirms or its circuit opens, and its records in flight take no room from others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ struct Circuit {
 
 /// That something waits for a confirm for longer than usual.
 #[derive(Debug)]
-pub(crate) struct Silence {
+struct Silence {
     /// Publishes that do.
     waiting: usize,
     /// When anything to this destination was answered last, or the first of them began to wait.
@@ -151,7 +151,12 @@ impl Doubt<'_> {
         let Some(circuit) = book.get_mut(&self.destination) else { return false };
         let Some(silence) = circuit.silence.as_mut() else { return false };
         silence.waiting = silence.waiting.saturating_sub(1);
-        silence.waiting == 0 && self.circuits.break_silence(circuit)
+        if silence.waiting > 0 {
+            return false;
+        }
+        let was_told = self.circuits.hear(circuit);
+        circuit.silence = None;
+        was_told
     }
 }
 
@@ -287,8 +292,8 @@ impl Circuits {
         has_room
     }
 
-    /// The destinations that are to be probed now, those that have waited the longest first: of each
-    /// a record is to be called.
+    /// The destinations that may be probed now, those that have waited the longest first. The driver
+    /// must call a record of each.
     pub(crate) fn due(&self) -> Vec<Address> {
         if self.open.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -313,7 +318,7 @@ impl Circuits {
     /// A publish to this destination waits for its confirm for longer than usual.
     pub(crate) fn doubt(&self, destination: &Address) -> Doubt<'_> {
         let mut book = self.book();
-        // (Beyond [`MOST`] there is none, and it is doubted in vain.)
+        // (Beyond [`MOST`] a doubt has no effect.)
         if book.len() < MOST || book.contains_key(destination) {
             let circuit = book.entry(destination.clone()).or_default();
             let silence = circuit.silence.get_or_insert_with(|| Silence {
@@ -337,17 +342,11 @@ impl Circuits {
         book.get_mut(destination).is_some_and(|circuit| self.hear(circuit))
     }
 
+    /// Breaks the silence, if there is one; answers whether the destination was given nothing.
     fn hear(&self, circuit: &mut Circuit) -> bool {
         let Some(silence) = &mut circuit.silence else { return false };
         silence.heard = Instant::now();
         let was_told = std::mem::replace(&mut silence.is_told, false);
-        self.silent.fetch_sub(usize::from(was_told), Ordering::Relaxed);
-        was_told
-    }
-
-    /// Nothing waits any more.
-    fn break_silence(&self, circuit: &mut Circuit) -> bool {
-        let was_told = circuit.silence.take().is_some_and(|silence| silence.is_told);
         self.silent.fetch_sub(usize::from(was_told), Ordering::Relaxed);
         was_told
     }

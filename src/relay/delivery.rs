@@ -133,7 +133,7 @@ impl<S: Sink> Shared<S> {
             return Err(Delivery::Interrupted);
         }
         if lane.alone {
-            // What may have lost connections does not go beside others' probes.
+            // What may have lost connections does not share one with probes.
             let exclusive = outlet.circuits.is_exclusive(destination)
                 || self.losses.goes_alone(&held.record.id);
             let place = tokio::select! {
@@ -199,7 +199,7 @@ impl<S: Sink> Shared<S> {
         let (handed_over, result) = match &place {
             Some(place) => {
                 // It may take as long as a publish may, and takes no room from others.
-                let _parked = (!place.is_exclusive()).then(|| lane.park(self));
+                let _parked = if place.is_exclusive() { None } else { lane.park(self) };
                 outlet.quarantine.publish(place, message).await
             }
             None => {
@@ -212,9 +212,8 @@ impl<S: Sink> Shared<S> {
             Ok(()) => {
                 failpoint::hit("relay::after_confirm");
                 self.losses.forget(&held.record.id);
-                if outlet.circuits.confirmed(&destination, handed_over) {
-                    self.hands.free_destination(&sink, &destination);
-                }
+                let confirms_again = outlet.circuits.confirmed(&destination, handed_over);
+                self.free_if(confirms_again, outlet, &destination);
                 outlet.metrics.delivered(timestamp, self.clock.now());
                 Delivery::Confirmed
             }
@@ -243,13 +242,18 @@ impl<S: Sink> Shared<S> {
                 break result;
             }
             if doubt.is_silent(SLOW) {
-                parked.get_or_insert_with(|| lane.park(self));
+                parked = parked.or_else(|| lane.park(self));
             }
         };
-        if doubt.end() {
+        self.free_if(doubt.end(), outlet, destination);
+        result
+    }
+
+    /// Frees the keys that wait for this destination, where it takes records again.
+    fn free_if(&self, takes_again: bool, outlet: &Outlet<S>, destination: &Address) {
+        if takes_again {
             self.hands.free_destination(outlet.gate.name().as_str(), destination);
         }
-        result
     }
 
     fn judge(
@@ -264,9 +268,7 @@ impl<S: Sink> Shared<S> {
         let PublishError { verdict, detail } = error;
         let id = &held.record.id;
         let is_answer = matches!(verdict, Verdict::Charge | Verdict::TooLarge | Verdict::Refuse);
-        if is_answer && outlet.circuits.heard(destination) {
-            self.hands.free_destination(outlet.gate.name().as_str(), destination);
-        }
+        self.free_if(is_answer && outlet.circuits.heard(destination), outlet, destination);
         match (verdict, place) {
             (Verdict::Charge, _) => {
                 self.losses.forget(id);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -35,7 +35,7 @@ use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::rush::Rush;
 use crate::relay::settings::Settings;
-use crate::relay::shared::{Crowd, Load, Outlet, Shared};
+use crate::relay::shared::{Load, Outlet, Shared};
 use crate::relay::wake::{Hint, Reasons, Wake};
 use crate::relay::{dead_letter, housekeeping, recheck, settler};
 use crate::routing::Router;
@@ -171,7 +171,6 @@ impl<S: Sink> Relay<S> {
             turns: Turns::default(),
             in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
-            parked: Crowd::default(),
             settler: items,
             buried: bury,
             refills: ask,
@@ -431,11 +430,7 @@ impl<S: Sink> Driver<S> {
             }
             let is_suspected = |id: &RecordId| shared.losses.goes_alone(id);
             for (key, head) in shared.hands.free_for_probes(sink, &due, is_suspected) {
-                let hint = match key {
-                    LaneKey::Keyed(key) => Hint::Key { partition: head.partition, key },
-                    LaneKey::Single(_) => Hint::Record { partition: head.partition, id: head.id },
-                };
-                self.targets.push_back(Target::At(hint));
+                self.targets.push_back(Target::At(Hint::of(head.partition, key, head.id)));
             }
         }
     }
@@ -498,7 +493,7 @@ impl<S: Sink> Driver<S> {
         self.shared.any_open()
             && self.leasing < LEASING
             && self.shared.has_room()
-            && self.shared.busy_lanes() < self.shared.settings.lanes()
+            && self.shared.publishing.load(Ordering::Relaxed) < self.shared.settings.lanes()
     }
 
     fn next_wait(&self) -> Instant {

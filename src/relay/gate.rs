@@ -12,12 +12,12 @@ use crate::sink::{Sink, SinkDown};
 /// The first pause between two probes of a sink that is down (contract, section 4.4).
 const FIRST_PROBE: Duration = Duration::from_millis(500);
 
-/// A gate that is shut within this time of its opening was opened in vain.
-const SOON: Duration = Duration::from_millis(500);
+/// A gate that is shut within this time of its opening was open briefly.
+const BRIEF: Duration = Duration::from_millis(500);
 
-/// So many times in succession is it opened in vain without a pause: a record that takes its
+/// After so many brief openings in succession the next probe waits: a record that takes its
 /// connection down does so twice before it goes alone.
-const IN_VAIN: u32 = 3;
+const BRIEF_OPENINGS: u32 = 3;
 
 /// Keeps publishes from a sink that is down.
 #[derive(Debug)]
@@ -130,10 +130,10 @@ impl Gate {
         shut: impl Fn(),
     ) {
         let work = async {
-            let mut in_vain = 0;
+            let mut brief = 0;
             loop {
                 shut();
-                if in_vain >= IN_VAIN {
+                if brief >= BRIEF_OPENINGS {
                     tokio::time::sleep(FIRST_PROBE.min(probe_max)).await;
                 }
                 self.probe_until_up(sink, probe_max).await;
@@ -144,7 +144,7 @@ impl Gate {
                     down = sink.lost() => self.shut(down),
                     _ = state.wait_for(|state| matches!(state, State::Shut { .. })) => {}
                 }
-                in_vain = if open_since.elapsed() < SOON { in_vain + 1 } else { 0 };
+                brief = if open_since.elapsed() < BRIEF { brief + 1 } else { 0 };
             }
         };
         tokio::select! {

@@ -15,8 +15,8 @@ use bson::Bson;
 use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::snapshot::KEYS_BYTES;
 use crate::partition;
-use crate::relay::before::KEYS_BYTES;
 use crate::relay::blocker::Blocker;
 use crate::relay::lane::Lane;
 use crate::sink::Address;
@@ -544,11 +544,6 @@ impl Hands {
         counts.insert(HoldReason::Blocked, book.blocked.len());
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
-    }
-
-    /// Keys that wait, of whatever reason but those that wait for their turn.
-    pub fn held_count(&self) -> usize {
-        self.book().held.len()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

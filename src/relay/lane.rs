@@ -3,7 +3,7 @@
 mod window;
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::relay::dead_letter::Later;
 use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::Held;
-use crate::relay::shared::{Crowd, Shared};
+use crate::relay::shared::{Load, Shared};
 use crate::sink::Sink;
 
 /// The records of one key that this relay has in hand.
@@ -58,18 +58,17 @@ struct State {
 /// A lane that takes no room, until dropped.
 #[derive(Debug)]
 pub(super) struct Parked<'a> {
-    /// `None` where it was parked before.
-    lane: Option<&'a Lane>,
-    parked: &'a Crowd,
+    lane: &'a Lane,
+    publishing: &'a AtomicUsize,
+    load: &'a Load,
     records: usize,
 }
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        if let Some(lane) = self.lane {
-            self.parked.remove(1, self.records);
-            lane.parked.store(false, Ordering::Relaxed);
-        }
+        self.publishing.fetch_add(1, Ordering::Relaxed);
+        self.load.parked.fetch_sub(self.records, Ordering::Relaxed);
+        self.lane.parked.store(false, Ordering::Relaxed);
     }
 }
 
@@ -161,12 +160,17 @@ impl Lane {
     }
 
     /// Lets others have the room that this lane takes, until the answer is dropped: its records wait
-    /// for a destination that does not answer. Their bytes stay counted.
-    pub(super) fn park<'a, S>(&'a self, shared: &'a Shared<S>) -> Parked<'a> {
-        let is_new = !self.parked.swap(true, Ordering::Relaxed);
-        let records = if is_new { self.state().in_hand.len() } else { 0 };
-        shared.parked.add(usize::from(is_new), records);
-        Parked { lane: is_new.then_some(self), parked: &shared.parked, records }
+    /// for a destination that does not answer. Their bytes stay counted. `None` where the lane is
+    /// parked already.
+    pub(super) fn park<'a, S>(&'a self, shared: &'a Shared<S>) -> Option<Parked<'a>> {
+        if self.parked.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let records = self.state().in_hand.len();
+        let (publishing, load) = (&shared.publishing, &*shared.in_hand);
+        publishing.fetch_sub(1, Ordering::Relaxed);
+        load.parked.fetch_add(records, Ordering::Relaxed);
+        Some(Parked { lane: self, publishing, load, records })
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.

@@ -8,7 +8,7 @@ use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
 use crate::relay::alone::Candidate;
-use crate::relay::before::{Before, KEYS_BYTES, key_of, within};
+use crate::relay::before::{Before, first_keys, key_of};
 use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Openings, Wait};
 use crate::relay::lane::Lane;
@@ -170,7 +170,7 @@ impl<S: Sink> Shared<S> {
             Look::Rotation(from) => {
                 self.hands.note_blocked(before.blocked_within(owned));
                 // What is not passed over is read, and left.
-                let blocked = within(KEYS_BYTES, before.blocked.keys().filter_map(key_of));
+                let blocked = first_keys(before.blocked.keys().filter_map(key_of));
                 let mut from = from;
                 let (records, before) = loop {
                     let over = self.hands.passed_over(&from);

@@ -27,9 +27,9 @@ pub struct Quarantine<S> {
     room: Arc<tokio::sync::Mutex<()>>,
     /// When the latest message was confirmed on it, unless something failed since.
     confirmed: Mutex<Option<Instant>>,
-    /// For probes, each of which may take as long as a publish may: nobody is to wait for them.
+    /// For probes, each of which may take as long as a publish may: no other record waits for them.
     shared: S,
-    /// Whether there is no isolated connection to be had, while the main one is up.
+    /// Whether no isolated connection can be opened, while the main one is up.
     lacking: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ impl<S: Sink> Quarantine<S> {
         (handed_over, result)
     }
 
-    /// Tells, once, that there is no isolated connection while the main one is up.
+    /// Warns, once, that no isolated connection can be opened while the main one is up.
     pub(crate) fn lacks(&self, down: impl std::fmt::Display) {
         if !self.lacking.swap(true, Ordering::Relaxed) {
             warn!(

@@ -78,8 +78,8 @@ pub struct Shared<S> {
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,
     pub(crate) in_hand: Arc<Load>,
+    /// Lanes that publish, except those that are parked.
     pub(crate) publishing: AtomicUsize,
-    pub(crate) parked: Crowd,
     pub(crate) settler: mpsc::Sender<Item>,
     pub(crate) buried: mpsc::Sender<Buried>,
     pub(crate) refills: mpsc::UnboundedSender<Arc<Lane>>,
@@ -90,28 +90,11 @@ pub struct Shared<S> {
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     records: AtomicUsize,
+    /// Those of them that wait for a destination which does not answer.
+    pub(super) parked: AtomicUsize,
     bytes: AtomicUsize,
     /// What the looks under way may read.
     reading: AtomicUsize,
-}
-
-/// Lanes and their records.
-#[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    lanes: AtomicUsize,
-    records: AtomicUsize,
-}
-
-impl Crowd {
-    pub(crate) fn add(&self, lanes: usize, records: usize) {
-        self.lanes.fetch_add(lanes, Ordering::Relaxed);
-        self.records.fetch_add(records, Ordering::Relaxed);
-    }
-
-    pub(crate) fn remove(&self, lanes: usize, records: usize) {
-        self.lanes.fetch_sub(lanes, Ordering::Relaxed);
-        self.records.fetch_sub(records, Ordering::Relaxed);
-    }
 }
 
 /// What one look may read, until it is dropped.
@@ -161,21 +144,15 @@ impl<S> Shared<S> {
     /// no room but that of its bytes.
     pub fn has_room(&self) -> bool {
         let settings = &self.settings;
-        let parked = self.parked.records.load(Ordering::Relaxed);
+        let parked = self.in_hand.parked.load(Ordering::Relaxed);
         let records = self.in_hand.records().saturating_sub(parked);
         records + settings.batch_size <= settings.in_hand()
             && self.in_hand.bytes() < settings.batch_bytes
     }
 
-    /// Lanes that publish, but for those that wait for a destination that does not answer.
-    pub(crate) fn busy_lanes(&self) -> usize {
-        let parked = self.parked.lanes.load(Ordering::Relaxed);
-        self.publishing.load(Ordering::Relaxed).saturating_sub(parked)
-    }
-
     /// How many records a lane that runs short asks for: its share of what may be in hand.
     pub fn share(&self) -> usize {
-        let lanes = self.busy_lanes().max(1);
+        let lanes = self.publishing.load(Ordering::Relaxed).max(1);
         let share = self.settings.in_hand() / 2 / lanes;
         share.min(self.settings.batch_size).max(Settings::LANE)
     }
@@ -217,7 +194,8 @@ impl<S> Shared<S> {
 
     /// Without room, lanes that wait for a sink that is down make way for the others.
     pub(crate) fn make_way(&self) {
-        let is_full = !self.has_room() || self.busy_lanes() >= self.settings.lanes();
+        let is_full =
+            !self.has_room() || self.publishing.load(Ordering::Relaxed) >= self.settings.lanes();
         if is_full && self.any_open() && !self.all_open() {
             self.outlets.values().for_each(|outlet| outlet.gate.give_way());
         }

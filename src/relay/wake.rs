@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::ids::RecordId;
+use crate::outbox::record::LaneKey;
 use crate::partition;
 
 /// A wake-up: never the truth, only a reason to look. Losing one costs one poll.
@@ -56,6 +57,14 @@ pub enum Hint {
 }
 
 impl Hint {
+    /// At this lane, or at the only record that it can have.
+    pub fn of(partition: u8, lane: LaneKey, id: RecordId) -> Self {
+        match lane {
+            LaneKey::Keyed(key) => Self::Key { partition, key },
+            LaneKey::Single(_) => Self::Record { partition, id },
+        }
+    }
+
     /// At a key, in the partition that is its own.
     pub fn of_key(key: &str) -> Self {
         Self::Key { partition: partition::of_key(key), key: key.into() }

@@ -2,8 +2,8 @@
 //!
 //! It refuses what the relay would call malformed (contract, section 1), a `status` that is
 //! never delivered, and dates of a wrong type. It leaves alone what the relay mends by itself
-//! (`seq`, `partition` unless it is an array), the relay's own fields, and all unknown ones. An optional field
-//! may be null: many drivers write null for what their users left out.
+//! (`seq`, `partition` unless it is an array), the relay's own fields, and all unknown ones. An
+//! optional field may be null: many drivers write null for what their users left out.
 
 use bson::{Bson, Document, doc};
 

@@ -11,14 +11,12 @@ use tokio::sync::Mutex;
 
 use crate::commands::Settles;
 use crate::plan::{Hurt, Peer, Setup};
+use crate::support::clock::faketime;
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::replica_set::ReplicaSet;
 use crate::support::roles::PASSWORD;
 use crate::support::watched::watched;
 use crate::support::wire::{Direction, Wire};
-
-/// The variable with the path of the library that shifts a process's clock.
-const FAKETIME: &str = "POSTRIDER_TEST_FAKETIME";
 
 /// The relays' user and its role, in the history's database.
 pub const USER: &str = "postrider";
@@ -114,12 +112,8 @@ impl Instance {
 
     fn spawn(&self) -> Postrider {
         let mut command = run_with(&self.settings);
-        let library = std::env::var_os(FAKETIME);
-        let library = library.unwrap_or_else(|| {
-            panic!("{FAKETIME} is not set: `scripts/services.sh install faketime`, then as always")
-        });
         command
-            .env("LD_PRELOAD", library)
+            .env("LD_PRELOAD", faketime())
             .env("FAKETIME_TIMESTAMP_FILE", self.clock())
             // Looked at again after this many seconds.
             .env("FAKETIME_CACHE_DURATION", "1")

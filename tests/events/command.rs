@@ -6,6 +6,7 @@ use bson::doc;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
+use crate::support::clock::faketime;
 use crate::support::process::{Ended, call_with, command, finish};
 use crate::support::queue::mongo_settings;
 use crate::support::schema::Bare;
@@ -80,8 +81,6 @@ async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
 /// Every time that is written is the server's.
 #[tokio::test]
 async fn the_clock_of_the_host_does_not_date_what_is_appended() {
-    let library = std::env::var_os("POSTRIDER_TEST_FAKETIME");
-    let library = library.expect("POSTRIDER_TEST_FAKETIME is not set: `make test` sets it");
     let test = TestStore::new().await;
     let file = body(&one_event());
     let settings = mongo_settings(&test.outbox.database);
@@ -89,7 +88,7 @@ async fn the_clock_of_the_host_does_not_date_what_is_appended() {
     let path = file.path().to_str().unwrap();
     let arguments: Vec<&str> = ["append", "order", "1", path].into_iter().chain(settings).collect();
     let mut command = command(&arguments);
-    command.env("LD_PRELOAD", library).env("FAKETIME", "+1d");
+    command.env("LD_PRELOAD", faketime()).env("FAKETIME", "+1d");
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 
     let appended = finish(command).await.with_code(0).json();

@@ -1,47 +1,22 @@
 //! A host that was suspended: its monotonic clock stood still, and leases ran out elsewhere.
 
-use std::path::PathBuf;
-
 use bson::doc;
 use futures_util::future::join_all;
 
+use crate::support::clock::Clock;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::peer::Peer as Thief;
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::Queue;
 
-/// The clock of a process, which stands still as the test wants: libfaketime in front of libc, by
-/// which tokio and `Instant` read it.
-struct Clock(tempfile::TempDir);
-
-impl Clock {
-    fn right() -> Self {
-        let clock = Self(tempfile::tempdir().unwrap());
-        clock.set("+0");
-        clock
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.path().join("clock")
-    }
-
-    fn set(&self, offset: &str) {
-        std::fs::write(self.file(), format!("{offset}\n")).unwrap();
-    }
-
-    fn start(&self, settings: &[String]) -> Postrider {
-        let library = std::env::var_os("POSTRIDER_TEST_FAKETIME");
-        let library =
-            library.expect("POSTRIDER_TEST_FAKETIME is not set: run the tests by `make test`");
-        let mut command = run_with(settings);
-        command
-            .env("LD_PRELOAD", library)
-            .env("FAKETIME_TIMESTAMP_FILE", self.file())
-            .env("FAKETIME_NO_CACHE", "1")
-            // Time for the host to fall asleep in.
-            .env("FAILPOINTS", "relay::after_confirm=1*sleep(5000)");
-        Postrider::of(command)
-    }
+/// Starts a process by this clock, which stands still as the test wants: tokio and `Instant` read it.
+fn start(clock: &Clock, settings: &[String]) -> Postrider {
+    let mut command = run_with(settings);
+    clock
+        .rule(&mut command)
+        // Time for the host to fall asleep in.
+        .env("FAILPOINTS", "relay::after_confirm=1*sleep(5000)");
+    Postrider::of(command)
 }
 
 /// To it no time has passed since it leased, and so its lease seems good.
@@ -52,7 +27,7 @@ async fn a_host_that_wakes_publishes_nothing_by_a_lease_that_ran_out_while_it_sl
     let more = ["relay.lease=4s", "sinks.rabbit.timeout=3s", "relay.follow=false"];
     let settings = [queue.settings(&outbox), more.map(str::to_owned).to_vec()].concat();
     let clock = Clock::right();
-    let mut sleeper = clock.start(&settings);
+    let mut sleeper = start(&clock, &settings);
     sleeper.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     sleeper.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     // The first has just been confirmed, and the second is about to go.

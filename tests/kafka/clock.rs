@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::doc;
 
+use crate::support::clock::Clock;
 use crate::support::kafka::node::Node;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::{TestOutbox, record};
@@ -25,32 +26,22 @@ async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
         "relay.probe_max=500ms".to_owned(),
     ];
     let settings = [mongo_settings(&outbox.database), settings.to_vec()].concat();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("clock");
-    let set = |offset| std::fs::write(&file, format!("{offset}\n")).unwrap();
-    set("+0");
-    let library = std::env::var_os("POSTRIDER_TEST_FAKETIME");
-    let library =
-        library.expect("POSTRIDER_TEST_FAKETIME is not set: run the tests by `make test`");
+    let clock = Clock::right();
     let mut command = run_with(&settings);
-    command
-        .env("LD_PRELOAD", library)
-        .env("FAKETIME_TIMESTAMP_FILE", &file)
-        .env("FAKETIME_NO_CACHE", "1")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    clock.rule(&mut command).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let mut postrider = Postrider::of(command);
     outbox.insert([record("before", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
 
     // A broker that is gone is asked again and again. Whatever of librdkafka begins to wait while the
     // clock is ahead, waits for an hour once it is right again.
-    set("+1h");
+    clock.set("+1h");
     node.kill();
     outbox.insert([record("after", "k")]).await;
     postrider.until_metric("postrider_sink_up{sink=\"k\"}", |up| up == 0.0).await;
     // Longer than the pause between two probes: one is under way.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    set("+0");
+    clock.set("+0");
     node.start_again().await;
 
     outbox.until_count(doc! { "status": "done" }, 2).await;

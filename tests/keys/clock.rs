@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use crate::support::clock::faketime;
+
 /// Set in the processes that these tests start, which start none.
 const WITHIN: &str = "POSTRIDER_TEST_CLOCK_IS_WRONG";
 
@@ -10,13 +12,9 @@ fn run_with_a_clock_off_by(offset: &str) {
     if std::env::var_os(WITHIN).is_some() {
         return;
     }
-    let library = std::env::var_os("POSTRIDER_TEST_FAKETIME");
-    let library =
-        library.expect("POSTRIDER_TEST_FAKETIME is not set: run the tests by `make test`");
-
     let run = Command::new(std::env::current_exe().unwrap())
         .args(["prepare::expiry::", "snapshot::time::"])
-        .env("LD_PRELOAD", library)
+        .env("LD_PRELOAD", faketime())
         .env("FAKETIME", offset)
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         .env(WITHIN, "1")

@@ -4,11 +4,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use postrider::sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::closures::{QUEUE, disturbs_once};
+use crate::support::message::message;
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{address, at};
 use crate::util::connected;
@@ -129,8 +131,7 @@ async fn an_exchange_that_may_not_be_looked_up_is_published_to_and_a_missing_one
     hand.bind(QUEUE, "there", "#").await;
     let sink = connected(&hiding(&vhost.uri()).await).await;
 
-    let there = crate::support::message::message("1", "there", "any");
-    postrider::sink::Sink::publish(&*sink, there).await.unwrap();
+    sink.publish(message("1", "there", "any")).await.unwrap();
     assert_eq!(hand.take_ids(QUEUE).await, ["1"]);
 
     disturbs_once(&sink, "missing").await;

@@ -27,7 +27,7 @@ use crate::outbox::fields::{
 };
 use crate::outbox::inspect::Inspector;
 use crate::outbox::position::NO_SEQ;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::Record;
 use crate::outbox::undecoded::RawId;
 use crate::partition;
 use crate::relay::wake::Hint;
@@ -114,10 +114,7 @@ pub(super) async fn enqueue(
     debug!(actor = &*caller.name, id, "a record was enqueued");
     if let Some(wake) = &services.wake {
         let partition = record.hashed_partition();
-        wake.at(match record.lane {
-            LaneKey::Keyed(key) => Hint::Key { partition, key },
-            LaneKey::Single(_) => Hint::Record { partition, id: record.id },
-        });
+        wake.at(Hint::of(partition, record.lane, record.id));
     }
     Ok((StatusCode::CREATED, Json(Enqueued { id })))
 }

@@ -30,9 +30,9 @@ impl Lane {
     ///
     /// The first on a way (sink and destination) is confirmed before the second is begun: after
     /// that a sink hands over what it is given at once, unless it says that it is not ready, and
-    /// here it is given one after the other. Nothing new begins after a failure, nor behind a record that was not handed over
-    /// until that record is concluded. What a lost sink interrupts waits in its order, and is sent
-    /// again before anything new.
+    /// here it is given one after the other. Nothing new begins after a failure, nor behind a
+    /// record that was not handed over until that record is concluded. What a lost sink interrupts
+    /// waits in its order, and is sent again before anything new.
     pub(super) async fn deliver_several<S: Sink>(
         self: &Arc<Self>,
         shared: &Shared<S>,

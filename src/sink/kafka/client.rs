@@ -34,23 +34,37 @@ const LATE: Duration = Duration::from_secs(1);
 
 pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
 
-/// Does something on a thread for what blocks, and waits for it: for `limit`, within which it is to
-/// end by itself, and a little longer.
-///
-/// librdkafka waits by the host's clock, and where that is set back meanwhile, so much longer. Who
-/// gives the wait up leaves it to its thread.
+/// Calls librdkafka, which blocks, on a thread for such calls, and waits for the call to end: for
+/// `limit`, within which it must end by itself, and a little longer.
 ///
 /// # Errors
 ///
-/// It has not ended, or panicked.
+/// As [`blocking_until`].
 pub(super) async fn blocking<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SinkDown> {
-    match tokio::time::timeout(limit + LATE, tokio::task::spawn_blocking(work)).await {
+    let why = || format!("librdkafka did not come back within {limit:?}");
+    blocking_until(Instant::now() + limit + LATE, why, work).await
+}
+
+/// The same until a moment.
+///
+/// librdkafka waits by the host's clock: if that is set back meanwhile, the call takes as much
+/// longer. A call that is given up keeps its thread until it ends.
+///
+/// # Errors
+///
+/// The call has not ended, for which `why` gives the words, or it panicked.
+async fn blocking_until<T: Send + 'static>(
+    until: Instant,
+    why: impl FnOnce() -> String,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SinkDown> {
+    match tokio::time::timeout_at(until, tokio::task::spawn_blocking(work)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(panic)) => Err(SinkDown::new(panic)),
-        Err(_) => Err(SinkDown::new(format!("librdkafka did not come back within {limit:?}"))),
+        Err(_) => Err(SinkDown::new(why())),
     }
 }
 
@@ -203,15 +217,12 @@ impl Client {
         metrics: Option<Arc<KafkaMetrics>>,
         until: Instant,
     ) -> Result<Self, SinkDown> {
-        let making = tokio::task::spawn_blocking(move || {
+        let why = || "librdkafka made no producer in time".to_owned();
+        let making = blocking_until(until, why, move || {
             crate::failpoint::hit("sink::make");
             Self::new(&config, metrics)
         });
-        match tokio::time::timeout_at(until, making).await {
-            Ok(Ok(made)) => made.map_err(SinkDown::new),
-            Ok(Err(panic)) => Err(SinkDown::new(panic)),
-            Err(_) => Err(SinkDown::new("librdkafka made no producer in time")),
-        }
+        making.await?.map_err(SinkDown::new)
     }
 
     fn new(config: &ClientConfig, metrics: Option<Arc<KafkaMetrics>>) -> KafkaResult<Self> {

@@ -86,6 +86,11 @@ impl LookUp<'_> {
         }
     }
 
+    /// Whether [`look_up`](Self::look_up) answers at once, without asking the broker.
+    pub(super) fn knows(&self, name: &ShortString) -> bool {
+        self.exchanges.recall(name).is_some()
+    }
+
     async fn ask(&self, slot: &mut Option<Channel>, name: &ShortString) -> lapin::Result<()> {
         let channel = match slot {
             Some(channel) => channel,
@@ -116,12 +121,6 @@ impl Exchanges {
             }
         }
         self.refusals.note(target, refusal);
-    }
-
-    /// Whether an exchange need not be looked up. (A name that AMQP does not allow is refused before.)
-    pub(super) fn knows(&self, name: &str) -> bool {
-        let name = ShortString::try_new(name.to_owned());
-        name.is_ok_and(|name| self.recall(&name).is_some())
     }
 
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {

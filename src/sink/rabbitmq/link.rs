@@ -139,11 +139,6 @@ impl Link {
         LookUp { exchanges: &self.exchanges, connection: &self.connection }
     }
 
-    /// Whether it is known of this exchange that it can be published to, or cannot.
-    pub(super) fn knows(&self, exchange: &str) -> bool {
-        self.exchanges.knows(exchange)
-    }
-
     /// A channel for one message to a target that was forbidden.
     pub(super) async fn trial(&self) -> lapin::Result<Trial> {
         Trial::open(&self.connection, self.exchanges.clone(), self.state.subscribe()).await

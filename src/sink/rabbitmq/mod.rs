@@ -163,14 +163,14 @@ impl RabbitMq {
             let trial = trial.lock().await;
             match self.refusals.leave(target) {
                 Leave::Refused(error) => Err(error),
-                Leave::Granted => Ok((Some(trial), None)),
+                Leave::Granted => Ok((trial, None)),
                 // The semaphore is never closed.
                 Leave::Unproven(_) | Leave::OnTrial => {
-                    Ok((Some(trial), self.trials.acquire().await.ok()))
+                    Ok((trial, self.trials.acquire().await.ok()))
                 }
             }
         };
-        let (mut trial, room) = tokio::select! {
+        let (trial, room) = tokio::select! {
             allowed = waiting => allowed?,
             down = link.lost() => return Err(PublishError::new(Verdict::Down, down)),
             () = tokio::time::sleep_until(until) => {
@@ -188,7 +188,7 @@ impl RabbitMq {
         }
         let hand_over = |request| {
             let handed_over = link.hand_over(request);
-            trial.take();
+            drop(trial);
             handed_over
         };
         self.publish_on(link, hand_over, rendered, until).await
@@ -340,10 +340,10 @@ impl Sink for RabbitMq {
     }
 
     fn is_ready(&self, message: &Message) -> bool {
-        let link = self.link.link();
+        let Ok(target) = rendering::target(message.address.clone()) else { return false };
         // A look-up of its exchange would come first.
-        link.is_some_and(|link| link.knows(&message.address.destination))
-            && self.refusals.knows_none_of(&message.address)
+        let is_known = |link: Arc<Link>| link.exchanges().knows(&target.exchange);
+        self.link.link().is_some_and(is_known) && self.refusals.knows_none_of(&target)
     }
 
     fn isolated(&self) -> Self {

@@ -3,7 +3,7 @@
 //! They outlive the sink's connections: a refused publish closes its channel, and with it the link
 //! that others publish on. So a refused target is not published to again on that channel; and once
 //! one routing key of an exchange was refused, each other one has to prove itself: its first message
-//! goes on a channel of its own. (A routing key may contain an id: each new one that is forbidden
+//! is sent on a channel of its own. (A routing key may contain an id: each new one that is forbidden
 //! would close the channel of the others once more.)
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ use lapin::types::ShortString;
 
 use crate::sink::rabbitmq::closure::{Refusal, Scope};
 use crate::sink::rabbitmq::rendering::Target;
-use crate::sink::{Address, PublishError, Verdict};
+use crate::sink::{PublishError, Verdict};
 
 /// How long a missing exchange is not asked for again: short compared with the first backoff, long
 /// enough that a thousand records for it cost one closed channel.
@@ -105,22 +105,14 @@ impl Refusals {
         }
     }
 
-    /// Whether a message to this address would be granted, or refused, at once: no message has to
-    /// try it.
-    pub(super) fn knows_none_of(&self, address: &Address) -> bool {
+    /// Whether nothing is remembered of this target, so that no message has to try it.
+    pub(super) fn knows_none_of(&self, target: &Target) -> bool {
         let refused = self.lock();
-        if refused.is_empty() {
-            return true;
-        }
-        let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
-        let key = address.key.as_deref().unwrap_or_default();
-        let (Some(exchange), Some(key)) = (short(&address.destination), short(key)) else {
-            return true;
-        };
-        let Some(of_exchange) = refused.get(&exchange) else { return true };
+        let Some(of_exchange) = refused.get(&target.exchange) else { return true };
+        let key = &target.routing_key;
         of_exchange.whole.is_none()
-            && !of_exchange.routing_keys.contains_key(&key)
-            && of_exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(&key))
+            && !of_exchange.routing_keys.contains_key(key)
+            && of_exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(key))
     }
 
     /// The refusal of an exchange that was missing a moment ago.

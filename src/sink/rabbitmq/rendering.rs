@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::{HeaderValue, Message, PublishError, Verdict};
+use crate::sink::{Address, HeaderValue, Message, PublishError, Verdict};
 
 /// `delivery_mode` of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
@@ -70,13 +70,7 @@ pub(super) fn render(
         address,
         ..
     } = message;
-    let exchange = short("exchange name", address.destination)?;
-    if exchange.as_str().contains(['\r', '\n']) {
-        // RabbitMQ leaves them out where one is declared or looked up, but not in a publish.
-        let detail = format!("its exchange name {:?} contains a line break", exchange.as_str());
-        return Err(PublishError::new(Verdict::Refuse, detail));
-    }
-    let routing_key = short("routing key", address.key.unwrap_or_default())?;
+    let target = target(address)?;
     let mut table = FieldTable::default();
     let mut size = 4;
     for (name, value) in headers {
@@ -115,7 +109,23 @@ pub(super) fn render(
         properties = properties.with_timestamp(seconds);
     }
     let payload = payload.unwrap_or_default();
-    Ok(Rendered { id, target: Target { exchange, routing_key }, properties, payload })
+    Ok(Rendered { id, target, properties, payload })
+}
+
+/// An address as AMQP has it.
+///
+/// # Errors
+///
+/// [`Verdict::Refuse`] where it cannot have it.
+pub(super) fn target(address: Address) -> Result<Target, PublishError> {
+    let exchange = short("exchange name", address.destination)?;
+    if exchange.as_str().contains(['\r', '\n']) {
+        // RabbitMQ leaves them out where one is declared or looked up, but not in a publish.
+        let detail = format!("its exchange name {:?} contains a line break", exchange.as_str());
+        return Err(PublishError::new(Verdict::Refuse, detail));
+    }
+    let routing_key = short("routing key", address.key.unwrap_or_default())?;
+    Ok(Target { exchange, routing_key })
 }
 
 pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishError> {

@@ -1,0 +1,43 @@
+//! Processes whose clock is wrong: libfaketime in front of libc.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The variable with the path of the library.
+const LIBRARY: &str = "POSTRIDER_TEST_FAKETIME";
+
+/// The path of the library, for `LD_PRELOAD`.
+pub fn faketime() -> OsString {
+    std::env::var_os(LIBRARY)
+        .unwrap_or_else(|| panic!("{LIBRARY} is not set: run the tests by `make test`"))
+}
+
+/// A clock that can be set while a process goes by it.
+pub struct Clock(tempfile::TempDir);
+
+impl Clock {
+    pub fn right() -> Self {
+        let clock = Self(tempfile::tempdir().unwrap());
+        clock.set("+0");
+        clock
+    }
+
+    /// Sets it so much ahead, or behind: `+1h`, `-8s`.
+    pub fn set(&self, offset: &str) {
+        std::fs::write(self.file(), format!("{offset}\n")).unwrap();
+    }
+
+    /// Lets a process go by it, with its monotonic clock unless `FAKETIME_DONT_FAKE_MONOTONIC` is
+    /// set.
+    pub fn rule<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("LD_PRELOAD", faketime())
+            .env("FAKETIME_TIMESTAMP_FILE", self.file())
+            .env("FAKETIME_NO_CACHE", "1")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("clock")
+    }
+}
