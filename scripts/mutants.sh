@@ -6,7 +6,8 @@
 #                      (tests/guards and tests/events with real servers); all of them by default
 #   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
 #
-# It works in a copy of the repository. A mutant costs a build of the tests: an hour or more for each module with servers.
+# It works in a copy of the repository, and builds into .services/mutants. A mutant costs a build of the tests: an hour or
+# more for each module with servers.
 
 # shellcheck source=scripts/services/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
@@ -38,15 +39,17 @@ declare -A files=(
   [transaction]='src/events/transaction.rs'
 )
 declare -A tests=(
-  [plan]='--lib -- plan'
-  [lane]='--lib --test guards --test destinations'
-  [window]='--lib --test destinations -- window'
-  [assignment]='--lib -- plan'
-  [lease]='--lib --test guards'
-  [settle]='--lib --test guards'
-  [repair]='--lib --test guards'
-  [transaction]='--lib --test events'
+  [plan]='--lib'
+  [lane]='--lib --test=guards --test=destinations'
+  [window]='--lib --test=destinations'
+  [assignment]='--lib'
+  [lease]='--test=guards'
+  [settle]='--test=guards'
+  [repair]='--test=guards'
+  [transaction]='--test=events'
 )
+# The part of their names that the tests have in common.
+declare -A named=([plan]=plan [window]=window [assignment]=plan)
 
 servers=()
 for module in $modules; do
@@ -55,14 +58,19 @@ for module in $modules; do
 done
 ((${#servers[@]} == 0)) || borrow_services "${servers[@]}"
 
+# One build of the dependencies for all of them, and of each mutant only what it changes, without source lines.
+# shellcheck disable=SC2154 # services_dir is of common.sh
+export CARGO_TARGET_DIR=$services_dir/mutants CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0
+
 failed=0
 for module in $modules; do
   start=$(now_ms)
   say mutants "$module (${files[$module]})…"
   mkdir -p "$out/$module"
-  # shellcheck disable=SC2086 # one argument per word
+  # For both, build and run: else all tests were built for each mutant.
+  read -ra chosen <<<"${tests[$module]}"
   cargo mutants --file "${files[$module]}" --features failpoints --output "$out/$module" --no-shuffle \
-    --minimum-test-timeout 120 --colors never -- ${tests[$module]} || failed=1
+    --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${named[$module]:-}" || failed=1
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
 done

@@ -272,6 +272,12 @@ impl Circuits {
         }
     }
 
+    /// Whether records go to this destination; false where there was no room to note that it does not
+    /// confirm.
+    pub(crate) fn takes(&self, destination: &Address) -> bool {
+        self.count.load(Ordering::Relaxed) < MOST && self.waits(destination).is_none()
+    }
+
     /// Whether the destination may be probed now.
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
         let mut book = self.book();
@@ -408,7 +414,7 @@ impl Circuits {
         isolated: bool,
     ) -> Fault {
         let now = Instant::now();
-        self.note(destination, now, |circuit| {
+        self.note(destination, Fault::Destination(now + self.longest_pause), |circuit| {
             let is_later = circuit.confirmed > Some(handed_over);
             if is_later && circuit.open.is_none() {
                 // What was under way when the circuit opened may have been lost with it.
@@ -427,11 +433,34 @@ impl Circuits {
         })
     }
 
+    /// A message that was handed over at this time waits for its confirm, or did so in vain, on a
+    /// connection in place of which the sink has opened another. Opens the circuit, to be probed at
+    /// once, unless the destination has confirmed what was handed over later; answers until when the
+    /// record waits if the circuit is open.
+    pub(crate) fn left_behind(
+        &self,
+        destination: &Address,
+        handed_over: Instant,
+        cause: &str,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let beyond = Some(now + self.longest_pause);
+        self.note(destination, beyond, |circuit| match &circuit.open {
+            Some(open) => (Some(open.failed_until()), false),
+            None if circuit.confirmed > Some(handed_over) => (None, false),
+            None => {
+                let (open, _) = circuit.open(cause, now, self.longest_pause);
+                open.next_probe = now;
+                (Some(now), true)
+            }
+        })
+    }
+
     /// A record of this destination lost the isolated connection. The circuit opens, unless others
     /// were confirmed since the latest failure: then the record alone breaks connections.
     pub(crate) fn broke(&self, destination: &Address, handed_over: Instant, cause: &str) -> Fault {
         let now = Instant::now();
-        self.note(destination, now, |circuit| {
+        self.note(destination, Fault::Destination(now + self.longest_pause), |circuit| {
             let is_alone = circuit.open.is_none() && circuit.confirmed > circuit.failed;
             circuit.failed = circuit.failed.max(Some(handed_over));
             if is_alone {
@@ -473,19 +502,20 @@ impl Circuits {
         unused
     }
 
-    /// Changes a circuit, and logs it if it is new that it is open.
-    fn note(
+    /// Changes a circuit, and logs it if it is new that it is open. `beyond` is the answer where there
+    /// is no room for this one.
+    fn note<T>(
         &self,
         destination: &Address,
-        now: Instant,
-        change: impl FnOnce(&mut Circuit) -> (Fault, bool),
-    ) -> Fault {
+        beyond: T,
+        change: impl FnOnce(&mut Circuit) -> (T, bool),
+    ) -> T {
         let mut book = self.book();
         if book.len() >= MOST && !book.contains_key(destination) {
-            return Fault::Destination(now + self.longest_pause);
+            return beyond;
         }
         let circuit = book.entry(destination.clone()).or_default();
-        let (fault, is_new) = change(circuit);
+        let (noted, is_new) = change(circuit);
         let cause = circuit.open.as_ref().map(|open| open.cause.clone()).unwrap_or_default();
         self.count.store(book.len(), Ordering::Relaxed);
         self.open.fetch_add(usize::from(is_new), Ordering::Relaxed);
@@ -497,7 +527,7 @@ impl Circuits {
                 destination, key, cause, "destination does not confirm: paused, no attempt is counted"
             );
         }
-        fault
+        noted
     }
 
     fn book(&self) -> MutexGuard<'_, HashMap<Address, Circuit>> {
@@ -562,6 +592,25 @@ mod tests {
 
         circuits.broke(&to("d"), Instant::now(), "lost");
         assert!(circuits.waits(&to("d")).is_some(), "nothing was confirmed since");
+    }
+
+    #[test]
+    fn what_is_left_behind_on_a_connection_opens_the_circuit_to_be_probed_at_once() {
+        let circuits = circuits();
+        let (early, later) = (Instant::now(), Instant::now());
+
+        assert!(circuits.left_behind(&to("d"), early, "x").is_some());
+        assert_eq!(circuits.due(), [to("d")]);
+        let probed = Instant::now();
+        let probe = circuits.begin_probe(&to("d"));
+        assert!(circuits.left_behind(&to("d"), later, "x").is_some(), "it is being probed");
+        assert!(circuits.confirmed(&to("d"), probed));
+        drop(probe);
+
+        assert_eq!(circuits.left_behind(&to("d"), later, "x"), None, "others were confirmed");
+        assert!(circuits.all_closed());
+        assert!(circuits.left_behind(&to("d"), Instant::now(), "x").is_some());
+        assert!(!circuits.is_exclusive(&to("d")));
     }
 
     #[test]

@@ -216,7 +216,9 @@ impl<S: Sink> Shared<S> {
                 Verdict::Down | Verdict::Ended => return Err(Later),
                 // Another one may have taken the connection down.
                 Verdict::Unknown if !exclusive => exclusive = true,
-                Verdict::Unknown | Verdict::Unconfirmed if self.dying.again(record, reason) => {
+                Verdict::Unknown | Verdict::Unconfirmed | Verdict::LeftBehind
+                    if self.dying.again(record, reason) =>
+                {
                     return Err(Later);
                 }
                 _ => {

@@ -20,6 +20,8 @@ use crate::sink::{Address, HeaderValue, Message, PublishError, Sink, SinkDown, V
 /// some hundreds of them where it is far away.
 const SLOW: Duration = Duration::from_millis(300);
 
+const LEFT_BEHIND: &str = "no confirm on a connection on which the broker says nothing";
+
 /// What one delivery came to, and on which sink (empty: none was chosen).
 #[derive(Debug)]
 pub struct Delivered {
@@ -204,7 +206,7 @@ impl<S: Sink> Shared<S> {
             }
             None => {
                 let handed_over = Instant::now();
-                (handed_over, self.publish(outlet, &destination, message, lane).await)
+                (handed_over, self.publish(outlet, &destination, message, handed_over, lane).await)
             }
         };
         outlet.metrics.published(handed_over.elapsed());
@@ -224,11 +226,14 @@ impl<S: Sink> Shared<S> {
 
     /// Publishes on the main connection. Where that takes long, and its destination has answered
     /// nothing else meanwhile, it is given nothing more, and this lane takes no room from others.
+    /// Where the sink has opened another connection since, another record finds out whether the
+    /// destination confirms.
     async fn publish(
         &self,
         outlet: &Outlet<S>,
         destination: &Address,
         message: Message,
+        handed_over: Instant,
         lane: &Lane,
     ) -> Result<(), PublishError> {
         let mut publishing = std::pin::pin!(outlet.sink.publish(message));
@@ -237,16 +242,21 @@ impl<S: Sink> Shared<S> {
         }
         let doubt = outlet.circuits.doubt(destination);
         let mut parked = None;
-        let result = loop {
+        loop {
             if let Ok(result) = tokio::time::timeout(SLOW, &mut publishing).await {
-                break result;
+                self.free_if(doubt.end(), outlet, destination);
+                return result;
             }
             if doubt.is_silent(SLOW) {
                 parked = parked.or_else(|| lane.park(self));
             }
-        };
-        self.free_if(doubt.end(), outlet, destination);
-        result
+            if outlet.sink.replaced_at() > Some(handed_over) {
+                break;
+            }
+        }
+        let is_open = outlet.circuits.left_behind(destination, handed_over, LEFT_BEHIND).is_some();
+        self.free_if(doubt.end() && !is_open, outlet, destination);
+        publishing.await
     }
 
     /// Frees the keys that wait for this destination, where it takes records again.
@@ -288,6 +298,17 @@ impl<S: Sink> Shared<S> {
                     Fault::Record => Delivery::Failed(detail),
                     Fault::Destination(until) => {
                         Delivery::DestinationPaused(destination.clone(), until)
+                    }
+                }
+            }
+            (Verdict::LeftBehind, _) => {
+                match outlet.circuits.left_behind(destination, handed_over, &detail) {
+                    Some(until) => Delivery::DestinationPaused(destination.clone(), until),
+                    // Its destination confirms others. A record that silences its connection does so
+                    // again.
+                    None => {
+                        self.losses.note(id);
+                        Delivery::SinkLost
                     }
                 }
             }

@@ -619,6 +619,11 @@ impl<S: Sink> Driver<S> {
         self.look_soon();
         if let LaneEnd::Waits(wait) = end {
             self.shared.hands.hold(lane.key.clone(), Wait::clone(wait));
+            // It may have confirmed meanwhile, and freed what waited before. (What goes alone waits
+            // for a connection, too.)
+            if !lane.alone && self.takes_again(wait) {
+                self.shared.hands.free_waiting(&lane.key);
+            }
         }
         if lane.alone {
             // What waited behind it can go now.
@@ -627,6 +632,13 @@ impl<S: Sink> Driver<S> {
                 self.targets.push_back(Target::At(Hint::Key { partition, key }));
             }
         }
+    }
+
+    /// Whether the destination that is waited for takes records again.
+    fn takes_again(&self, wait: &Wait) -> bool {
+        let (Some(sink), Some(destination)) = (&wait.sink, &wait.destination) else { return false };
+        let outlet = self.shared.outlets.get(sink.as_ref());
+        outlet.is_some_and(|outlet| outlet.circuits.takes(destination))
     }
 
     /// As soon as looking has rested; not before MongoDB is tried again.

@@ -1,5 +1,7 @@
 //! The sink that the configuration chose: several kinds side by side in one relay.
 
+use std::time::Instant;
+
 use crate::sink::kafka::Kafka;
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
@@ -79,6 +81,14 @@ impl Sink for AnySink {
             Self::RabbitMq(sink) => sink.is_ready(message),
             Self::Kafka(sink) => sink.is_ready(message),
             Self::Stdout(sink) => sink.is_ready(message),
+        }
+    }
+
+    fn replaced_at(&self) -> Option<Instant> {
+        match self {
+            Self::RabbitMq(sink) => sink.replaced_at(),
+            Self::Kafka(sink) => sink.replaced_at(),
+            Self::Stdout(sink) => sink.replaced_at(),
         }
     }
 

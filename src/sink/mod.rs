@@ -22,6 +22,7 @@ mod slot;
 pub mod stdout;
 
 use std::future::Future;
+use std::time::Instant;
 
 pub use error::{PublishError, SinkDown, Verdict};
 pub use message::{Address, HeaderValue, Message};
@@ -38,13 +39,16 @@ pub use message::{Address, HeaderValue, Message};
 ///   A sink pipelines them and keeps no order of its own. One message's failure
 ///   must not change the outcome of another, except where the connection is lost.
 /// - **Duplicates.** The same message may come again, with the same id. A dropped
-///   call, or one that ends with [`Verdict::Unknown`], [`Verdict::Ended`] or
-///   [`Verdict::Unconfirmed`], leaves delivery unknown, which is safe to repeat.
+///   call, or one that ends with [`Verdict::Unknown`], [`Verdict::Ended`],
+///   [`Verdict::Unconfirmed`] or [`Verdict::LeftBehind`], leaves delivery unknown, which is safe to
+///   repeat.
 /// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
 ///   handed over ends with `Down`. A message that was handed over ends with `Unknown` or `Ended`
 ///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
-///   that does not answer resolves [`lost`](Sink::lost).
+///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
+///   place of one that does not answer ends with `LeftBehind` what waits there; it does so only
+///   where `key_window` is 1.
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
 ///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
@@ -92,6 +96,12 @@ pub trait Sink: Send + Sync + 'static {
     /// key is handed over behind one that is not ready, until that one's outcome is known.
     fn is_ready(&self, _message: &Message) -> bool {
         true
+    }
+
+    /// When the sink last opened another connection in place of one that does not answer. What was
+    /// begun before waits there still, and its waiting says nothing about its destination.
+    fn replaced_at(&self) -> Option<Instant> {
+        None
     }
 
     /// Makes a second sink of the same settings, with a connection of its own.

@@ -49,6 +49,12 @@ impl Pulse {
         self.heard.fetch_max(now, Ordering::Relaxed);
     }
 
+    /// Whether the broker has said something within this time.
+    pub(super) fn heard_within(&self, time: Duration) -> bool {
+        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
+        self.begin.elapsed() < heard + time
+    }
+
     /// Whether the broker has said something long after that moment.
     pub(super) fn heard_long_after(&self, moment: Instant) -> bool {
         self.has_beaten_since(moment + OWED)

@@ -38,6 +38,19 @@ impl<L: Link> Slot<L> {
         self.0.send_replace(Some(Arc::new(link)));
     }
 
+    /// Puts another link in place of this one, and answers it; `None` where it is not in use any
+    /// more.
+    pub(super) fn replace(&self, link: &L, other: L) -> Option<Arc<L>> {
+        let mut replaced = None;
+        self.0.send_if_modified(|in_use| {
+            if in_use.as_deref().is_some_and(|in_use| std::ptr::eq(in_use, link)) {
+                replaced = in_use.replace(Arc::new(other));
+            }
+            replaced.is_some()
+        });
+        replaced
+    }
+
     pub(super) fn take(&self) -> Option<Arc<L>> {
         self.0.send_replace(None)
     }

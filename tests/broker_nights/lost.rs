@@ -202,14 +202,14 @@ async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
     night.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_hangs_shuts_its_sink_once_under_a_steady_load() {
+/// A connection hangs under a steady load, and new ones pass; how often the sink went down.
+async fn downs_by_a_connection_that_hangs(more: &str) -> usize {
     let night = Night::new().await;
     let outbox = &night.outbox;
     night.hand.classic("taken").await;
     let wire = Wire::to(address(&night.vhost.uri())).await;
     let uri = at(&night.vhost.uri(), wire.address());
-    let postrider = night.start(&uri, &["relay.max_attempts=1"]).await;
+    let postrider = night.start(&uri, &["relay.max_attempts=1", more]).await;
     let mut count = 0;
     let mut load = async |rounds: usize| {
         for _ in 0..rounds {
@@ -228,12 +228,25 @@ async fn a_connection_that_hangs_shuts_its_sink_once_under_a_steady_load() {
     until_well(&postrider).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    assert_eq!(told(&postrider), (1, 2), "one line each\n{}", postrider.stderr());
+    let (downs, ups) = told(&postrider);
+    assert_eq!(ups, downs + 1, "one line each\n{}", postrider.stderr());
     no_errors(&postrider);
     // Each record at most once.
     let settled = Settled { released: 0..=count, ..Settled::done(count) };
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
     night.end(postrider).await;
+    downs
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
+    assert_eq!(downs_by_a_connection_that_hangs("sinks.rabbit.key_window=1").await, 0);
+}
+
+/// Messages of one key keep their order on one connection only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_hangs_shuts_its_sink_once_where_a_key_has_several_messages_under_way() {
+    assert_eq!(downs_by_a_connection_that_hangs("sinks.rabbit.key_window=2").await, 1);
 }
 
 /// What is written of a record that was given up, and how many dead letters were sent and failed.

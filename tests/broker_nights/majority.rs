@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use bson::{Document, doc};
 
 use crate::night::{RABBIT_UP, all_settled, many, settings, until_well, went_well};
-use crate::support::outbox::TestOutbox;
+use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
 use crate::support::rabbitmq::hand::Hand;
 use crate::support::rabbitmq::node::Node;
@@ -17,7 +17,11 @@ const KEYS: usize = 10;
 
 /// One record of each key.
 fn round(queue: &str, number: usize) -> Vec<Document> {
-    let mut records = many(queue, queue, KEYS);
+    round_of(KEYS, queue, number)
+}
+
+fn round_of(keys: usize, queue: &str, number: usize) -> Vec<Document> {
+    let mut records = many(queue, queue, keys);
     for record in &mut records {
         let id = format!("{} {number:02}", record.get_str("_id").unwrap());
         record.insert("_id", id);
@@ -69,6 +73,65 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
         let expected: Vec<String> = (0..3).map(|number| format!("{key} {number:02}")).collect();
         assert_eq!(of_key, expected.iter().collect::<Vec<_>>());
     }
+    postrider.stop().await;
+    outbox.drop().await;
+    drop([third, second, first]);
+}
+
+/// RabbitMQ reads nothing more from a connection once more than 32 messages of such a queue wait on it
+/// and 400 others followed them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
+    const AT_ONCE: usize = 300;
+    let [third, second, first] = Node::cluster().await;
+    let outbox = TestOutbox::new().await;
+    let hand = Hand::on(&first.uri()).await;
+    hand.quorum("sick").await;
+    hand.classic("well").await;
+    // What waits on the first connection is to wait there for longer than this test does.
+    let patient = ["relay.max_attempts=1", "relay.lease=5m", "sinks.rabbit.timeout=2m"];
+    let mut postrider = Postrider::start(&settings(&outbox, &first.uri(), &patient));
+    until_well(&postrider).await;
+    outbox.insert([round("sick", 0), round("well", 0)].concat()).await;
+    outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
+
+    second.kill().await;
+    third.kill().await;
+    outbox.insert(round_of(AT_ONCE, "sick", 1)).await;
+    let stopped = || postrider.stderr().contains("the broker says nothing on");
+    let mut number = 0;
+    let mut next = async || {
+        number += 1;
+        let what = format!("well {number:02}");
+        outbox.insert(many("well", &what, 4 * KEYS)).await;
+        doc! { "status": "done", "_id": { "$gte": &what, "$lt": format!("{what}~") } }
+    };
+    while !stopped() {
+        let of_round = next().await;
+        eventually("the end of the round, or of the connection", async || {
+            stopped() || outbox.count(of_round.clone()).await == 4 * KEYS as u64
+        })
+        .await;
+    }
+    // (What was on its way waits with the first connection.)
+    for _ in 0..ROUNDS {
+        let of_round = next().await;
+        outbox.until_count(of_round, 4 * KEYS as u64).await;
+    }
+    let logged = |words: &str| postrider.stderr().matches(words).count();
+    assert_eq!(logged("the broker says nothing on"), 1, "{}", postrider.stderr());
+    assert_eq!(logged("sink is down"), 0, "{}", postrider.stderr());
+    let well = (KEYS + number * 4 * KEYS) as u64;
+
+    second.start().await;
+
+    outbox.until_count(doc! { "status": "done" }, well + (KEYS + AT_ONCE) as u64).await;
+    let (done, _) = all_settled(&outbox).await;
+    assert!(done.iter().all(went_well), "{done:#?}");
+    let ids = hand.take_ids("well").await;
+    assert_eq!(ids.len() as u64, well, "none of them twice");
+    let sick = hand.take_ids("sick").await;
+    assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + AT_ONCE);
     postrider.stop().await;
     outbox.drop().await;
     drop([third, second, first]);

@@ -225,6 +225,7 @@ impl SinkRulesOf<'_> {
             timeout: sink.timeout,
             declare: sink.declare.clone().unwrap_or_default(),
             cloud_events: self.cloud_events("cloudEvents_"),
+            replaces: sink.key_window == 1,
         };
         if let Err(error) = RabbitMq::new(settings.clone()) {
             self.wrong("uri", format!("is not an AMQP URI: {error}"));

@@ -127,6 +127,13 @@ fn a_leased_record_ends_its_keys_run_and_no_other() {
 }
 
 #[test]
+fn a_record_goes_at_the_moment_when_it_is_due() {
+    let due = with(sound("due", 3), doc! { "visibleAt": NOW });
+
+    assert_eq!(run_of(&Known::default().plan_of([due]), "due"), [id(3)]);
+}
+
+#[test]
 fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
     let not_due = with(sound("due", 3), doc! { "visibleAt": LATER });
     let known = Known { paused: HashSet::from([id(5)]), ..Known::default() };

@@ -9,6 +9,7 @@ use lapin::options::ConfirmSelectOptions;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, Event};
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::secret::SecretUri;
 use crate::sink::SinkDown;
@@ -45,6 +46,7 @@ pub(super) struct Link {
     exchanges: Arc<Exchanges>,
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
+    left_behind: CancellationToken,
     pub(super) pulse: Pulse,
 }
 
@@ -123,7 +125,14 @@ impl Link {
         // the connection's last handle.
         tokio::spawn(publisher::run(channel, queue, watched, state.subscribe()));
         tokio::spawn(watch_events(connection.events_listener(), state.clone()));
-        Ok(Self { connection, exchanges, requests, state, pulse: Pulse::new() })
+        Ok(Self {
+            connection,
+            exchanges,
+            requests,
+            state,
+            left_behind: CancellationToken::new(),
+            pulse: Pulse::new(),
+        })
     }
 
     pub(super) fn state(&self) -> State {
@@ -161,6 +170,21 @@ impl Link {
             channel.close(200, "probed".into()).await
         };
         matches!(tokio::time::timeout(limit, asking).await, Ok(Ok(())))
+    }
+
+    /// Another link is in use: nothing is handed over to this one any more, and what waits on it is
+    /// waited for.
+    pub(super) fn leave_behind(&self) {
+        self.left_behind.cancel();
+    }
+
+    pub(super) fn is_left_behind(&self) -> bool {
+        self.left_behind.is_cancelled()
+    }
+
+    /// Resolves when another link is in use.
+    pub(super) async fn left_behind(&self) {
+        self.left_behind.cancelled().await;
     }
 
     /// Resolves while the broker has blocked the connection.

@@ -5,6 +5,7 @@
 //! | `rendering` | a message as AMQP properties; refuses what the protocol can't carry |
 //! | `link` | one connection: opened, watched, given up |
 //! | `exchanges` | passive look-up on a channel of its own |
+//! | `replacement` | another link in place of one on which the broker says nothing |
 //! | `topology` | what an operator declared, made where it is absent |
 //! | `publisher` | the one task that publishes on a link, and collects its confirms |
 //! | `returns` | which message came back: `lapin`'s own pairing can't be relied on |
@@ -21,6 +22,7 @@ mod link;
 mod publisher;
 mod refusals;
 mod rendering;
+mod replacement;
 mod returns;
 mod topology;
 mod trial;
@@ -29,7 +31,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
@@ -41,11 +43,14 @@ use crate::sink::rabbitmq::link::{Link, State};
 use crate::sink::rabbitmq::publisher::Request;
 use crate::sink::rabbitmq::refusals::{Leave, Refusals};
 use crate::sink::rabbitmq::rendering::Rendered;
+use crate::sink::rabbitmq::replacement::LeftBehind;
 use crate::sink::slot::{Link as _, Slot};
 use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
 
 /// Channels on which targets prove themselves at a time: a broker allows some thousand a connection.
 const TRIALS: usize = 64;
+
+const LEFT_BEHIND: &str = "the broker says nothing on the connection that the sink had";
 
 /// What an operator decides about a RabbitMQ sink.
 #[derive(Clone, Debug)]
@@ -63,6 +68,9 @@ pub struct RabbitMqSettings {
     pub declare: Declare,
     /// Whether and how messages are CloudEvents.
     pub cloud_events: Option<CloudEvents>,
+    /// Whether the sink may open another connection in place of one on which the broker says nothing.
+    /// Not where a key has several messages under way: they keep their order on one connection.
+    pub replaces: bool,
 }
 
 impl RabbitMqSettings {
@@ -75,6 +83,7 @@ impl RabbitMqSettings {
             timeout: Duration::from_secs(10),
             declare: Declare::default(),
             cloud_events: None,
+            replaces: true,
         }
     }
 }
@@ -85,8 +94,10 @@ pub struct RabbitMq {
     settings: RabbitMqSettings,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: Slot<Link>,
-    /// Held while a link is being opened.
-    opening: Mutex<()>,
+    /// Held while a link is being opened. With those that were left behind.
+    opening: Mutex<LeftBehind>,
+    /// When a link was last left behind for another one.
+    replaced_at: watch::Sender<Option<std::time::Instant>>,
     refusals: Arc<Refusals>,
     /// Room for channels on which targets prove themselves.
     trials: Semaphore,
@@ -103,7 +114,8 @@ impl RabbitMq {
         Ok(Self {
             settings,
             link: Slot::default(),
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
+            replaced_at: watch::Sender::default(),
             refusals: Arc::default(),
             trials: Semaphore::new(TRIALS),
         })
@@ -226,6 +238,8 @@ impl RabbitMq {
             biased;
             done = work => Ok(done),
             down = link.lost() => Err(PublishError::new(Verdict::Down, down)),
+            // Nothing was handed over.
+            () = link.left_behind() => Err(PublishError::new(Verdict::Down, LEFT_BEHIND)),
             () = tokio::time::sleep_until(until) => {
                 let why = format!("{what} was not answered within {:?}", self.settings.timeout);
                 link.retire(SinkDown::new(&why));
@@ -260,7 +274,13 @@ impl RabbitMq {
         };
         let handed_over = Instant::now();
         let limit = self.settings.timeout;
-        let silent = match link.pulse.answer(answer, limit, until, link.answers(limit)).await {
+        let answer = link.pulse.answer(answer, limit, until, link.answers(limit));
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            never = self.watch(link) => match never {},
+        };
+        let silent = match answer {
             Ok(Ok(answer)) => {
                 let is_word = |error: &PublishError| error.verdict == Verdict::Charge;
                 if answer.as_ref().err().is_none_or(is_word) {
@@ -306,7 +326,13 @@ impl Sink for RabbitMq {
         if link.state() != State::Up {
             return Err(self.down(Some(&link)));
         }
-        self.deliver(message, &link, until).await
+        let result = self.deliver(message, &link, until).await;
+        let answers = [Verdict::Charge, Verdict::TooLarge, Verdict::Refuse];
+        result.map_err(|error| match link.is_left_behind() && !answers.contains(&error.verdict) {
+            // Whatever becomes of that connection, the sink has another.
+            true => PublishError { verdict: Verdict::LeftBehind, ..error },
+            false => error,
+        })
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
@@ -346,12 +372,18 @@ impl Sink for RabbitMq {
         self.link.link().is_some_and(is_known) && self.refusals.knows_none_of(&target)
     }
 
+    fn replaced_at(&self) -> Option<std::time::Instant> {
+        *self.replaced_at.borrow()
+    }
+
     fn isolated(&self) -> Self {
-        let settings = RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
+        let declare = Declare::default();
+        let settings = RabbitMqSettings { declare, replaces: false, ..self.settings.clone() };
         Self {
             settings,
             link: Slot::default(),
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
+            replaced_at: watch::Sender::default(),
             refusals: self.refusals.clone(),
             trials: Semaphore::new(TRIALS),
         }
