@@ -3,7 +3,8 @@
 //! A circuit opens when a publish to its destination ends without a confirm on a sound connection,
 //! or takes its own connection down. While it is open, no record goes to the destination on the
 //! sink's main connection. One record at a time probes it on an isolated connection; a confirm
-//! closes the circuit.
+//! closes the circuit. It opens, too, where a publish waits on a connection in place of which the sink
+//! has opened another: whether that is the destination's doing is not known then, and is probed at once.
 //!
 //! Until a publish ends without a confirm its time has to run out, and meanwhile the records of that
 //! destination would take all the room that there is. So a destination that has confirmed nothing
@@ -80,6 +81,10 @@ struct Open {
     cause: String,
     /// Whether a record of this destination took its connection down.
     breaks: bool,
+    /// Whether nothing is known but that something waits on a connection that was left behind.
+    is_guess: bool,
+    /// Whether the log has said so.
+    is_told: bool,
     pause: Duration,
     next_probe: Instant,
     /// When a record was called to probe, first and last, if none has begun to since.
@@ -184,12 +189,15 @@ impl Circuit {
             since: now,
             cause: String::new(),
             breaks: false,
+            is_guess: false,
+            is_told: false,
             pause,
             next_probe: now + pause,
             called: None,
             probing: false,
         });
         cause.clone_into(&mut open.cause);
+        open.is_guess = false;
         if open.probing {
             open.pause = (open.pause * 2).min(longest_pause);
             open.next_probe = now + open.pause;
@@ -398,6 +406,9 @@ impl Circuits {
         self.open.fetch_sub(1, Ordering::Relaxed);
         circuit.closed_at = Some(Instant::now());
         drop(book);
+        if !open.is_told {
+            return true;
+        }
         let paused = open.since.elapsed();
         let Address { destination, key } = destination;
         info!(sink = %self.sink, destination, key, ?paused, "destination confirms again");
@@ -436,7 +447,7 @@ impl Circuits {
     /// A message that was handed over at this time waits for its confirm, or did so in vain, on a
     /// connection in place of which the sink has opened another. Opens the circuit, to be probed at
     /// once, unless the destination has confirmed what was handed over later; answers until when the
-    /// record waits if the circuit is open.
+    /// record waits if the circuit is open. The log says nothing of it before a probe has failed.
     pub(crate) fn left_behind(
         &self,
         destination: &Address,
@@ -445,15 +456,34 @@ impl Circuits {
     ) -> Option<Instant> {
         let now = Instant::now();
         let beyond = Some(now + self.longest_pause);
-        self.note(destination, beyond, |circuit| match &circuit.open {
-            Some(open) => (Some(open.failed_until()), false),
-            None if circuit.confirmed > Some(handed_over) => (None, false),
-            None => {
-                let (open, _) = circuit.open(cause, now, self.longest_pause);
-                open.next_probe = now;
-                (Some(now), true)
+        self.note(destination, beyond, |circuit| {
+            if let Some(open) = &circuit.open {
+                return (Some(open.failed_until()), false);
             }
+            if circuit.confirmed > Some(handed_over) {
+                // It is remembered that it confirms.
+                circuit.closed_at = Some(now);
+                return (None, false);
+            }
+            let (open, _) = circuit.open(cause, now, self.longest_pause);
+            open.is_guess = true;
+            open.next_probe = now;
+            (Some(now), true)
         })
+    }
+
+    /// Closes a circuit of which nothing is known; answers whether it was one.
+    pub(crate) fn close_guess(&self, destination: &Address) -> bool {
+        let mut book = self.book();
+        let Some(circuit) = book.get_mut(destination) else { return false };
+        let is_guess = circuit.open.as_ref().is_some_and(|open| open.is_guess);
+        if is_guess {
+            circuit.open = None;
+            circuit.closed_at = Some(Instant::now());
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.hear(circuit);
+        }
+        is_guess
     }
 
     /// A record of this destination lost the isolated connection. The circuit opens, unless others
@@ -485,9 +515,8 @@ impl Circuits {
             let is_unused = |open: &Open| {
                 !open.probing && open.called.is_some_and(|(first, _)| now > first + UNUSED)
             };
-            if circuit.open.as_ref().is_some_and(is_unused) {
-                unused.push(destination.clone());
-                circuit.open = None;
+            if let Some(open) = circuit.open.take_if(|open| is_unused(open)) {
+                unused.push((destination.clone(), open.is_told));
                 // What waits for a confirm may open it again.
                 return circuit.silence.is_some();
             }
@@ -496,13 +525,13 @@ impl Circuits {
         self.count.store(book.len(), Ordering::Relaxed);
         self.open.fetch_sub(unused.len(), Ordering::Relaxed);
         drop(book);
-        for Address { destination, key } in &unused {
+        for (Address { destination, key }, _) in unused.iter().filter(|(_, is_told)| *is_told) {
             info!(sink = %self.sink, destination, key, "destination is no longer paused: no record waits");
         }
-        unused
+        unused.into_iter().map(|(destination, _)| destination).collect()
     }
 
-    /// Changes a circuit, and logs it if it is new that it is open. `beyond` is the answer where there
+    /// Changes a circuit, and logs it if it is new that it is open, and no guess. `beyond` is the answer where there
     /// is no room for this one.
     fn note<T>(
         &self,
@@ -516,11 +545,15 @@ impl Circuits {
         }
         let circuit = book.entry(destination.clone()).or_default();
         let (noted, is_new) = change(circuit);
-        let cause = circuit.open.as_ref().map(|open| open.cause.clone()).unwrap_or_default();
+        let untold = circuit.open.as_mut().filter(|open| !open.is_guess && !open.is_told);
+        let cause = untold.map(|open| {
+            open.is_told = true;
+            open.cause.clone()
+        });
         self.count.store(book.len(), Ordering::Relaxed);
         self.open.fetch_add(usize::from(is_new), Ordering::Relaxed);
         drop(book);
-        if is_new {
+        if let Some(cause) = cause {
             let Address { destination, key } = destination;
             warn!(
                 sink = %self.sink,
@@ -611,6 +644,11 @@ mod tests {
         assert!(circuits.all_closed());
         assert!(circuits.left_behind(&to("d"), Instant::now(), "x").is_some());
         assert!(!circuits.is_exclusive(&to("d")));
+        assert!(circuits.close_guess(&to("d")) && circuits.all_closed());
+
+        circuits.left_behind(&to("d"), Instant::now(), "x");
+        circuits.unconfirmed(&to("d"), Instant::now(), "x", true);
+        assert!(!circuits.close_guess(&to("d")), "a probe has failed");
     }
 
     #[test]

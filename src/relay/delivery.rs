@@ -162,6 +162,11 @@ impl<S: Sink> Shared<S> {
     ) -> Delivery {
         if outlet.gate.is_open() {
             outlet.quarantine.lacks(down);
+            if outlet.circuits.close_guess(destination) {
+                // The main connection finds out.
+                self.free_if(true, outlet, destination);
+                return Delivery::Interrupted;
+            }
         }
         Delivery::DestinationPaused(destination.clone(), Instant::now() + self.settings.probe_max)
     }
@@ -255,8 +260,11 @@ impl<S: Sink> Shared<S> {
             }
         }
         let is_open = outlet.circuits.left_behind(destination, handed_over, LEFT_BEHIND).is_some();
-        self.free_if(doubt.end() && !is_open, outlet, destination);
-        publishing.await
+        self.free_if(!is_open && outlet.circuits.heard(destination), outlet, destination);
+        let _parked = parked.or_else(|| lane.park(self));
+        let result = publishing.await;
+        self.free_if(doubt.end(), outlet, destination);
+        result
     }
 
     /// Frees the keys that wait for this destination, where it takes records again.

@@ -115,7 +115,7 @@ impl<S: Sink> Quarantine<S> {
                 sink = %self.name,
                 cause = %down,
                 "no isolated connection can be opened: records that are to go alone, and paused \
-                 destinations, wait for one; allow the user two connections more"
+                 destinations, wait for one; allow the user six connections in all"
             );
         }
     }

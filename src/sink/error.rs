@@ -27,7 +27,7 @@ pub enum Verdict {
     Unconfirmed,
     /// Left behind on a connection on which the broker says nothing, and in place of which the sink
     /// has opened another; no confirm came in time. As [`Unconfirmed`](Self::Unconfirmed), but no
-    /// sign against the record, whatever its destination has confirmed since on the other one.
+    /// attempt is counted, whatever its destination has confirmed since on the other one.
     LeftBehind,
     /// Never handed over: the sink is down. The relay pauses the sink and charges nothing.
     Down,

@@ -249,6 +249,30 @@ async fn a_connection_that_hangs_shuts_its_sink_once_where_a_key_has_several_mes
     assert_eq!(downs_by_a_connection_that_hangs("sinks.rabbit.key_window=2").await, 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
+    let night = Night::new().await;
+    let outbox = &night.outbox;
+    night.hand.classic("taken").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    // What waits is to wait for longer than this test does.
+    let patient = ["relay.lease=5m", "sinks.rabbit.timeout=2m", "relay.shutdown_timeout=1s"];
+    let mut postrider = night.start(&uri, &patient).await;
+    outbox.insert([to("taken", "first", "first")]).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    wire.freeze_existing();
+    outbox.insert(many("taken", "waits", COUNT)).await;
+    postrider.until_logged("the broker says nothing on the connection").await;
+    postrider.stop().await;
+
+    let free = doc! { "status": "pending", "leaseId": null, "attempt": 0 };
+    assert_eq!(outbox.count(free).await, COUNT as u64);
+    night.outbox.drop().await;
+    night.vhost.drop().await;
+}
+
 /// What is written of a record that was given up, and how many dead letters were sent and failed.
 async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let night = Night::new().await;

@@ -72,6 +72,16 @@ fn sums(samples: &BTreeMap<String, f64>) -> BTreeMap<&'static str, u64> {
     OUTCOMES.into_iter().map(|outcome| (outcome, sum(outcome))).collect()
 }
 
+fn another_may_count(samples: &BTreeMap<String, f64>) -> bool {
+    samples.get("postrider_instances_active").is_none_or(|count| *count > 1.0)
+}
+
+/// Whether the outbox has been counted, if that is this instance's task.
+fn is_counted(samples: &BTreeMap<String, f64>) -> bool {
+    another_may_count(samples)
+        || samples.contains_key("postrider_outbox_records{status=\"pending\"}")
+}
+
 /// After a night: every sink is up again, no key waits, the counts are those of the night, and
 /// neither promtool nor Prometheus has anything against the page.
 pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: Settled) {
@@ -80,7 +90,8 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     let is_right = async || {
         let samples = samples(&page().await);
         let held = samples.iter().filter(|(series, _)| series.starts_with("postrider_keys_held"));
-        settled.is(&sums(&samples)) && held.map(|(_, count)| count).sum::<f64>() == 0.0
+        let none_waits = held.map(|(_, count)| count).sum::<f64>() == 0.0;
+        settled.is(&sums(&samples)) && none_waits && is_counted(&samples)
     };
     let right = async {
         while !is_right().await {
@@ -93,7 +104,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
 
     let samples = samples(&page);
     let mut expected: Vec<String> = ALWAYS.map(str::to_owned).to_vec();
-    if samples.get("postrider_instances_active").is_none_or(|count| *count > 1.0) {
+    if another_may_count(&samples) {
         // Another one may have the lowest partition, and count.
         let is_counted = |series: &str| {
             series.starts_with("postrider_outbox_records") || series.starts_with("postrider_oldest")

@@ -13,6 +13,7 @@ pub mod history;
 pub mod kafka;
 pub mod message;
 pub mod mongod;
+pub mod mutants;
 pub mod oracle;
 pub mod outbox;
 pub mod page;

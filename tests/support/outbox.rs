@@ -10,7 +10,7 @@ use postrider::outbox::collections::Collections;
 use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
 
-use super::roles;
+use super::{mutants, roles};
 
 /// The variable with the URI of the test run's replica set.
 const URI: &str = "POSTRIDER_TEST_MONGODB_URI";
@@ -55,6 +55,7 @@ impl TestOutbox {
 
     /// The same with a validator.
     pub async fn validated(uri: &str, validator: Validator) -> Self {
+        mutants::prepare();
         let (client, database) = (client(uri).await, fresh_name());
         let collections = Collections::new(client.clone(), &database, "");
         apply(&collections, validator).await;
@@ -164,9 +165,10 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = bool>,
 {
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let patience = mutants::patience().unwrap_or(Duration::from_secs(60));
+    let deadline = std::time::Instant::now() + patience;
     while !condition().await {
-        assert!(std::time::Instant::now() < deadline, "waited a minute for: {what}");
+        assert!(std::time::Instant::now() < deadline, "waited {patience:?} for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -2,12 +2,13 @@
 //! the next probe opens another.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
 use lapin::uri::AMQPUri;
-use lapin::{Connection, ConnectionBuilder, ConnectionProperties, Event};
+use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ConnectionStatus, Event};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +48,24 @@ pub(super) struct Link {
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
     left_behind: CancellationToken,
+    /// What the first questions to the broker took.
+    asked: Duration,
+    /// Bytes of payloads that wait for their confirms.
+    carried: AtomicUsize,
     pub(super) pulse: Pulse,
+}
+
+/// A payload that waits for its confirm, until dropped.
+#[derive(Debug)]
+pub(super) struct Carried<'a> {
+    link: &'a Link,
+    bytes: usize,
+}
+
+impl Drop for Carried<'_> {
+    fn drop(&mut self) {
+        self.link.carried.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Whether a URI can be used, without connecting.
@@ -115,8 +133,10 @@ impl Link {
             .with_properties(properties)
             .connect()
             .await?;
+        let asked = Instant::now();
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let asked = asked.elapsed();
         let (state, _) = watch::channel(State::Up);
         let (requests, queue) = mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges::new(refusals.clone()));
@@ -131,6 +151,8 @@ impl Link {
             requests,
             state,
             left_behind: CancellationToken::new(),
+            asked,
+            carried: AtomicUsize::new(0),
             pulse: Pulse::new(),
         })
     }
@@ -170,6 +192,24 @@ impl Link {
             channel.close(200, "probed".into()).await
         };
         matches!(tokio::time::timeout(limit, asking).await, Ok(Ok(())))
+    }
+
+    /// What an answer may take on this connection behind the payloads that are under way, if it is
+    /// sound: a line for a megabyte a second is slow, and no more than that.
+    pub(super) fn longest_answer(&self) -> Duration {
+        let carried = self.carried.load(Ordering::Relaxed);
+        let kilobytes = u32::try_from(carried >> 10).unwrap_or(u32::MAX);
+        self.asked.saturating_mul(4) + Duration::from_secs(1).saturating_mul(kilobytes) / 1024
+    }
+
+    /// Counts a payload for as long as it waits for its confirm.
+    pub(super) fn carry(&self, bytes: usize) -> Carried<'_> {
+        self.carried.fetch_add(bytes, Ordering::Relaxed);
+        Carried { link: self, bytes }
+    }
+
+    pub(super) fn status(&self) -> ConnectionStatus {
+        self.connection.status().clone()
     }
 
     /// Another link is in use: nothing is handed over to this one any more, and what waits on it is

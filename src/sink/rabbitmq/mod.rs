@@ -31,6 +31,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lapin::types::ShortString;
 use tokio::sync::{Mutex, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
@@ -94,8 +95,9 @@ pub struct RabbitMq {
     settings: RabbitMqSettings,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: Slot<Link>,
-    /// Held while a link is being opened. With those that were left behind.
-    opening: Mutex<LeftBehind>,
+    /// Held while a link is being opened.
+    opening: Mutex<()>,
+    left_behind: std::sync::Mutex<LeftBehind>,
     /// When a link was last left behind for another one.
     replaced_at: watch::Sender<Option<std::time::Instant>>,
     refusals: Arc<Refusals>,
@@ -115,6 +117,7 @@ impl RabbitMq {
             settings,
             link: Slot::default(),
             opening: Mutex::default(),
+            left_behind: std::sync::Mutex::default(),
             replaced_at: watch::Sender::default(),
             refusals: Arc::default(),
             trials: Semaphore::new(TRIALS),
@@ -139,17 +142,39 @@ impl RabbitMq {
         }
     }
 
+    /// The link in use, if it can be published on.
+    fn sound_link(&self) -> Result<Arc<Link>, PublishError> {
+        match self.link.link() {
+            Some(link) if link.state() == State::Up => Ok(link),
+            link => Err(self.down(link.as_deref())),
+        }
+    }
+
+    /// The link in use, once it knows the exchange. Until then nothing is handed over.
+    async fn link_to(
+        &self,
+        exchange: &ShortString,
+        until: Instant,
+    ) -> Result<Arc<Link>, PublishError> {
+        loop {
+            let link = self.sound_link()?;
+            let exchanges = link.exchanges();
+            let looking_up = exchanges.look_up(exchange);
+            match self.prepare(&link, "the exchange's look-up", looking_up, until).await {
+                Ok(found) => found?,
+                Err(_) if link.is_left_behind() => continue,
+                Err(error) => return Err(error),
+            }
+            return Ok(link);
+        }
+    }
+
     async fn deliver(
         &self,
-        message: Message,
         link: &Link,
+        rendered: Rendered,
         until: Instant,
     ) -> Result<(), PublishError> {
-        let rendered =
-            rendering::render(message, self.settings.cloud_events.as_ref(), link.frame_max())?;
-        let exchanges = link.exchanges();
-        let looking_up = exchanges.look_up(&rendered.target.exchange);
-        self.prepare(link, "the exchange's look-up", looking_up, until).await??;
         match self.refusals.leave(&rendered.target) {
             Leave::Granted => {
                 let hand_over = |request| link.hand_over(request);
@@ -185,6 +210,7 @@ impl RabbitMq {
         let (trial, room) = tokio::select! {
             allowed = waiting => allowed?,
             down = link.lost() => return Err(PublishError::new(Verdict::Down, down)),
+            () = link.left_behind() => return Err(PublishError::new(Verdict::Down, LEFT_BEHIND)),
             () = tokio::time::sleep_until(until) => {
                 let why = "the messages that try its destination first are not confirmed";
                 return Err(PublishError::new(Verdict::Unconfirmed, why));
@@ -196,7 +222,14 @@ impl RabbitMq {
             return Err(PublishError::new(Verdict::Unconfirmed, why));
         }
         if room.is_some() {
-            return self.try_out(link, rendered, until).await;
+            let mut trying = std::pin::pin!(self.try_out(link, rendered, until));
+            tokio::select! {
+                biased;
+                tried = &mut trying => return tried,
+                // Another link can try it.
+                () = link.left_behind() => drop(trial),
+            }
+            return trying.await;
         }
         let hand_over = |request| {
             let handed_over = link.hand_over(request);
@@ -256,6 +289,7 @@ impl RabbitMq {
         rendered: Rendered,
         until: Instant,
     ) -> Result<(), PublishError> {
+        let _carried = link.carry(rendered.payload.len());
         let (reply, answer) = oneshot::channel();
         let request = Request { rendered, mandatory: self.settings.mandatory, reply };
         if hand_over(request).is_err() {
@@ -298,7 +332,10 @@ impl RabbitMq {
         match silent {
             Silent::Destination => Err(PublishError::new(Verdict::Unconfirmed, why)),
             Silent::Broker => {
-                link.retire(SinkDown::new(&why));
+                // Each message has its own time on a link that nothing follows on.
+                if !link.is_left_behind() {
+                    link.retire(SinkDown::new(&why));
+                }
                 // The broker confirmed others for a while. (What one queue owes may make RabbitMQ
                 // read no more from the whole connection.)
                 let verdict = match link.pulse.heard_long_after(handed_over) {
@@ -322,11 +359,12 @@ impl RabbitMq {
 impl Sink for RabbitMq {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.timeout;
-        let Some(link) = self.link.link() else { return Err(self.down(None)) };
-        if link.state() != State::Up {
-            return Err(self.down(Some(&link)));
-        }
-        let result = self.deliver(message, &link, until).await;
+        let link = self.sound_link()?;
+        let cloud_events = self.settings.cloud_events.as_ref();
+        let rendered = rendering::render(message, cloud_events, link.frame_max())?;
+        drop(link);
+        let link = self.link_to(&rendered.target.exchange, until).await?;
+        let result = self.deliver(&link, rendered, until).await;
         let answers = [Verdict::Charge, Verdict::TooLarge, Verdict::Refuse];
         result.map_err(|error| match link.is_left_behind() && !answers.contains(&error.verdict) {
             // Whatever becomes of that connection, the sink has another.
@@ -359,6 +397,8 @@ impl Sink for RabbitMq {
     }
 
     async fn close(&self) {
+        let left_behind = self.left_behind().links();
+        left_behind.iter().for_each(|link| link.retire(SinkDown::new("closed")));
         let link = self.link.take();
         if let Some(link) = link {
             link.close(self.settings.timeout).await;
@@ -383,6 +423,7 @@ impl Sink for RabbitMq {
             settings,
             link: Slot::default(),
             opening: Mutex::default(),
+            left_behind: std::sync::Mutex::default(),
             replaced_at: watch::Sender::default(),
             refusals: self.refusals.clone(),
             trials: Semaphore::new(TRIALS),

@@ -7,37 +7,63 @@
 //! would be there twice.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use lapin::ConnectionStatus;
 use tracing::info;
 
-use crate::sink::rabbitmq::RabbitMq;
+use crate::config::tree::Declare;
 use crate::sink::rabbitmq::link::Link;
+use crate::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 
-/// For so long the broker says nothing, first to those who wait for their confirms and then to a
-/// question, before another connection is opened.
+/// For so long the broker says nothing to those who wait for their confirms before it is asked
+/// something.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// What opening it may take: a broker that is slow as a whole is none that stopped reading.
+/// What opening another connection may take, and the pause before the next try: a broker that is slow
+/// as a whole is none that stopped reading.
 const OPENING: Duration = Duration::from_secs(2);
 
 /// Connections that are left behind at a time.
 const MOST: usize = 3;
 
-/// The connections that were left behind, for as long as something waits on them.
-#[derive(Debug, Default)]
-pub(super) struct LeftBehind(Vec<Weak<Link>>);
+/// The connections that were left behind.
+#[derive(Default)]
+pub(super) struct LeftBehind {
+    /// A connection may last longer than what waits on it: for as long as the broker does not read.
+    links: Vec<(Weak<Link>, ConnectionStatus)>,
+    /// When another connection was last opened, or tried in vain.
+    tried: Option<Instant>,
+}
 
 impl LeftBehind {
-    fn has_room(&mut self) -> bool {
-        self.0.retain(|link| link.strong_count() > 0);
-        self.0.len() < MOST
+    fn may_be_more(&mut self) -> bool {
+        self.links.retain(|(link, status)| {
+            link.strong_count() > 0 || status.connected() || status.closing()
+        });
+        self.links.len() < MOST && self.tried.is_none_or(|tried| tried.elapsed() > OPENING)
+    }
+
+    /// Those on which something waits.
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.iter().filter_map(|(link, _)| link.upgrade()).collect()
+    }
+}
+
+impl fmt::Debug for LeftBehind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("LeftBehind").field(&self.links.len()).finish()
     }
 }
 
 impl RabbitMq {
+    pub(super) fn left_behind(&self) -> MutexGuard<'_, LeftBehind> {
+        self.left_behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Opens another connection should the broker say nothing on this one. Kept up by each publish
     /// that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
@@ -46,36 +72,34 @@ impl RabbitMq {
         }
         while !link.is_left_behind() {
             tokio::time::sleep(SILENCE).await;
-            if link.pulse.heard_within(SILENCE) {
+            if link.pulse.heard_within(SILENCE) || !self.left_behind().may_be_more() {
                 continue;
             }
             // One at a time, and none while the sink connects anyway.
-            let Ok(mut left_behind) = self.opening.try_lock() else { continue };
-            if !left_behind.has_room() {
-                continue;
-            }
-            if link.answers(SILENCE).await {
+            let Ok(_opening) = self.opening.try_lock() else { continue };
+            let limit = link.longest_answer().max(SILENCE);
+            if link.answers(limit).await {
                 link.pulse.beat();
                 continue;
             }
-            let opening = tokio::time::timeout(OPENING, Link::open(&self.settings, &self.refusals));
-            let Ok(Ok(other)) = opening.await else {
-                // The broker takes no new ones either. Not at once again.
-                tokio::time::sleep(OPENING).await;
-                continue;
-            };
-            if link.pulse.heard_within(SILENCE) {
+            self.left_behind().tried = Some(Instant::now());
+            // What an operator declared is there, and a broker without a majority may not say so.
+            let settings =
+                RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
+            let opening = tokio::time::timeout(OPENING, Link::open(&settings, &self.refusals));
+            let Ok(Ok(other)) = opening.await else { continue };
+            if link.pulse.heard_within(limit) {
                 continue;
             }
             if let Some(link) = self.link.replace(link, other) {
                 // What is begun from here on goes over the other one.
                 self.replaced_at.send_replace(Some(Instant::now()));
                 link.leave_behind();
-                left_behind.0.push(Arc::downgrade(&link));
+                self.left_behind().links.push((Arc::downgrade(&link), link.status()));
                 info!(
                     sink = %self.settings.name,
-                    "the broker says nothing on the connection: another one is opened for \
-                     what follows"
+                    "the broker says nothing on the connection: another one is opened for what \
+                     follows"
                 );
             }
         }
