@@ -44,7 +44,7 @@ declare -A tests=(
   [window]='--lib --test=destinations'
   [assignment]='--lib'
   [lease]='--test=guards'
-  [settle]='--test=guards'
+  [settle]='--lib --test=guards'
   [repair]='--test=guards'
   [transaction]='--lib --test=events'
 )

@@ -1,10 +1,15 @@
-//! Whether the outbox's schema is there, or will be.
+//! Whether the outbox's schema is there, or will be, and gives an order.
+
+use bson::{Bson, doc};
 
 use crate::check::Finding;
 use crate::config::Resolved;
-use crate::outbox::collections::Collections;
+use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::{PARTITION, PENDING, STATUS};
+use crate::outbox::snapshot::LANE_INDEX;
 use crate::schema::{self, Difference, SchemaError};
 use crate::store::StoreError;
+use crate::store::connect::ask;
 use crate::telemetry::chain;
 
 pub(super) const NAME: &str = "schema";
@@ -30,14 +35,57 @@ pub(super) fn making(plan: &Resolved, seen: Option<&Seen>) -> Vec<&'static str> 
     }
 }
 
+/// Of a schema that is as it should be, whether its index of pending records gives their order. It does
+/// not any more once a record's partition was an array.
+///
+/// # Errors
+///
+/// MongoDB's.
+pub(super) async fn order(collections: &Collections) -> Result<Finding, StoreError> {
+    let explain = doc! {
+        "explain": {
+            "find": collections.name(names::RECORDS),
+            "filter": { STATUS: PENDING, PARTITION: 0 },
+            "hint": LANE_INDEX,
+        },
+        "verbosity": "queryPlanner",
+    };
+    let plan = ask(collections.database(), "explain a read", explain).await.map(Bson::Document);
+    match plan {
+        Ok(plan) if is_multikey(&plan) => Ok(Finding::bad(
+            NAME,
+            format!(
+                "{LANE_INDEX} is multikey, since a record's partition is or was an array: MongoDB \
+                 sorts each page of pending records in memory"
+            ),
+            format!(
+                "correct or discard what has {{ partition: {{ $type: \"array\" }} }}; then stop the \
+                 relays, drop {LANE_INDEX} and run `postrider schema apply`"
+            ),
+        )),
+        // (Which privileges are missing is told by another finding.)
+        Err(error) if !error.is_refusal() => Err(error),
+        Ok(_) | Err(_) => Ok(Finding::good(NAME, "as it should be")),
+    }
+}
+
+fn is_multikey(plan: &Bson) -> bool {
+    match plan {
+        Bson::Document(plan) => {
+            plan.get_bool("isMultiKey").unwrap_or(false) || plan.values().any(is_multikey)
+        }
+        Bson::Array(plans) => plans.iter().any(is_multikey),
+        _ => false,
+    }
+}
+
+/// Of one that is not.
+///
 /// # Errors
 ///
 /// MongoDB's.
 pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> {
     let differences = match seen {
-        Ok(differences) if differences.is_empty() => {
-            return Ok(Finding::good(NAME, "as it should be"));
-        }
         Ok(differences) => differences,
         Err(SchemaError::Store(error)) => return Err(error),
         Err(error) => {

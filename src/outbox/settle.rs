@@ -228,33 +228,34 @@ impl Settlements {
             .collect();
         let lost = unclear
             .iter()
-            .filter(|settlement| !self.is_written(settlement, states.remove(&settlement.id)))
+            .filter(|settlement| !is_written(settlement, states.remove(&settlement.id)))
             .map(|settlement| settlement.id.clone())
             .collect();
         Ok(lost)
     }
+}
 
-    fn is_written(&self, settlement: &Settlement, state: Option<Document>) -> bool {
-        let Some(state) = state else {
-            // Gone: deleted on delivery, or by retention.
-            return settlement.outcome == Outcome::Done;
-        };
-        let status = state.get_str(STATUS).unwrap_or_default();
-        let leased = state.contains_key(LEASE_ID);
-        // The lease has made it an int, and no more than this.
-        let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
-        let charged = charged.min(ATTEMPT_LIMIT);
-        let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
-        match &settlement.outcome {
-            Outcome::Done => status == DONE && is_charged(charged),
-            Outcome::Dead { .. } => status == DEAD && is_charged(charged),
-            Outcome::Released => status == PENDING && !leased && is_charged(charged - 1),
-            Outcome::Retry { error, .. } => {
-                status == PENDING
-                    && !leased
-                    && is_charged(charged)
-                    && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
-            }
+/// Whether a record that was read back is as this settlement leaves it; `None` where it is gone.
+fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
+    let Some(state) = state else {
+        // Gone: deleted on delivery, or by retention.
+        return settlement.outcome == Outcome::Done;
+    };
+    let status = state.get_str(STATUS).unwrap_or_default();
+    let leased = state.contains_key(LEASE_ID);
+    // The lease has made it an int, and no more than this.
+    let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
+    let charged = charged.min(ATTEMPT_LIMIT);
+    let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
+    match &settlement.outcome {
+        Outcome::Done => status == DONE && is_charged(charged),
+        Outcome::Dead { .. } => status == DEAD && is_charged(charged),
+        Outcome::Released => status == PENDING && !leased && is_charged(charged - 1),
+        Outcome::Retry { error, .. } => {
+            status == PENDING
+                && !leased
+                && is_charged(charged)
+                && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
         }
     }
 }
@@ -381,4 +382,131 @@ pub(crate) fn smallest_deaths(reason: &DeadReason, blocks: bool) -> Vec<Bson> {
         Bson::Document(doc! { "$set": bare, "$unset": no_lease() }),
         Bson::Document(doc! { "$set": { STATUS: DEAD }, "$unset": no_lease() }),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settlement(id: i64, lease: LeaseId, outcome: Outcome) -> Settlement {
+        Settlement { id: RecordId::Int(id), lease, attempt: 3, outcome }
+    }
+
+    fn retry_of(error: &str) -> Outcome {
+        Outcome::Retry { delay: Duration::from_secs(1), error: error.into() }
+    }
+
+    fn death() -> Outcome {
+        Outcome::Dead { reason: DeadReason::Refused("no".into()), blocks: false }
+    }
+
+    #[test]
+    fn of_what_is_read_back_only_what_we_would_have_left_is_ours() {
+        let lease = LeaseId::fresh();
+        let is_ours = |outcome: Outcome, state: Document| {
+            is_written(&settlement(1, lease, outcome), Some(state))
+        };
+
+        for (outcome, status) in [(Outcome::Done, "done"), (death(), "dead")] {
+            assert!(is_ours(outcome.clone(), doc! { "status": status, "attempt": 3 }));
+            assert!(!is_ours(outcome.clone(), doc! { "status": status, "attempt": 4 }));
+            assert!(!is_ours(outcome.clone(), doc! { "status": status }));
+            assert!(!is_ours(outcome, doc! { "status": "pending", "attempt": 3 }));
+        }
+        let released = |status: &str, attempt: i32| doc! { "status": status, "attempt": attempt };
+        assert!(is_ours(Outcome::Released, released("pending", 2)));
+        assert!(!is_ours(Outcome::Released, released("pending", 3)));
+        assert!(!is_ours(Outcome::Released, released("dead", 2)));
+        let leased = doc! { "status": "pending", "attempt": 2, "leaseId": LeaseId::fresh() };
+        assert!(!is_ours(Outcome::Released, leased));
+
+        let failed = |status: &str, attempt: i32, error: &str| {
+            doc! { "status": status, "attempt": attempt, "lastError": error }
+        };
+        assert!(is_ours(retry_of("x"), failed("pending", 3, "x")));
+        assert!(!is_ours(retry_of("x"), failed("pending", 3, "y")));
+        assert!(!is_ours(retry_of("x"), failed("pending", 2, "x")));
+        assert!(!is_ours(retry_of("x"), failed("dead", 3, "x")));
+        let mut leased = failed("pending", 3, "x");
+        leased.insert("leaseId", LeaseId::fresh());
+        assert!(!is_ours(retry_of("x"), leased));
+    }
+
+    #[test]
+    fn what_is_gone_was_delivered() {
+        let lease = LeaseId::fresh();
+        let is_ours = |outcome| is_written(&settlement(1, lease, outcome), None);
+
+        assert!(is_ours(Outcome::Done));
+        assert!(!is_ours(Outcome::Released) && !is_ours(death()) && !is_ours(retry_of("x")));
+    }
+
+    #[test]
+    fn an_attempt_beyond_the_limit_counts_as_the_limit() {
+        let mut settled = settlement(1, LeaseId::fresh(), Outcome::Done);
+        settled.attempt = u32::MAX;
+
+        assert!(is_written(&settled, Some(doc! { "status": "done", "attempt": ATTEMPT_LIMIT })));
+    }
+
+    #[test]
+    fn what_is_alike_in_a_lease_is_one_statement_and_each_failure_one() {
+        let (one, other) = (LeaseId::fresh(), LeaseId::fresh());
+        let batch = [
+            settlement(1, one, Outcome::Done),
+            settlement(2, one, retry_of("x")),
+            settlement(3, other, Outcome::Done),
+            settlement(4, one, Outcome::Done),
+            settlement(5, other, Outcome::Released),
+            settlement(6, other, death()),
+        ];
+        let (statements, members) = statements(&batch.iter().collect::<Vec<_>>());
+
+        let ids: Vec<Vec<RecordId>> = members
+            .iter()
+            .map(|members| members.iter().map(|one| one.id.clone()).collect())
+            .collect();
+        let of = |ids: &[i64]| ids.iter().map(|id| RecordId::Int(*id)).collect::<Vec<_>>();
+        assert_eq!(ids, [of(&[1, 4]), of(&[3]), of(&[5]), of(&[2]), of(&[6])]);
+        let leases = [one, other, other, one, other];
+        for ((statement, ids), lease) in statements.iter().zip(&ids).zip(leases) {
+            assert_eq!(statement.get_document("q").unwrap(), &held(lease, ids));
+        }
+        let multi: Vec<bool> =
+            statements.iter().map(|statement| statement.get_bool("multi").unwrap()).collect();
+        assert_eq!(multi, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn an_outcome_that_does_not_fit_is_written_ever_smaller() {
+        let without_words = slimmer(&retry_of("long"));
+        assert_eq!(without_words, [retry(Duration::from_secs(1), None)]);
+        assert!(slimmer(&Outcome::Done).is_empty() && slimmer(&Outcome::Released).is_empty());
+        let deaths = slimmer(&death());
+        assert_eq!(deaths.len(), 4);
+        let sizes: Vec<usize> = deaths
+            .iter()
+            .map(|change| bson::serialize_to_vec(&doc! { "u": change }).unwrap().len())
+            .collect();
+        assert!(sizes.is_sorted_by(|one, next| one >= next), "{sizes:?}");
+        let last = deaths.last().unwrap().as_document().unwrap();
+        assert_eq!(last, &doc! { "$set": { "status": "dead" }, "$unset": no_lease() });
+    }
+
+    #[test]
+    fn outcomes_have_the_words_of_the_metric() {
+        let outcomes = [Outcome::Done, retry_of("x"), death(), Outcome::Released];
+        let words = outcomes.each_ref().map(Outcome::word);
+
+        assert_eq!(words, ["done", "retry", "dead", "released"]);
+    }
+
+    #[test]
+    fn only_what_was_written_whole_leaves_nothing() {
+        let id = RecordId::Int(1);
+        let lost = Unsettled { lost: HashSet::from([id.clone()]), ..Unsettled::default() };
+        let refused = Unsettled { refused: HashMap::from([(id, 121)]), ..Unsettled::default() };
+
+        assert!(Unsettled::default().is_empty() && !lost.is_empty() && !refused.is_empty());
+    }
 }

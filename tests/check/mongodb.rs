@@ -5,7 +5,7 @@ use postrider::schema::roles::RELAY;
 
 use crate::support::authority::Authority;
 use crate::support::mongod::Mongod;
-use crate::support::outbox::TestOutbox;
+use crate::support::outbox::{TestOutbox, record};
 use crate::support::queue::{host_of, mongo_settings, stdout_sink};
 use crate::support::roles;
 use crate::support::schema::Bare;
@@ -151,5 +151,19 @@ async fn a_changed_retention_is_adjusted_at_start() {
 
     found.is_good("schema", "made at start: index done_ttl_idx");
     strict.only("schema", "done_ttl_idx", "schema apply");
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn an_index_that_gives_no_order_is_told() {
+    let outbox = TestOutbox::new().await;
+    let mut record = record("of two partitions", "k");
+    record.insert("partition", vec![1, 2]);
+    outbox.insert([record]).await;
+    outbox.records().delete_many(doc! {}).await.unwrap();
+
+    let found = check(&to_stdout(&outbox)).await;
+
+    found.only("schema", "lane_idx is multikey", "drop lane_idx");
     outbox.drop().await;
 }
