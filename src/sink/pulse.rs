@@ -24,6 +24,8 @@ pub(super) struct Pulse {
     begin: Instant,
     /// In microseconds since `begin`.
     heard: AtomicU64,
+    /// The same, of a message that was confirmed at once.
+    quick: AtomicU64,
     /// One question at a time.
     asking: Mutex<()>,
 }
@@ -40,13 +42,31 @@ pub(super) enum Silent {
 impl Pulse {
     /// Of a connection that was opened now.
     pub(super) fn new() -> Self {
-        Self { begin: Instant::now(), heard: AtomicU64::new(0), asking: Mutex::default() }
+        let (heard, quick) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { begin: Instant::now(), heard, quick, asking: Mutex::default() }
     }
 
     /// Notes that the broker has said something.
     pub(super) fn beat(&self) {
-        let now = u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.heard.fetch_max(now, Ordering::Relaxed);
+        self.heard.fetch_max(self.now(), Ordering::Relaxed);
+    }
+
+    /// Notes that the broker has answered what was handed over at that moment.
+    pub(super) fn beat_for(&self, handed_over: Instant) {
+        self.beat();
+        if handed_over.elapsed() < OWED {
+            self.quick.fetch_max(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether something was confirmed at once within this time.
+    pub(super) fn quick_within(&self, time: Duration) -> bool {
+        let quick = Duration::from_micros(self.quick.load(Ordering::Relaxed));
+        !quick.is_zero() && self.begin.elapsed() < quick + time
     }
 
     /// Whether the broker has said something within this time.

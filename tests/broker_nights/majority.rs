@@ -98,7 +98,7 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     second.kill().await;
     third.kill().await;
     outbox.insert(round_of(AT_ONCE, "sick", 1)).await;
-    let stopped = || postrider.stderr().contains("the broker says nothing on");
+    let stopped = || postrider.stderr().contains("another connection is opened");
     let mut number = 0;
     let mut next = async || {
         number += 1;
@@ -119,7 +119,7 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
         outbox.until_count(of_round, 4 * KEYS as u64).await;
     }
     let logged = |words: &str| postrider.stderr().matches(words).count();
-    assert_eq!(logged("the broker says nothing on"), 1, "{}", postrider.stderr());
+    assert_eq!(logged("another connection is opened"), 1, "{}", postrider.stderr());
     assert_eq!(logged("sink is down"), 0, "{}", postrider.stderr());
     let well = (KEYS + number * 4 * KEYS) as u64;
 

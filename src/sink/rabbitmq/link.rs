@@ -2,7 +2,7 @@
 //! the next probe opens another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -48,6 +48,8 @@ pub(super) struct Link {
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
     left_behind: CancellationToken,
+    was_silent: AtomicBool,
+    overdue: AtomicUsize,
     /// What the first questions to the broker took.
     asked: Duration,
     /// Bytes of payloads that wait for their confirms.
@@ -65,6 +67,16 @@ pub(super) struct Carried<'a> {
 impl Drop for Carried<'_> {
     fn drop(&mut self) {
         self.link.carried.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A message that waits for its confirm for long, until dropped.
+#[derive(Debug)]
+pub(super) struct Overdue<'a>(&'a Link);
+
+impl Drop for Overdue<'_> {
+    fn drop(&mut self) {
+        self.0.overdue.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -151,6 +163,8 @@ impl Link {
             requests,
             state,
             left_behind: CancellationToken::new(),
+            was_silent: AtomicBool::new(false),
+            overdue: AtomicUsize::new(0),
             asked,
             carried: AtomicUsize::new(0),
             pulse: Pulse::new(),
@@ -213,9 +227,26 @@ impl Link {
     }
 
     /// Another link is in use: nothing is handed over to this one any more, and what waits on it is
-    /// waited for.
-    pub(super) fn leave_behind(&self) {
+    /// waited for. `silent`: because the broker said nothing on it.
+    pub(super) fn leave_behind(&self, silent: bool) {
+        self.was_silent.store(silent, Ordering::Relaxed);
         self.left_behind.cancel();
+    }
+
+    /// Whether the broker said nothing on it when it was left behind.
+    pub(super) fn was_silent(&self) -> bool {
+        self.was_silent.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that waits for its confirm for long, until the answer is dropped.
+    pub(super) fn is_overdue(&self) -> Overdue<'_> {
+        self.overdue.fetch_add(1, Ordering::Relaxed);
+        Overdue(self)
+    }
+
+    /// How many messages wait for their confirms for long.
+    pub(super) fn overdue(&self) -> usize {
+        self.overdue.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_left_behind(&self) -> bool {

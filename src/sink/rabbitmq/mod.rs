@@ -318,7 +318,7 @@ impl RabbitMq {
             Ok(Ok(answer)) => {
                 let is_word = |error: &PublishError| error.verdict == Verdict::Charge;
                 if answer.as_ref().err().is_none_or(is_word) {
-                    link.pulse.beat();
+                    link.pulse.beat_for(handed_over);
                 }
                 return answer;
             }
@@ -365,11 +365,15 @@ impl Sink for RabbitMq {
         drop(link);
         let link = self.link_to(&rendered.target.exchange, until).await?;
         let result = self.deliver(&link, rendered, until).await;
-        let answers = [Verdict::Charge, Verdict::TooLarge, Verdict::Refuse];
-        result.map_err(|error| match link.is_left_behind() && !answers.contains(&error.verdict) {
+        result.map_err(|error| {
             // Whatever becomes of that connection, the sink has another.
-            true => PublishError { verdict: Verdict::LeftBehind, ..error },
-            false => error,
+            let is_left = match error.verdict {
+                Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => false,
+                Verdict::Unconfirmed => link.is_left_behind() && link.was_silent(),
+                _ => link.is_left_behind(),
+            };
+            let verdict = if is_left { Verdict::LeftBehind } else { error.verdict };
+            PublishError { verdict, ..error }
         })
     }
 

@@ -4,7 +4,8 @@
 //! 32 messages) has held up its channel for some 400 messages, whatever their queues. So the sink
 //! opens another connection for what follows, and leaves the old one to what waits for a confirm
 //! there: as a rule the broker reads on after a while, and a message that was sent again meanwhile
-//! would be there twice.
+//! would be there twice. As a rule it does so in time, when half as many messages are overdue while
+//! others are confirmed at once: then nothing else is caught on the old connection.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -22,6 +23,10 @@ use crate::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 /// For so long the broker says nothing to those who wait for their confirms before it is asked
 /// something.
 const SILENCE: Duration = Duration::from_millis(300);
+
+/// So many messages that wait for their confirms for twice that time, while others are confirmed
+/// at once, are too many for one connection: half of those with which RabbitMQ holds up a channel.
+const BURDEN: usize = 16;
 
 /// What opening another connection may take, and the pause before the next try: a broker that is slow
 /// as a whole is none that stopped reading.
@@ -64,21 +69,29 @@ impl RabbitMq {
         self.left_behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Opens another connection should the broker say nothing on this one. Kept up by each publish
-    /// that waits for its confirm.
+    /// Opens another connection should the broker say nothing on this one, or be about to. Kept up by
+    /// each publish that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
         if !self.settings.replaces {
             return pending().await;
         }
+        let mut waited = Duration::ZERO;
+        let mut overdue = None;
         while !link.is_left_behind() {
             tokio::time::sleep(SILENCE).await;
-            if link.pulse.heard_within(SILENCE) || !self.left_behind().may_be_more() {
+            waited += SILENCE;
+            if waited > SILENCE {
+                overdue.get_or_insert_with(|| link.is_overdue());
+            }
+            let is_silent = !link.pulse.heard_within(SILENCE);
+            let is_burdened = link.overdue() >= BURDEN && link.pulse.quick_within(SILENCE);
+            if !(is_silent || is_burdened) || !self.left_behind().may_be_more() {
                 continue;
             }
             // One at a time, and none while the sink connects anyway.
             let Ok(_opening) = self.opening.try_lock() else { continue };
             let limit = link.longest_answer().max(SILENCE);
-            if link.answers(limit).await {
+            if is_silent && link.answers(limit).await {
                 link.pulse.beat();
                 continue;
             }
@@ -88,19 +101,21 @@ impl RabbitMq {
                 RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
             let opening = tokio::time::timeout(OPENING, Link::open(&settings, &self.refusals));
             let Ok(Ok(other)) = opening.await else { continue };
-            if link.pulse.heard_within(limit) {
+            if is_silent && link.pulse.heard_within(limit) {
                 continue;
             }
             if let Some(link) = self.link.replace(link, other) {
-                // What is begun from here on goes over the other one.
-                self.replaced_at.send_replace(Some(Instant::now()));
-                link.leave_behind();
+                let cause = match is_silent {
+                    true => "the broker says nothing on the connection",
+                    false => "some destination does not confirm, and others do",
+                };
+                if is_silent {
+                    // What is begun from here on goes over the other one.
+                    self.replaced_at.send_replace(Some(Instant::now()));
+                }
+                link.leave_behind(is_silent);
                 self.left_behind().links.push((Arc::downgrade(&link), link.status()));
-                info!(
-                    sink = %self.settings.name,
-                    "the broker says nothing on the connection: another one is opened for what \
-                     follows"
-                );
+                info!(sink = %self.settings.name, cause, "another connection is opened for what follows");
             }
         }
         pending().await
