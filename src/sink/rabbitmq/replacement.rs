@@ -107,7 +107,7 @@ impl RabbitMq {
             if let Some(link) = self.link.replace(link, other) {
                 let cause = match is_silent {
                     true => "the broker says nothing on the connection",
-                    false => "some destination does not confirm, and others do",
+                    false => "messages wait for their confirms while others are confirmed at once",
                 };
                 if is_silent {
                     // What is begun from here on goes over the other one.
