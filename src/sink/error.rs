@@ -25,8 +25,8 @@ pub enum Verdict {
     /// partition without a leader. The destination is in trouble, not the sink: the relay
     /// pauses this destination only, and delivers again with the same id.
     Unconfirmed,
-    /// Left behind on a connection on which the broker says nothing, and in place of which the sink
-    /// has opened another; no confirm came in time. As [`Unconfirmed`](Self::Unconfirmed), but no
+    /// Left behind on a connection in place of which the sink has opened another; no confirm came in
+    /// time, or the connection was lost. As [`Unconfirmed`](Self::Unconfirmed), but no
     /// attempt is counted, whatever its destination has confirmed since on the other one.
     LeftBehind,
     /// Never handed over: the sink is down. The relay pauses the sink and charges nothing.

@@ -28,8 +28,9 @@ const TOLD: [&str; 5] = [
 
 /// The same by a take that was under way, for after the heartbeat has failed none begins; and by
 /// the change stream, unless it was closed since batches were full. Leases are renewed again, unless
-/// all their records are settled first.
-const MAYBE_TOLD: [&str; 6] = [
+/// all their records are settled first. And confirms that take ten seconds are missed.
+const MAYBE_TOLD: [&str; 7] = [
+    "INFO another connection is opened for what follows",
     "INFO leases are renewed again",
     "INFO the leases that were not renewed are over",
     "INFO following the outbox: inserts wake the relay",

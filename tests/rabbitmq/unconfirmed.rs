@@ -38,19 +38,25 @@ impl Stage {
 
     /// Ends the test: the sink has never given up its connection.
     async fn end_undisturbed(self) {
-        assert_eq!(self.wire.accepted(), 1);
+        self.end_after(1).await;
+    }
+
+    /// Ends the test: the sink has opened so many connections, and given up none.
+    async fn end_after(self, connections: usize) {
+        assert_eq!(self.wire.accepted(), connections);
         let lost = tokio::time::timeout(Duration::from_secs(1), self.sink.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
         self.vhost.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
+/// `well` takes messages one after the other while so many wait for `sick`; what becomes of these, and
+/// on how many connections.
+async fn beside_a_sick_one(waiting: usize, expected: Verdict, connections: usize) {
     let stage = Stage::new().await;
     let sink = &stage.sink;
     let begin = Instant::now();
-    let sick: Vec<_> = (0..20)
+    let sick: Vec<_> = (0..waiting)
         .map(|number| start(sink, message(format!("sick {number:02}"), "", "sick")))
         .collect();
 
@@ -65,13 +71,24 @@ async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
     assert!(begin.elapsed() < LIMIT + AT_ONCE, "{:?}", begin.elapsed());
     for publishing in sick {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(Verdict::Unconfirmed), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(expected), "{outcome:?}");
     }
     assert_eq!(stage.hand.take_ids("well").await.len(), count);
     stage.vhost.resume_queue("sick").await;
     sink.publish(message("after", "", "sick")).await.unwrap();
-    assert_eq!(stage.hand.take_ids("sick").await.len(), 21);
-    stage.end_undisturbed().await;
+    assert_eq!(stage.hand.take_ids("sick").await.len(), waiting + 1);
+    stage.end_after(connections).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
+    beside_a_sick_one(12, Verdict::Unconfirmed, 1).await;
+}
+
+/// RabbitMQ stops reading a connection on which 32 wait for a quorum queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_messages_that_are_not_confirmed_have_their_connection_for_themselves() {
+    beside_a_sick_one(20, Verdict::LeftBehind, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 //! the next probe opens another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -48,7 +48,6 @@ pub(super) struct Link {
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
     left_behind: CancellationToken,
-    was_silent: AtomicBool,
     overdue: AtomicUsize,
     /// What the first questions to the broker took.
     asked: Duration,
@@ -163,7 +162,6 @@ impl Link {
             requests,
             state,
             left_behind: CancellationToken::new(),
-            was_silent: AtomicBool::new(false),
             overdue: AtomicUsize::new(0),
             asked,
             carried: AtomicUsize::new(0),
@@ -227,15 +225,9 @@ impl Link {
     }
 
     /// Another link is in use: nothing is handed over to this one any more, and what waits on it is
-    /// waited for. `silent`: because the broker said nothing on it.
-    pub(super) fn leave_behind(&self, silent: bool) {
-        self.was_silent.store(silent, Ordering::Relaxed);
+    /// waited for.
+    pub(super) fn leave_behind(&self) {
         self.left_behind.cancel();
-    }
-
-    /// Whether the broker said nothing on it when it was left behind.
-    pub(super) fn was_silent(&self) -> bool {
-        self.was_silent.load(Ordering::Relaxed)
     }
 
     /// Counts a message that waits for its confirm for long, until the answer is dropped.

@@ -162,6 +162,13 @@ impl RabbitMq {
             let looking_up = exchanges.look_up(exchange);
             match self.prepare(&link, "the exchange's look-up", looking_up, until).await {
                 Ok(found) => found?,
+                // Less than a fair time is left for another one.
+                Err(error)
+                    if link.is_left_behind()
+                        && until < Instant::now() + self.settings.timeout / 2 =>
+                {
+                    return Err(PublishError { verdict: Verdict::LeftBehind, ..error });
+                }
                 Err(_) if link.is_left_behind() => continue,
                 Err(error) => return Err(error),
             }
@@ -369,7 +376,6 @@ impl Sink for RabbitMq {
             // Whatever becomes of that connection, the sink has another.
             let is_left = match error.verdict {
                 Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => false,
-                Verdict::Unconfirmed => link.is_left_behind() && link.was_silent(),
                 _ => link.is_left_behind(),
             };
             let verdict = if is_left { Verdict::LeftBehind } else { error.verdict };
@@ -401,9 +407,11 @@ impl Sink for RabbitMq {
     }
 
     async fn close(&self) {
-        let left_behind = self.left_behind().links();
+        let (left_behind, link) = {
+            let left_behind = self.left_behind();
+            (left_behind.links(), self.link.take())
+        };
         left_behind.iter().for_each(|link| link.retire(SinkDown::new("closed")));
-        let link = self.link.take();
         if let Some(link) = link {
             link.close(self.settings.timeout).await;
         }

@@ -4,8 +4,9 @@
 //! 32 messages) has held up its channel for some 400 messages, whatever their queues. So the sink
 //! opens another connection for what follows, and leaves the old one to what waits for a confirm
 //! there: as a rule the broker reads on after a while, and a message that was sent again meanwhile
-//! would be there twice. As a rule it does so in time, when half as many messages are overdue while
-//! others are confirmed at once: then nothing else is caught on the old connection.
+//! would be there twice. Where a queue fills slowly enough it does so in time, when half as many
+//! messages are overdue while others are confirmed at once: then nothing else is caught on the old
+//! connection.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -32,24 +33,54 @@ const BURDEN: usize = 16;
 /// as a whole is none that stopped reading.
 const OPENING: Duration = Duration::from_secs(2);
 
-/// Connections that are left behind at a time.
+/// Connections that are left behind at a time. The last place is for one on which the broker says
+/// nothing.
 const MOST: usize = 3;
+
+/// The longest pause between two burdened connections: a destination that is slow and well burdens each.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The connections that were left behind.
 #[derive(Default)]
 pub(super) struct LeftBehind {
     /// A connection may last longer than what waits on it: for as long as the broker does not read.
     links: Vec<(Weak<Link>, ConnectionStatus)>,
-    /// When another connection was last opened, or tried in vain.
+    /// When the broker was last asked something.
+    asked: Option<Instant>,
+    /// When another connection was last opened for a silent one, or tried in vain.
     tried: Option<Instant>,
+    /// The same for a burdened one, and the pause after it.
+    relieved: Option<(Instant, Duration)>,
 }
 
 impl LeftBehind {
-    fn may_be_more(&mut self) -> bool {
+    /// Whether to ask the broker something, where a connection may be replaced then.
+    fn may_ask(&mut self, is_burdened: bool) -> bool {
+        self.asked.is_none_or(|at| at.elapsed() > SILENCE)
+            && (self.may_replace(true) || is_burdened && self.may_replace(false))
+    }
+
+    fn may_replace(&mut self, is_silent: bool) -> bool {
         self.links.retain(|(link, status)| {
             link.strong_count() > 0 || status.connected() || status.closing()
         });
-        self.links.len() < MOST && self.tried.is_none_or(|tried| tried.elapsed() > OPENING)
+        match is_silent {
+            true => self.links.len() < MOST && self.tried.is_none_or(|at| at.elapsed() > OPENING),
+            false => {
+                self.links.len() + 1 < MOST
+                    && self.relieved.is_none_or(|(at, pause)| at.elapsed() > pause)
+            }
+        }
+    }
+
+    fn note_try(&mut self, is_silent: bool) {
+        if is_silent {
+            self.tried = Some(Instant::now());
+            return;
+        }
+        let recent = self.relieved.filter(|(at, pause)| at.elapsed() < *pause + LONGEST_PAUSE);
+        let pause = recent.map_or(OPENING, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+        self.relieved = Some((Instant::now(), pause));
     }
 
     /// Those on which something waits.
@@ -83,41 +114,53 @@ impl RabbitMq {
             if waited > SILENCE {
                 overdue.get_or_insert_with(|| link.is_overdue());
             }
-            let is_silent = !link.pulse.heard_within(SILENCE);
-            let is_burdened = link.overdue() >= BURDEN && link.pulse.quick_within(SILENCE);
-            if !(is_silent || is_burdened) || !self.left_behind().may_be_more() {
+            let is_quiet = !link.pulse.heard_within(SILENCE);
+            let is_burdened = || link.overdue() >= BURDEN && link.pulse.quick_within(SILENCE);
+            // What trickles in may be the confirms of a queue that holds all others up.
+            let is_doubted = is_quiet || link.overdue() >= BURDEN;
+            if !is_doubted || !self.left_behind().may_ask(is_burdened()) {
                 continue;
             }
             // One at a time, and none while the sink connects anyway.
             let Ok(_opening) = self.opening.try_lock() else { continue };
-            let limit = link.longest_answer().max(SILENCE);
-            if is_silent && link.answers(limit).await {
+            self.left_behind().asked = Some(Instant::now());
+            let is_silent = !link.answers(link.longest_answer().max(SILENCE)).await;
+            if !is_silent {
                 link.pulse.beat();
+            }
+            let is_wanted = is_silent || is_burdened();
+            if !is_wanted || !self.left_behind().may_replace(is_silent) {
                 continue;
             }
-            self.left_behind().tried = Some(Instant::now());
+            self.left_behind().note_try(is_silent);
             // What an operator declared is there, and a broker without a majority may not say so.
             let settings =
                 RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
             let opening = tokio::time::timeout(OPENING, Link::open(&settings, &self.refusals));
             let Ok(Ok(other)) = opening.await else { continue };
-            if is_silent && link.pulse.heard_within(limit) {
-                continue;
-            }
-            if let Some(link) = self.link.replace(link, other) {
-                let cause = match is_silent {
-                    true => "the broker says nothing on the connection",
-                    false => "messages wait for their confirms while others are confirmed at once",
-                };
-                if is_silent {
-                    // What is begun from here on goes over the other one.
-                    self.replaced_at.send_replace(Some(Instant::now()));
-                }
-                link.leave_behind(is_silent);
-                self.left_behind().links.push((Arc::downgrade(&link), link.status()));
-                info!(sink = %self.settings.name, cause, "another connection is opened for what follows");
+            // It may have been a pause of the broker, or of this process.
+            let is_quiet = is_silent && !link.pulse.heard_within(SILENCE);
+            if is_quiet || link.overdue() >= BURDEN {
+                self.replace(link, other, is_silent);
             }
         }
         pending().await
+    }
+
+    fn replace(&self, link: &Link, other: Link, is_silent: bool) {
+        // Kept until all is noted, lest a close comes in between.
+        let mut left_behind = self.left_behind();
+        let Some(link) = self.link.replace(link, other) else { return };
+        if is_silent {
+            // What is begun from here on goes over the other one.
+            self.replaced_at.send_replace(Some(Instant::now()));
+        }
+        link.leave_behind();
+        left_behind.links.push((Arc::downgrade(&link), link.status()));
+        let cause = match is_silent {
+            true => "the broker says nothing on the connection",
+            false => "messages wait for their confirms while others are confirmed at once",
+        };
+        info!(sink = %self.settings.name, cause, "another connection is opened for what follows");
     }
 }
