@@ -8,36 +8,20 @@
 mod node;
 mod support;
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
-use lapin::options::QueueDeclareOptions;
-use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Channel, Connection, ConnectionProperties};
 use node::Node;
 use postrider::outbox::collections::Collections;
 use support::daemon::Daemon;
+use support::queue::Queue;
 use tokio::task::JoinSet;
 
 /// Records a second, of which one in ten is for the queue that loses its majority.
 const RATE: u64 = 500;
 
 const PHASES: [&str; 3] = ["all is well", "no majority", "a majority again"];
-
-async fn declare(channel: &Channel, name: &str, kind: &str) {
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), AMQPValue::LongString(LongString::from(kind)));
-    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(name.into(), durable, arguments).await.unwrap();
-}
-
-async fn messages(channel: &Channel, name: &str) -> u32 {
-    let passive = QueueDeclareOptions { passive: true, ..Default::default() };
-    let queue = channel.queue_declare(name.into(), passive, FieldTable::default()).await;
-    queue.unwrap().message_count()
-}
 
 /// Inserts for so long, one by one.
 async fn flow(collections: &Collections, from: usize, time: Duration) -> usize {
@@ -46,7 +30,7 @@ async fn flow(collections: &Collections, from: usize, time: Duration) -> usize {
     while began.elapsed() < time {
         ticks.tick().await;
         let kind = if n.is_multiple_of(10) { "sick" } else { "well" };
-        let record = support::record_of(kind, n, support::KEYS);
+        let record = support::record_with(kind, n, support::KEYS);
         let records = collections.records();
         inserts.spawn(async move { records.insert_one(record).await.unwrap() });
         n += 1;
@@ -60,35 +44,27 @@ async fn waits(collections: &Collections, kind: &str, begins: &[DateTime]) -> Ve
     let records = collections.records().clone_with_type::<Document>();
     let times = doc! { "createdAt": 1, "doneAt": 1 };
     let mut found = records.find(doc! { "type": kind }).projection(times).await.unwrap();
-    let mut waits: HashMap<usize, Vec<f64>> = HashMap::new();
+    let mut waits = vec![Vec::new(); begins.len()];
     while let Some(record) = found.try_next().await.unwrap() {
         let time = |field| *record.get_datetime(field).unwrap();
         let phase = begins.iter().rposition(|begin| time("createdAt") >= *begin).unwrap();
         let waited = time("doneAt").timestamp_millis() - time("createdAt").timestamp_millis();
-        waits.entry(phase).or_default().push(waited as f64);
+        waits[phase].push(waited as f64);
     }
-    let mut sorted = Vec::new();
-    for phase in 0..begins.len() {
-        let mut waits = waits.remove(&phase).unwrap();
-        waits.sort_by(f64::total_cmp);
-        sorted.push(waits);
-    }
-    sorted
+    waits.iter_mut().for_each(|waits| waits.sort_by(f64::total_cmp));
+    waits
 }
 
 async fn measure(phase: Duration) {
     let [third, second, first] = Node::cluster().await;
-    let properties = ConnectionProperties::default();
-    let connection = Connection::connect(&first.uri(), properties).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    declare(&channel, "sick", "quorum").await;
-    declare(&channel, "well", "classic").await;
+    let sick = Queue::declare_at(&first.uri(), "quorum", "sick".into()).await;
+    let well = Queue::declare_at(&first.uri(), "classic", "well".into()).await;
     let collections = support::outbox().await;
     let sink =
         ["sinks.rabbit.kind=rabbitmq".to_owned(), format!("sinks.rabbit.uri={}", first.uri())];
     let daemon = Daemon::start(&collections, &sink);
     // Until it has begun.
-    collections.records().insert_one(support::record_of("well", 0, support::KEYS)).await.unwrap();
+    collections.records().insert_one(support::record_with("well", 0, support::KEYS)).await.unwrap();
     while support::is_pending(&collections).await {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -104,7 +80,8 @@ async fn measure(phase: Duration) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    for kind in ["well", "sick"] {
+    for queue in [well, sick] {
+        let kind = queue.name.as_str();
         let by_phase = waits(&collections, kind, &begins).await;
         for (phase, waits) in PHASES.iter().zip(&by_phase) {
             let at = |share| support::at(waits, share);
@@ -117,7 +94,7 @@ async fn measure(phase: Duration) {
             );
         }
         let sent: usize = by_phase.iter().map(Vec::len).sum();
-        let arrived = messages(&channel, kind).await as usize;
+        let arrived = queue.messages().await;
         // The first one is not among the records any more.
         let arrived = arrived - usize::from(kind == "well");
         println!("{kind}: {} of {sent} are there twice", arrived - sent);

@@ -101,7 +101,7 @@ pub async fn fill_with(
     let batches = (from..from + count).collect::<Vec<_>>();
     for batch in batches.chunks(4_000) {
         let inserts = batch.chunks(1_000).map(|chunk| async move {
-            let documents = chunk.iter().map(|n| record_of(kind, *n, keys));
+            let documents = chunk.iter().map(|n| record_with(kind, *n, keys));
             collections.records().insert_many(documents).await.unwrap();
         });
         join_all(inserts).await;
@@ -112,10 +112,10 @@ pub async fn fill_with(
 pub const KIND: &str = "OrderCreated";
 
 pub fn record(n: usize, keys: usize) -> RawDocumentBuf {
-    record_of(KIND, n, keys)
+    record_with(KIND, n, keys)
 }
 
-pub fn record_of(kind: &str, n: usize, keys: usize) -> RawDocumentBuf {
+pub fn record_with(kind: &str, n: usize, keys: usize) -> RawDocumentBuf {
     let key = format!("{kind}-{}", n % keys);
     let document = doc! {
         "_id": uuid::Uuid::new_v4(),

@@ -25,11 +25,16 @@ pub struct Queue {
 impl Queue {
     /// A durable queue of this kind, `classic` or `quorum`, and a channel that has its publishes confirmed.
     pub async fn declare(kind: &str) -> Self {
+        let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
+        Self::declare_at(&amqp_uri(), kind, name).await
+    }
+
+    /// The same at another broker, under this name.
+    pub async fn declare_at(uri: &str, kind: &str, name: String) -> Self {
         let properties = ConnectionProperties::default();
-        let connection = Connection::connect(&amqp_uri(), properties).await.unwrap();
+        let connection = Connection::connect(uri, properties).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-        let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), AMQPValue::LongString(LongString::from(kind)));
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };

@@ -63,7 +63,7 @@ pub(super) async fn order(collections: &Collections) -> Result<Finding, StoreErr
                  relays, drop {LANE_INDEX} and run `postrider schema apply`"
             ),
         )),
-        // (Which privileges are missing is told by another finding.)
+        // (Another finding names the privileges that are missing.)
         Err(error) if !error.is_refusal() => Err(error),
         Ok(_) | Err(_) => Ok(Finding::good(NAME, "as it should be")),
     }

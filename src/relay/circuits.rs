@@ -444,7 +444,7 @@ impl Circuits {
         })
     }
 
-    /// A message that was handed over at this time waits for its confirm, or did so in vain, on a
+    /// A message that was handed over at this time waits for its confirm, or got none in time, on a
     /// connection in place of which the sink has opened another. Opens the circuit, to be probed at
     /// once, unless the destination has confirmed what was handed over later; answers until when the
     /// record waits if the circuit is open. The log says nothing of it before a probe has failed.
@@ -531,8 +531,8 @@ impl Circuits {
         unused.into_iter().map(|(destination, _)| destination).collect()
     }
 
-    /// Changes a circuit, and logs it if it is new that it is open, and no guess. `beyond` is the answer where there
-    /// is no room for this one.
+    /// Changes a circuit, and logs it if it is new that it is open, and no guess. `beyond` is the answer where the
+    /// book is full.
     fn note<T>(
         &self,
         destination: &Address,

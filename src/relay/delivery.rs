@@ -162,9 +162,10 @@ impl<S: Sink> Shared<S> {
     ) -> Delivery {
         if outlet.gate.is_open() {
             outlet.quarantine.lacks(down);
-            if outlet.circuits.close_guess(destination) {
+            let is_closed = outlet.circuits.close_guess(destination);
+            self.free_if(is_closed, outlet, destination);
+            if is_closed {
                 // The main connection finds out.
-                self.free_if(true, outlet, destination);
                 return Delivery::Interrupted;
             }
         }

@@ -47,8 +47,8 @@ pub use message::{Address, HeaderValue, Message};
 ///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
 ///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
-///   place of one that does not answer, or will not for long, ends with `LeftBehind` what waits there
-///   in vain; it does so only where `key_window` is 1.
+///   place of one that does not answer, or will not for long, ends with `LeftBehind` what gets no
+///   confirm there; it does so only where `key_window` is 1.
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
 ///   ends with `Unconfirmed`, and does not end the publishes to other destinations.

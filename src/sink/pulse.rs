@@ -65,14 +65,13 @@ impl Pulse {
 
     /// Whether something was confirmed at once within this time.
     pub(super) fn quick_within(&self, time: Duration) -> bool {
-        let quick = Duration::from_micros(self.quick.load(Ordering::Relaxed));
+        let quick = noted(&self.quick);
         !quick.is_zero() && self.begin.elapsed() < quick + time
     }
 
     /// Whether the broker has said something within this time.
     pub(super) fn heard_within(&self, time: Duration) -> bool {
-        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
-        self.begin.elapsed() < heard + time
+        self.begin.elapsed() < noted(&self.heard) + time
     }
 
     /// Whether the broker has said something long after that moment.
@@ -118,9 +117,13 @@ impl Pulse {
     }
 
     fn has_beaten_since(&self, since: Instant) -> bool {
-        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
-        self.begin + heard > since
+        self.begin + noted(&self.heard) > since
     }
+}
+
+/// A moment that was noted, since the beginning.
+fn noted(micros: &AtomicU64) -> Duration {
+    Duration::from_micros(micros.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

@@ -29,22 +29,39 @@ fn round_of(keys: usize, queue: &str, number: usize) -> Vec<Document> {
     records
 }
 
+/// A relay to two queues of a cluster, after a round of each.
+struct Stage {
+    /// The last one is that which the relay and the queues are on; it is dropped last.
+    cluster: [Node; 3],
+    outbox: TestOutbox,
+    hand: Hand,
+    postrider: Postrider,
+}
+
+impl Stage {
+    /// The queue `sick` has lost its majority, and `well` needs none.
+    async fn without_majority(more: &[&str]) -> Self {
+        let cluster = Node::cluster().await;
+        let [third, second, first] = &cluster;
+        let outbox = TestOutbox::new().await;
+        let hand = Hand::on(&first.uri()).await;
+        hand.quorum("sick").await;
+        hand.classic("well").await;
+        let postrider = Postrider::start(&settings(&outbox, &first.uri(), more));
+        until_well(&postrider).await;
+        outbox.insert([round("sick", 0), round("well", 0)].concat()).await;
+        outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
+        second.kill().await;
+        third.kill().await;
+        Self { cluster, outbox, hand, postrider }
+    }
+}
+
 /// Issue 16, F4: its records were charged, and died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none() {
-    let [third, second, first] = Node::cluster().await;
-    let outbox = TestOutbox::new().await;
-    let hand = Hand::on(&first.uri()).await;
-    hand.quorum("sick").await;
-    hand.classic("well").await;
-    let mut postrider =
-        Postrider::start(&settings(&outbox, &first.uri(), &["relay.max_attempts=2"]));
-    until_well(&postrider).await;
-    outbox.insert([round("sick", 0), round("well", 0)].concat()).await;
-    outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
-
-    second.kill().await;
-    third.kill().await;
+    let Stage { cluster, outbox, hand, mut postrider } =
+        Stage::without_majority(&["relay.max_attempts=2"]).await;
     outbox.insert(round("sick", 1)).await;
     postrider.until_logged("destination does not confirm").await;
     for number in 1..=ROUNDS {
@@ -57,7 +74,7 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
     assert_eq!(postrider.metric(RABBIT_UP).await, Some(1.0));
 
     outbox.insert(round("sick", 2)).await;
-    second.start().await;
+    cluster[1].start().await;
 
     outbox.until_count(doc! { "status": "done" }, ((2 + ROUNDS + 2) * KEYS) as u64).await;
     let (done, _) = all_settled(&outbox).await;
@@ -75,7 +92,7 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
     }
     postrider.stop().await;
     outbox.drop().await;
-    drop([third, second, first]);
+    drop(cluster);
 }
 
 /// RabbitMQ reads nothing more from a connection once more than 32 messages of such a queue wait on it
@@ -83,20 +100,9 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     const AT_ONCE: usize = 300;
-    let [third, second, first] = Node::cluster().await;
-    let outbox = TestOutbox::new().await;
-    let hand = Hand::on(&first.uri()).await;
-    hand.quorum("sick").await;
-    hand.classic("well").await;
     // What waits on the first connection is to wait there for longer than this test does.
     let patient = ["relay.max_attempts=1", "relay.lease=5m", "sinks.rabbit.timeout=2m"];
-    let mut postrider = Postrider::start(&settings(&outbox, &first.uri(), &patient));
-    until_well(&postrider).await;
-    outbox.insert([round("sick", 0), round("well", 0)].concat()).await;
-    outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
-
-    second.kill().await;
-    third.kill().await;
+    let Stage { cluster, outbox, hand, mut postrider } = Stage::without_majority(&patient).await;
     outbox.insert(round_of(AT_ONCE, "sick", 1)).await;
     let stopped = || postrider.stderr().contains("another connection is opened");
     let mut number = 0;
@@ -123,7 +129,7 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     assert_eq!(logged("sink is down"), 0, "{}", postrider.stderr());
     let well = (KEYS + number * 4 * KEYS) as u64;
 
-    second.start().await;
+    cluster[1].start().await;
 
     outbox.until_count(doc! { "status": "done" }, well + (KEYS + AT_ONCE) as u64).await;
     let (done, _) = all_settled(&outbox).await;
@@ -134,5 +140,5 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + AT_ONCE);
     postrider.stop().await;
     outbox.drop().await;
-    drop([third, second, first]);
+    drop(cluster);
 }

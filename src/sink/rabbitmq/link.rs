@@ -48,6 +48,7 @@ pub(super) struct Link {
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<State>,
     left_behind: CancellationToken,
+    /// Messages that wait for their confirms for long.
     overdue: AtomicUsize,
     /// What the first questions to the broker took.
     asked: Duration,
@@ -56,26 +57,23 @@ pub(super) struct Link {
     pub(super) pulse: Pulse,
 }
 
-/// A payload that waits for its confirm, until dropped.
+/// Part of a sum, until dropped.
 #[derive(Debug)]
-pub(super) struct Carried<'a> {
-    link: &'a Link,
-    bytes: usize,
+pub(super) struct Counted<'a> {
+    sum: &'a AtomicUsize,
+    part: usize,
 }
 
-impl Drop for Carried<'_> {
-    fn drop(&mut self) {
-        self.link.carried.fetch_sub(self.bytes, Ordering::Relaxed);
+impl<'a> Counted<'a> {
+    fn new(sum: &'a AtomicUsize, part: usize) -> Self {
+        sum.fetch_add(part, Ordering::Relaxed);
+        Self { sum, part }
     }
 }
 
-/// A message that waits for its confirm for long, until dropped.
-#[derive(Debug)]
-pub(super) struct Overdue<'a>(&'a Link);
-
-impl Drop for Overdue<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.overdue.fetch_sub(1, Ordering::Relaxed);
+        self.sum.fetch_sub(self.part, Ordering::Relaxed);
     }
 }
 
@@ -214,10 +212,9 @@ impl Link {
         self.asked.saturating_mul(4) + Duration::from_secs(1).saturating_mul(kilobytes) / 1024
     }
 
-    /// Counts a payload for as long as it waits for its confirm.
-    pub(super) fn carry(&self, bytes: usize) -> Carried<'_> {
-        self.carried.fetch_add(bytes, Ordering::Relaxed);
-        Carried { link: self, bytes }
+    /// Counts a payload of so many bytes that waits for its confirm, until the answer is dropped.
+    pub(super) fn count_payload(&self, bytes: usize) -> Counted<'_> {
+        Counted::new(&self.carried, bytes)
     }
 
     pub(super) fn status(&self) -> ConnectionStatus {
@@ -231,9 +228,8 @@ impl Link {
     }
 
     /// Counts a message that waits for its confirm for long, until the answer is dropped.
-    pub(super) fn is_overdue(&self) -> Overdue<'_> {
-        self.overdue.fetch_add(1, Ordering::Relaxed);
-        Overdue(self)
+    pub(super) fn count_overdue(&self) -> Counted<'_> {
+        Counted::new(&self.overdue, 1)
     }
 
     /// How many messages wait for their confirms for long.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::types::ShortString;
-use tokio::sync::{Mutex, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use crate::config::secret::SecretUri;
@@ -98,8 +98,6 @@ pub struct RabbitMq {
     /// Held while a link is being opened.
     opening: Mutex<()>,
     left_behind: std::sync::Mutex<LeftBehind>,
-    /// When a link was last left behind for another one.
-    replaced_at: watch::Sender<Option<std::time::Instant>>,
     refusals: Arc<Refusals>,
     /// Room for channels on which targets prove themselves.
     trials: Semaphore,
@@ -118,7 +116,6 @@ impl RabbitMq {
             link: Slot::default(),
             opening: Mutex::default(),
             left_behind: std::sync::Mutex::default(),
-            replaced_at: watch::Sender::default(),
             refusals: Arc::default(),
             trials: Semaphore::new(TRIALS),
         })
@@ -296,7 +293,7 @@ impl RabbitMq {
         rendered: Rendered,
         until: Instant,
     ) -> Result<(), PublishError> {
-        let _carried = link.carry(rendered.payload.len());
+        let _counted = link.count_payload(rendered.payload.len());
         let (reply, answer) = oneshot::channel();
         let request = Request { rendered, mandatory: self.settings.mandatory, reply };
         if hand_over(request).is_err() {
@@ -366,14 +363,13 @@ impl RabbitMq {
 impl Sink for RabbitMq {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.timeout;
-        let link = self.sound_link()?;
+        let frame_max = self.sound_link()?.frame_max();
         let cloud_events = self.settings.cloud_events.as_ref();
-        let rendered = rendering::render(message, cloud_events, link.frame_max())?;
-        drop(link);
+        let rendered = rendering::render(message, cloud_events, frame_max)?;
         let link = self.link_to(&rendered.target.exchange, until).await?;
         let result = self.deliver(&link, rendered, until).await;
         result.map_err(|error| {
-            // Whatever becomes of that connection, the sink has another.
+            // The loss of that connection is not the loss of the sink, which has another.
             let is_left = match error.verdict {
                 Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => false,
                 _ => link.is_left_behind(),
@@ -425,7 +421,7 @@ impl Sink for RabbitMq {
     }
 
     fn replaced_at(&self) -> Option<std::time::Instant> {
-        *self.replaced_at.borrow()
+        self.left_behind().silent_at
     }
 
     fn isolated(&self) -> Self {
@@ -436,7 +432,6 @@ impl Sink for RabbitMq {
             link: Slot::default(),
             opening: Mutex::default(),
             left_behind: std::sync::Mutex::default(),
-            replaced_at: watch::Sender::default(),
             refusals: self.refusals.clone(),
             trials: Semaphore::new(TRIALS),
         }

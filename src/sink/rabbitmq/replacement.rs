@@ -47,10 +47,12 @@ pub(super) struct LeftBehind {
     links: Vec<(Weak<Link>, ConnectionStatus)>,
     /// When the broker was last asked something.
     asked: Option<Instant>,
-    /// When another connection was last opened for a silent one, or tried in vain.
+    /// When another connection was last opened for a silent one, or could not be.
     tried: Option<Instant>,
     /// The same for a burdened one, and the pause after it.
     relieved: Option<(Instant, Duration)>,
+    /// When a silent one was last left behind.
+    pub(super) silent_at: Option<Instant>,
 }
 
 impl LeftBehind {
@@ -112,7 +114,7 @@ impl RabbitMq {
             tokio::time::sleep(SILENCE).await;
             waited += SILENCE;
             if waited > SILENCE {
-                overdue.get_or_insert_with(|| link.is_overdue());
+                overdue.get_or_insert_with(|| link.count_overdue());
             }
             let is_quiet = !link.pulse.heard_within(SILENCE);
             let is_burdened = || link.overdue() >= BURDEN && link.pulse.quick_within(SILENCE);
@@ -153,7 +155,7 @@ impl RabbitMq {
         let Some(link) = self.link.replace(link, other) else { return };
         if is_silent {
             // What is begun from here on goes over the other one.
-            self.replaced_at.send_replace(Some(Instant::now()));
+            left_behind.silent_at = Some(Instant::now());
         }
         link.leave_behind();
         left_behind.links.push((Arc::downgrade(&link), link.status()));
