@@ -17,7 +17,7 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::Leaser;
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
-use postrider::outbox::snapshot::{Room, Snapshot};
+use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 use postrider::partition::share::Share;
 use postrider::relay::wake::Wake;
 use postrider::relay::{Relay, RelayParts};
@@ -57,10 +57,13 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
             let settlements = Settlements::new(collections.clone(), false);
             let room = Room { records: 500, bytes: 16 << 20 };
             let mut position = Position::start();
+            let mut found = false;
             loop {
                 let mut snapshot = Snapshot::begin(&collections).await.unwrap();
-                let page = snapshot.page(&position, &owned, &[], room).await.unwrap();
-                if page.records.is_empty() && position.is_start() {
+                let page =
+                    snapshot.page(&position, &owned, &PassOver::default(), room).await.unwrap();
+                found |= !page.records.is_empty();
+                if page.next.is_none() && !std::mem::take(&mut found) {
                     return;
                 }
                 position = page.next.unwrap_or_default();

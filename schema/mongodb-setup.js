@@ -76,7 +76,7 @@ const validator = {
 // The indexes of the records, each below the query that it serves.
 const indexes = [
   // Every read of a take: the pending records of the partitions owned, by key and seq,
-  // those whose partition is yet to be stamped, and one key from its very beginning.
+  // those without a partition, and one key from its very beginning.
   {
     name: "lane_idx",
     key: { partition: 1, key: 1, seq: 1 },

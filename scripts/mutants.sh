@@ -5,9 +5,10 @@
 #   MODULES="plan"     which modules: plan lane window assignment (unit tests), lease settle repair transaction
 #                      (tests/guards and tests/events with real servers); all of them by default
 #   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
+#   MUTANTS_WORK=DIR   where it works, in a copy of the repository; .services/mutants by default
+#   RESUME=1           leave out what the results there say was noticed: for a run that was cut off, of the same tree
 #
-# It works in a copy of the repository, .services/mutants/source. A mutant costs a build of the tests, some ten seconds, and
-# their run: half an hour for each module with servers.
+# A mutant costs a build of the tests, some ten seconds, and their run: half an hour for each module with servers.
 
 # shellcheck source=scripts/services/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
@@ -45,11 +46,13 @@ declare -A tests=(
   [assignment]='--lib'
   [lease]='--test=guards'
   [settle]='--lib --test=guards'
-  [repair]='--test=guards'
+  [repair]='--lib --test=guards'
   [transaction]='--lib --test=events'
 )
 # The part of their names that the tests have in common.
 declare -A named=([plan]=plan [window]=window [assignment]=plan)
+# Of tests/guards those that measure what the server reads: half of its time, for nothing that these modules decide.
+measuring=(--skip history:: --skip no_read_grows --skip no_scan_under_load)
 
 servers=()
 for module in $modules; do
@@ -60,12 +63,30 @@ done
 
 # A copy of what git knows, always the same one: of each mutant only what it changes is built, without source lines.
 # shellcheck disable=SC2154 # services_dir is of common.sh
-source=$services_dir/mutants/source
+work=${MUTANTS_WORK:-$services_dir/mutants}
+source=$work/source
 rm -rf "$source"
 mkdir -p "$source"
 git ls-files --cached --others --exclude-standard -z | tar --create --null --files-from=- | tar --extract --directory="$source"
 cd "$source"
-export CARGO_TARGET_DIR=$services_dir/mutants/target CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0
+export CARGO_TARGET_DIR=$work/target CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0
+
+# A run that ends at its first failure leaves the processes that its tests had started: they end with it.
+mkdir -p "$work"
+cat >"$work/runner" <<'EOF'
+#!/usr/bin/env bash
+set -m
+"$@" &
+group=$!
+wait "$group"
+code=$?
+kill -KILL -- "-$group" 2>/dev/null
+exit "$code"
+EOF
+chmod +x "$work/runner"
+target=$(rustc -vV | sed -n 's/^host: //p')
+target=${target//-/_}
+export "CARGO_TARGET_${target^^}_RUNNER=$work/runner"
 
 # The first failure ends a test run. Most of what tests do is to wait.
 export POSTRIDER_TEST_PATIENCE=20 RUST_TEST_THREADS=8
@@ -77,8 +98,10 @@ for module in $modules; do
   mkdir -p "$out/$module"
   # For both, build and run: else all tests were built for each mutant.
   read -ra chosen <<<"${tests[$module]}"
-  cargo mutants --in-place --file "${files[$module]}" --features failpoints --output "$out/$module" --no-shuffle \
-    --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${named[$module]:-}" || failed=1
+  filter=("${named[$module]:-}")
+  [[ ${tests[$module]} != *--test=guards* ]] || filter+=(-- "${measuring[@]}")
+  cargo mutants --in-place --file "${files[$module]}" --features failpoints --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
+    --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
 done

@@ -258,7 +258,8 @@ async fn work(
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
-    let follower = plan.follow.then(|| Follower::new(protocol.clone(), wake.clone()));
+    let follower = || Follower::new(protocol.clone(), wake.clone()).carrying(plan.relay.live);
+    let follower = plan.follow.then(follower);
     let relay = relay(plan, sinks, protocol.clone(), instance, shared_out, wake, stop);
     watch_relay(health, heartbeat.pulse(), &relay);
     let fleet = Fleet::new(protocol, plan.fleet.stale_after);
@@ -349,6 +350,9 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
                          it; a replica set of one member will do (mongod --replSet, rs.initiate())"
                     );
                     return Ok(collections.standalone());
+                }
+                if topology == Topology::Sharded {
+                    return Ok(collections.sharded());
                 }
                 return Ok(collections);
             }

@@ -294,8 +294,8 @@ async fn insert_on_primary_alone(outbox: &TestOutbox, ids: &[String]) {
 
 /// Waits until the relays have read this often more from `member`; nobody else does.
 async fn until_looked(set: &ReplicaSet, member: usize, times: i64) {
-    let goal = set.finds(member).await + times;
-    let looked = || async { set.finds(member).await >= goal };
+    let goal = set.commands(member, "find").await + times;
+    let looked = || async { set.commands(member, "find").await >= goal };
     eventually("the relay to look at the primary", looked).await;
 }
 

@@ -63,6 +63,8 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(25),
         probe_max: Duration::from_secs(5),
+        live: false,
+        audit_interval: Duration::from_secs(60),
         dead_letter: None,
         key_windows: std::collections::BTreeMap::new(),
     }

@@ -19,7 +19,7 @@ pub enum Holds {
 use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
-pub const KEYS: [(&str, Holds); 73] = [
+pub const KEYS: [(&str, Holds); 75] = [
     ("mongo.uri", Text),
     ("mongo.source", Text),
     ("mongo.sources.*.uri", Text),
@@ -35,6 +35,7 @@ pub const KEYS: [(&str, Holds); 73] = [
     ("relay.batch_bytes", Text),
     ("relay.poll_interval", Text),
     ("relay.follow", Value),
+    ("relay.live", Value),
     ("relay.lease", Text),
     ("relay.max_attempts", Value),
     ("relay.ordering", Text),
@@ -46,6 +47,7 @@ pub const KEYS: [(&str, Holds); 73] = [
     ("relay.backoff.jitter", Value),
     ("relay.shutdown_timeout", Text),
     ("relay.probe_max", Text),
+    ("relay.audit_interval", Text),
     ("relay.default_sink", Text),
     ("relay.dead_letter.sink", Text),
     ("relay.dead_letter.destination", Text),

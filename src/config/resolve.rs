@@ -188,6 +188,8 @@ fn settings(config: &Config) -> Settings {
         },
         shutdown_timeout: relay.shutdown_timeout,
         probe_max: relay.probe_max,
+        audit_interval: relay.audit_interval,
+        live: relay.live,
         dead_letter: None,
         key_windows: config
             .sinks
@@ -362,6 +364,11 @@ impl Rules {
             relay.probe_max >= Duration::from_millis(100),
             "relay.probe_max",
             "must be at least 100ms",
+        );
+        self.unless(
+            relay.audit_interval >= Duration::from_secs(1),
+            "relay.audit_interval",
+            "must be at least 1s",
         );
         let backoff = &relay.backoff;
         self.unless(

@@ -129,6 +129,8 @@ pub struct Relay {
     pub poll_interval: Duration,
     /// Whether a change stream wakes the relay; without it the relay only polls.
     pub follow: bool,
+    /// Whether records are taken from the change stream, without being read.
+    pub live: bool,
     /// Length of a lease: what a key in flight waits after a crash.
     #[serde(with = "duration")]
     pub lease: Duration,
@@ -146,6 +148,9 @@ pub struct Relay {
     /// The longest pause between two probes of a sink that is down.
     #[serde(with = "duration")]
     pub probe_max: Duration,
+    /// How often everything pending is compared with what the change stream has brought.
+    #[serde(with = "duration")]
+    pub audit_interval: Duration,
     /// The sink of what no route matches; without it the only sink.
     pub default_sink: Option<String>,
     /// Where a copy of each dead record is sent.
@@ -161,6 +166,7 @@ impl Default for Relay {
             batch_bytes: 16 << 20,
             poll_interval: Duration::from_secs(1),
             follow: true,
+            live: false,
             // Three publish timeouts.
             lease: Duration::from_secs(30),
             // With the default backoff about 8 minutes of failures: nine waits, the last of 256 s.
@@ -171,6 +177,7 @@ impl Default for Relay {
             // Below the 30 s that Kubernetes grants by default.
             shutdown_timeout: Duration::from_secs(25),
             probe_max: Duration::from_secs(5),
+            audit_interval: Duration::from_secs(60),
             default_sink: None,
             dead_letter: None,
         }

@@ -255,4 +255,24 @@ mod tests {
         assert!(matches!(other, Guard::Other(_)));
         assert!(matches!(guard(refusal(None)), Guard::Other(_)));
     }
+
+    #[test]
+    fn another_transaction_may_succeed_only_behind_what_passes() {
+        let timed_out = StoreError::TimedOut { action: "commit", limit: ABORT };
+        let refused = StoreError::Refused { action: "commit", code: 121 };
+
+        assert!(passes(&timed_out));
+        assert!(!passes(&refused));
+    }
+
+    #[test]
+    fn pause_doubles_with_each_failure_up_to_the_longest_and_varies() {
+        for (failures, longest) in [(0, 5), (1, 10), (3, 40), (6, 320), (7, 500), (99, 500)] {
+            let longest = Duration::from_millis(longest);
+            let pauses: Vec<Duration> = (0..1_000).map(|_| pause(failures)).collect();
+
+            assert!(pauses.iter().all(|pause| *pause < longest), "{failures}");
+            assert!(pauses.iter().any(|pause| *pause > longest / 2), "{failures}");
+        }
+    }
 }

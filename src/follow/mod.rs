@@ -1,9 +1,8 @@
-//! The change stream: it wakes the relay when a record becomes pending, and does nothing else.
+//! The change stream: it brings the relay what becomes pending.
 //!
-//! **A wake-up, never the truth.** The relay looks at everything in every `poll_interval` all the
-//! same, so that losing the stream, or its place in it, costs a round of polling and no record.
-//! That is why no place is kept: after a loss the stream begins at a new moment, and then the relay
-//! is asked for a look at everything.
+//! Its moment is known before the relay reads a snapshot, so that the two together show everything.
+//! No place in it is kept: after a loss it begins at a new moment, and the relay reads everything
+//! anew.
 //!
 //! Each stream reads every lease and every settle of the outbox on the server, if only to leave
 //! them out. While batches are full nobody need be woken: it is closed until they are so no more.
@@ -24,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::follow::state::{Happened, State};
-use crate::follow::stream::{ChangeStream, News};
+use crate::follow::stream::ChangeStream;
 use crate::outbox::collections::Collections;
-use crate::relay::wake::Wake;
+use crate::relay::wake::{Change, Wake};
 use crate::store::StoreError;
 use crate::telemetry::metrics::FOLLOW_UP;
 
@@ -46,6 +45,7 @@ pub enum Following {
 pub struct Follower {
     collections: Collections,
     wake: Wake,
+    carries: bool,
     following: watch::Sender<Following>,
 }
 
@@ -54,7 +54,13 @@ impl Follower {
     pub fn new(collections: Collections, wake: Wake) -> Self {
         let (following, _) = watch::channel(Following::Starting);
         gauge!(FOLLOW_UP).set(0.0);
-        Self { collections, wake, following }
+        Self { collections, wake, carries: false, following }
+    }
+
+    /// The same, whose stream carries the records themselves where `carries`, and not only where they
+    /// are.
+    pub fn carrying(self, carries: bool) -> Self {
+        Self { carries, ..self }
     }
 
     /// Whether the relay is woken, as it changes.
@@ -93,7 +99,7 @@ impl Follower {
                 Ok(Happened::Due)
             }
             State::Opening { .. } => {
-                ChangeStream::open(&self.collections).await.map(Happened::Opened)
+                ChangeStream::open(&self.collections, self.carries).await.map(Happened::Opened)
             }
             State::Open { stream, .. } => self.wake_from(stream).await,
             State::Resting { .. } => {
@@ -116,21 +122,23 @@ impl Follower {
         stream: &mut ChangeStream,
     ) -> Result<Happened<ChangeStream>, StoreError> {
         loop {
-            let news = tokio::select! {
+            let changes = tokio::select! {
                 () = self.wake.until_crowded(true) => return Ok(Happened::Crowded),
-                news = stream.next() => news?,
+                changes = stream.next(&self.collections) => changes?,
             };
-            for news in news {
-                match news {
-                    News::At(hint) => self.wake.at(hint),
-                    News::Somewhere => self.wake.all(),
-                }
+            changes.into_iter().for_each(|change| self.wake.tell(change));
+            tokio::select! {
+                () = self.wake.until_crowded(true) => return Ok(Happened::Crowded),
+                () = self.wake.until_room() => {}
             }
         }
     }
 
     fn note(&self, state: &State<ChangeStream>, why: Option<StoreError>) {
         let is_open = matches!(state, State::Open { .. });
+        if self.wake.is_followed() != is_open {
+            self.wake.tell(if is_open { Change::Opened } else { Change::Closed });
+        }
         self.wake.set_followed(is_open);
         if is_open || why.is_some() {
             // Opened: what came before the stream's moment is seen by whatever is read from now

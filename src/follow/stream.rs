@@ -1,16 +1,22 @@
 //! The change stream on the records: opened at a known moment, read batch by batch.
+//!
+//! It brings the records themselves, up to a size. A larger one, one that was replaced, and one that
+//! became pending by an update (requeued, promoted) are named: the relay reads their keys.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use bson::raw::RawDocument;
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
+use mongodb::options::ReadConcern;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
+use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{ID, KEY, PARTITION, PENDING, STATUS};
-use crate::outbox::record::{LaneKey, Record};
-use crate::relay::wake::Hint;
+use crate::outbox::record::{Placement, Record};
+use crate::relay::wake::Change;
 use crate::store::connect::primary;
 use crate::store::{StoreError, limits, within};
 
@@ -31,25 +37,17 @@ const LAG: Duration = Duration::from_secs(30);
 /// and does not tell a server without news from one that is frozen.
 pub(super) struct ChangeStream {
     cursor: RawBatchCursor,
-}
-
-/// What became pending.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// Where to look.
-    At(Hint),
-    /// What the event says leads to no place.
-    Somewhere,
+    carries: bool,
 }
 
 impl ChangeStream {
     /// Opens a stream of all that comes after this moment: whatever a snapshot that is read from
     /// now on does not show, the stream will.
-    pub(super) async fn open(collections: &Collections) -> Result<Self, StoreError> {
+    pub(super) async fn open(collections: &Collections, carries: bool) -> Result<Self, StoreError> {
         let after = moment(collections).await?;
         let command = doc! {
             "aggregate": collections.name(names::RECORDS),
-            "pipeline": pipeline(after),
+            "pipeline": pipeline(after, carries),
             "cursor": {},
             "readConcern": { "level": "majority" },
         };
@@ -60,11 +58,14 @@ impl ChangeStream {
             .max_time(MAX_AWAIT)
             .batch();
         let cursor = within("open the change stream", limits::BATCH, opening).await?;
-        Ok(Self { cursor })
+        Ok(Self { cursor, carries })
     }
 
     /// What came, as soon as anything does; nothing where the server had none for a while.
-    pub(super) async fn next(&mut self) -> Result<Vec<News>, StoreError> {
+    pub(super) async fn next(
+        &mut self,
+        collections: &Collections,
+    ) -> Result<Vec<Change>, StoreError> {
         let next = async { self.cursor.next().await.transpose() };
         let batch = within("read the change stream", MAX_AWAIT + ANSWER, next).await?;
         let broken =
@@ -79,10 +80,12 @@ impl ChangeStream {
             return Err(broken(LAGS.to_owned()));
         }
         let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
-        let events = events.into_iter().map(|event| {
-            event.ok().and_then(|event| event.as_document()).map_or(News::Somewhere, read)
-        });
-        Ok(events.collect())
+        let read = |event: RawBsonRef<'_>| event.as_document().map_or(Event::Unclear, read);
+        let events = events.into_iter().map(|event| event.map_or(Event::Unclear, read));
+        match self.carries {
+            true => named(collections, events.collect()).await,
+            false => Ok(events.map(Event::hint).collect()),
+        }
     }
 }
 
@@ -126,12 +129,15 @@ fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
 ///
 /// Not from `after` on but from the next moment: the stream could not get past an event that is too
 /// large for it, were that the last one that there was.
-fn pipeline(after: Timestamp) -> Vec<Document> {
+fn pipeline(after: Timestamp, carries: bool) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
         "operationType": { "$in": ["insert", "replace"] },
         field(STATUS): PENDING,
     };
+    let path = |name: &str| format!("$fullDocument.{name}");
+    let largest = if carries { LARGEST } else { 0 };
+    let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, largest] };
     // `fullDocument` is no part of these: looking it up would be a read for every lease.
     let updated = doc! {
         "operationType": "update",
@@ -140,7 +146,17 @@ fn pipeline(after: Timestamp) -> Vec<Document> {
     vec![
         doc! { "$changeStream": { "startAtOperationTime": Bson::Timestamp(next(after)) } },
         doc! { "$match": { "$or": [inserted, updated] } },
-        doc! { "$project": { field(ID): 1, field(KEY): 1, field(PARTITION): 1 } },
+        doc! { "$project": {
+            "operationType": 1,
+            "clusterTime": 1,
+            "documentKey": 1,
+            "fullDocument": { "$cond": [
+                is_small.clone(),
+                "$fullDocument",
+                { ID: path(ID), KEY: path(KEY), PARTITION: path(PARTITION) },
+            ] },
+            SMALL: is_small,
+        } },
     ]
 }
 
@@ -151,18 +167,92 @@ fn next(moment: Timestamp) -> Timestamp {
     }
 }
 
+/// Records up to this size are carried whole.
+const LARGEST: i32 = 64 << 10;
+
+/// The field of an event that says whether its record is carried whole.
+const SMALL: &str = "isSmall";
+
 /// An event, as the pipeline leaves it.
-fn read(event: &RawDocument) -> News {
-    // An update has none.
-    let Ok(document) = event.get_document("fullDocument") else { return News::Somewhere };
-    let record = Record::read(document);
-    match (record.partition, record.lane) {
-        (Some(partition), LaneKey::Keyed(key)) => News::At(Hint::Key { partition, key }),
-        (Some(partition), LaneKey::Single(_)) if !record.nameless => {
-            News::At(Hint::Record { partition, id: record.id })
+#[derive(Debug)]
+enum Event {
+    Is(Change),
+    /// This record became pending by an update, which names no more of it.
+    Updated(RecordId, Timestamp),
+    Unclear,
+}
+
+impl Event {
+    /// As a reason to look: where an update leads is not asked.
+    fn hint(self) -> Change {
+        match self {
+            Self::Is(change) => change,
+            Self::Updated(..) | Self::Unclear => Change::Somewhere,
         }
-        _ => News::Somewhere,
     }
+}
+
+fn read(event: &RawDocument) -> Event {
+    let Ok(at) = event.get_timestamp("clusterTime") else { return Event::Unclear };
+    let Ok(document) = event.get_document("fullDocument") else {
+        let id = event.get_document("documentKey").and_then(|key| key.get(ID));
+        let id = id.ok().flatten().and_then(|id| Bson::try_from(id).ok());
+        return id.map_or(Event::Unclear, |id| Event::Updated(RecordId::from(id), at));
+    };
+    let record = Record::read(document);
+    if record.nameless {
+        return Event::Unclear;
+    }
+    let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
+    let is_whole = event.get_bool(SMALL).unwrap_or(false);
+    // One with an invalid partition lies in no range of the index where its key is read.
+    Event::Is(match is_insert && is_whole && record.placement != Placement::Invalid {
+        true => Change::Pending(Box::new(record), at),
+        false => touched(record, at),
+    })
+}
+
+fn touched(record: Record, at: Timestamp) -> Change {
+    Change::Touched { partition: record.partition, lane: record.lane, id: record.id, at }
+}
+
+/// The same, with the lanes of those that became pending by an update.
+async fn named(collections: &Collections, events: Vec<Event>) -> Result<Vec<Change>, StoreError> {
+    let updated = events.iter().filter_map(|event| match event {
+        Event::Updated(id, _) => Some(Bson::from(id)),
+        Event::Is(_) | Event::Unclear => None,
+    });
+    let updated: Vec<Bson> = updated.collect();
+    let lanes = match updated.is_empty() {
+        true => HashMap::new(),
+        false => lanes_of(collections, updated).await?,
+    };
+    let change = |event: Event| match event {
+        Event::Is(change) => Some(change),
+        // Gone meanwhile: nothing of it is pending.
+        Event::Updated(id, at) => lanes.get(&id).map(|record| touched(record.clone(), at)),
+        Event::Unclear => Some(Change::Somewhere),
+    };
+    Ok(events.into_iter().filter_map(change).collect())
+}
+
+async fn lanes_of(
+    collections: &Collections,
+    ids: Vec<Bson>,
+) -> Result<HashMap<RecordId, Record>, StoreError> {
+    let records = collections.records();
+    let find = records
+        .find(doc! { ID: { "$in": ids } })
+        .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
+        .read_concern(ReadConcern::local())
+        .selection_criteria(primary());
+    let reading = async { find.await?.try_collect::<Vec<_>>().await };
+    let found = within("read the keys of changed records", limits::BATCH, reading).await?;
+    let lane = |raw: RawDocumentBuf| {
+        let record = Record::read(&raw);
+        (record.id.clone(), record)
+    };
+    Ok(found.into_iter().map(lane).collect())
 }
 
 #[cfg(test)]
@@ -170,44 +260,68 @@ mod tests {
     use bson::raw::RawDocumentBuf;
 
     use super::*;
-    use crate::ids::RecordId;
 
-    fn news(event: Document) -> News {
+    const AT: Timestamp = Timestamp { time: 9, increment: 1 };
+
+    /// What an insertion of this document says, or another event.
+    fn inserted(document: Document, other: Document) -> Event {
+        let mut event = doc! {
+            "operationType": "insert",
+            "clusterTime": AT,
+            "documentKey": { "_id": document.get("_id") },
+            "fullDocument": document,
+            SMALL: true,
+        };
+        event.extend(other);
         read(&RawDocumentBuf::try_from(&event).unwrap())
     }
 
     #[test]
-    fn an_insert_leads_to_its_key_in_the_partition_that_it_names() {
-        for partition in [Bson::Int32(7), Bson::Int64(7), Bson::Double(7.0)] {
-            let event = doc! { "fullDocument": { "_id": 1, "key": "k", "partition": partition } };
-
-            assert_eq!(news(event), News::At(Hint::Key { partition: 7, key: "k".into() }));
-        }
-    }
-
-    #[test]
-    fn an_insert_without_a_key_leads_to_the_record() {
-        for key in [doc! {}, doc! { "key": null }, doc! { "key": 5 }] {
-            let mut document = doc! { "_id": "a", "partition": 7 };
+    fn an_inserted_record_comes_whole_with_its_moment() {
+        for key in [doc! { "key": "order-123" }, doc! { "key": null }, doc! {}] {
+            let mut document = doc! { "_id": "a", "status": "pending", "payload": 1 };
             document.extend(key);
 
-            let found = news(doc! { "fullDocument": document });
+            let event = inserted(document.clone(), doc! {});
 
-            let id = RecordId::String("a".into());
-            assert_eq!(found, News::At(Hint::Record { partition: 7, id }));
+            let Event::Is(Change::Pending(record, AT)) = event else { panic!("{event:?}") };
+            assert_eq!(Document::try_from(record.raw.as_ref()).unwrap(), document);
         }
     }
 
     #[test]
-    fn whatever_names_no_partition_is_somewhere() {
-        for event in [
-            doc! { "fullDocument": { "_id": 1, "key": "k" } },
-            doc! { "fullDocument": { "_id": 1, "key": "k", "partition": 256 } },
-            doc! { "fullDocument": { "_id": 1, "key": "k", "partition": "7" } },
-            // An update.
-            doc! { "_id": {} },
+    fn what_is_large_or_replaced_or_in_no_valid_partition_is_named() {
+        for (document, other) in [
+            (doc! { "_id": "a", "key": "order-123" }, doc! { SMALL: false }),
+            (doc! { "_id": "a", "key": "order-123" }, doc! { "operationType": "replace" }),
+            (doc! { "_id": "a", "key": "order-123", "partition": 256 }, doc! {}),
+            (doc! { "_id": "a", "key": "order-123", "partition": "7" }, doc! {}),
         ] {
-            assert_eq!(news(event.clone()), News::Somewhere, "{event}");
+            let event = inserted(document, other);
+
+            let Event::Is(Change::Touched { partition, lane, id, at: AT }) = event else {
+                panic!("{event:?}")
+            };
+            assert_eq!((partition, lane.as_str(), id.to_string()), (189, "order-123", "a".into()));
+        }
+    }
+
+    #[test]
+    fn an_update_names_its_record_and_no_more() {
+        let mut event = doc! { "operationType": "update", "clusterTime": AT };
+        event.insert("documentKey", doc! { "_id": 7 });
+
+        let read = read(&RawDocumentBuf::try_from(&event).unwrap());
+
+        assert!(matches!(read, Event::Updated(RecordId::Int(7), AT)), "{read:?}");
+    }
+
+    #[test]
+    fn what_names_no_record_or_no_moment_is_unclear() {
+        for event in [doc! {}, doc! { "clusterTime": AT }, doc! { "fullDocument": { "_id": 1 } }] {
+            let read = read(&RawDocumentBuf::try_from(&event).unwrap());
+
+            assert!(matches!(read, Event::Unclear), "{event}");
         }
     }
 

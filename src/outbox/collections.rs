@@ -13,6 +13,7 @@ pub struct Collections {
     database: Database,
     prefix: String,
     standalone: bool,
+    sharded: bool,
 }
 
 /// The base names; a configured prefix goes in front of these and of no others.
@@ -33,7 +34,17 @@ impl Collections {
     /// The collections of `database` whose names begin with `prefix`.
     pub fn new(client: Client, database: &str, prefix: &str) -> Self {
         let database = client.database(database);
-        Self { client, database, prefix: prefix.to_owned(), standalone: false }
+        Self { client, database, prefix: prefix.to_owned(), standalone: false, sharded: false }
+    }
+
+    /// The same on a sharded cluster, whose change streams wait for idle shards.
+    pub fn sharded(self) -> Self {
+        Self { sharded: true, ..self }
+    }
+
+    /// Whether events may come seconds late.
+    pub fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     /// The same on a server without replication, which has no snapshot reads.

@@ -14,6 +14,7 @@ use crate::outbox::fields::{
     SEQ, STATUS, exactly,
 };
 use crate::outbox::inspect::decoded;
+use crate::outbox::position::partitions_of;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition;
@@ -200,7 +201,7 @@ impl Explainer {
         record: &Record,
         now: DateTime,
     ) -> Result<Waiting, StoreError> {
-        let partition = record.partition.unwrap_or_else(|| record.hashed_partition());
+        let partition = record.partition;
         let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
             Ownership::Owned(owner) => owner,
             Ownership::NoInstance => {
@@ -273,10 +274,10 @@ impl Explainer {
 
     /// The earliest pending record of the key, in its partition or in none yet.
     async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
-        // Those of its key without a partition, or with an invalid one, are in none of these.
+        // Those of its key with an invalid partition are in none of these.
         let number = |partition: u8| Bson::Int32(partition.into());
         let hashed = number(partition::of_key(key));
-        let own = record.partition.map(number).filter(|own| *own != hashed);
+        let own = Some(number(record.partition)).filter(|own| *own != hashed);
         let valid: Vec<Bson> = (0..=u8::MAX).map(number).chain([Bson::Null]).collect();
         let invalid = Bson::Document(doc! { "$nin": valid });
         let mut first = None;
@@ -298,7 +299,7 @@ impl Explainer {
         let seq = record.seq.unwrap_or(crate::outbox::position::NO_SEQ);
         let filter = doc! {
             STATUS: exactly(PENDING),
-            PARTITION: record.partition.map(i32::from),
+            PARTITION: partitions_of(&[record.partition], key),
             KEY: key,
             SEQ: { "$lt": seq },
         };

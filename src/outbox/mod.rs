@@ -5,10 +5,10 @@
 //! | [`fields`], [`collections`] | the names of the contract |
 //! | [`enqueue`] | inserts a record in the caller's transaction |
 //! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
-//! | [`snapshot`], [`position`] | reads what is pending, as of one point in time |
+//! | [`snapshot`], [`position`], `merge` | reads what is pending, as of one point in time |
 //! | [`lease`] | takes records, by the server's clock |
 //! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
-//! | [`repair`] | stamps, promotes, and buries what can't be leased |
+//! | [`repair`] | corrects, promotes, and buries what can't be leased |
 //! | [`inspect`], [`stats`], [`explain`] | for people: lists, figures, why a record waits |
 //! | [`undecoded`], [`list`] | for people too: any record as the bytes that it is; pages of lists |
 //! | [`redrive`], [`prune`] | by people: requeue, discard, remove what is over |
@@ -25,6 +25,7 @@ pub mod fields;
 pub mod inspect;
 pub mod lease;
 pub mod list;
+mod merge;
 pub mod payload;
 pub mod position;
 pub mod prune;

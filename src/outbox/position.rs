@@ -4,27 +4,67 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, Timestamp, doc};
 
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::{LaneKey, Placement, Record};
+use crate::partition;
+
+/// A part of `lane_idx` within which keys are in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Range {
+    /// Records without a partition, of all keys.
+    Unstamped,
+    /// Records that name this partition.
+    Partition(u8),
+}
+
+impl Range {
+    /// Where this record lies. (One with an invalid partition lies elsewhere.)
+    pub(crate) fn of(record: &Record) -> Self {
+        match record.placement {
+            Placement::Absent => Self::Unstamped,
+            Placement::Stamped | Placement::Invalid => Self::Partition(record.partition),
+        }
+    }
+
+    /// Where records of this key lie: those without a partition, and those with its own.
+    pub(crate) fn both_of(key: &str) -> [Self; 2] {
+        [Self::Unstamped, Self::Partition(partition::of_key(key))]
+    }
+}
+
+/// The values of `partition` that records of a key in these partitions may have. Where the key's own
+/// is among them, there are those that name none as well.
+pub(crate) fn partitions_of(partitions: &[u8], key: &str) -> Bson {
+    let own = partition::of_key(key);
+    let numbers = partitions.iter().map(|partition| Bson::Int32(i32::from(*partition)));
+    let mut values: Vec<Bson> = numbers.collect();
+    if partitions.contains(&own) {
+        values.push(Bson::Null);
+    }
+    match <[Bson; 1]>::try_from(values) {
+        Ok([value]) => value,
+        Err(values) => Bson::Document(doc! { "$in": values }),
+    }
+}
+
+/// A key in a range.
+pub type Place = (Range, Arc<str>);
 
 /// A place in `lane_idx` between two lanes, from which the next page is read.
 ///
-/// Rotating through all partitions is the sweep: nothing is ever reachable only by a
+/// Rotating through all ranges is the sweep: nothing is ever reachable only by a
 /// remembered `seq`, so a record whose transaction was slow is met in the next round.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    partition: u8,
+    range: Range,
     after: After,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum After {
-    /// At the beginning of everything.
-    #[default]
+    /// At the beginning of the range.
     Nothing,
     /// Behind all records of this key.
     Key(Arc<str>),
-    /// Behind everything of this partition.
-    All,
     /// Among the records without order: behind this one.
     Record { key: Option<Arc<str>>, seq: Timestamp },
 }
@@ -40,30 +80,51 @@ pub(crate) struct Segment {
 /// The least `seq`, for a record that has none yet.
 pub(crate) const NO_SEQ: Timestamp = Timestamp { time: 0, increment: 0 };
 
+impl Default for Position {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
 impl Position {
     /// The beginning of everything.
     pub fn start() -> Self {
-        Self::default()
+        Self { range: Range::Unstamped, after: After::Nothing }
     }
 
-    /// Whether a page from here, read to its end, has seen everything.
+    /// Whether pages from here to the end have seen everything.
     pub fn is_start(&self) -> bool {
         *self == Self::start()
     }
 
-    /// Behind everything of a partition.
-    pub fn behind(partition: u8) -> Self {
-        Self { partition, after: After::All }
+    /// Whether a page from here shows records without a partition, and not those that name one.
+    pub(crate) fn is_unstamped(&self) -> bool {
+        self.range == Range::Unstamped
     }
 
-    /// Partition and key from which on pages from here show anything.
-    pub(crate) fn place(&self) -> (u8, Arc<str>) {
-        match &self.after {
-            After::Nothing | After::Record { key: None, .. } => (self.partition, "".into()),
-            After::Key(key) | After::Record { key: Some(key), .. } => (self.partition, key.clone()),
-            // Behind the last one there is nothing; to look there does no harm.
-            After::All => (self.partition.saturating_add(1), "".into()),
-        }
+    /// Where to go on behind the last record without a partition; `None` behind those that have one.
+    pub(crate) fn next_side(&self) -> Option<Self> {
+        let stamped = Self { range: Range::Partition(0), after: After::Nothing };
+        self.is_unstamped().then_some(stamped)
+    }
+
+    /// Whether it is the first place of those records that name a partition.
+    pub(crate) fn begins_side(&self) -> bool {
+        Self::start().next_side().as_ref() == Some(self)
+    }
+
+    /// Behind all records of a key.
+    pub(crate) fn behind((range, key): &Place) -> Self {
+        Self { range: *range, after: After::Key(key.clone()) }
+    }
+
+    /// The first place from which on pages from here show anything.
+    pub(crate) fn place(&self) -> Place {
+        let key = match &self.after {
+            After::Nothing | After::Record { key: None, .. } => "".into(),
+            After::Key(key) | After::Record { key: Some(key), .. } => key.clone(),
+        };
+        (self.range, key)
     }
 
     /// Behind the lane of `record`; behind itself if it has no order, or `within_keys`.
@@ -75,43 +136,140 @@ impl Position {
                 seq: record.seq.unwrap_or(NO_SEQ),
             },
         };
-        Self { partition: record.partition.unwrap_or(0), after }
+        Self { range: Range::of(record), after }
     }
 
-    /// The reads that lead from here to the end of the last partition in `owned`.
-    pub(crate) fn segments(&self, owned: &[u8]) -> Vec<Segment> {
-        let here = Bson::Int32(self.partition.into());
-        let beyond = |key: &str| doc! { "$nin": [Bson::Null], "$not": { "$lte": key } };
+    /// The reads that lead from here to `until`, that key included, or to the end: among those
+    /// without a partition, or through those in `owned`.
+    pub(crate) fn segments(&self, owned: &[u8], until: Option<&Place>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut push = |partitions: &Bson, key: Option<Document>, seq_after| {
             segments.push(Segment { partitions: partitions.clone(), key, seq_after });
         };
+        let here = match self.range {
+            Range::Unstamped => Bson::Null,
+            Range::Partition(partition) => Bson::Int32(partition.into()),
+        };
+        let ends_here = until.filter(|(range, _)| *range == self.range).map(|(_, key)| &**key);
+        // The whole of it is read with the later ones.
+        let is_whole = self.after == After::Nothing && ends_here.is_none();
+        let is_ours = match self.range {
+            Range::Unstamped => true,
+            Range::Partition(partition) => owned.contains(&partition) && !is_whole,
+        };
         match &self.after {
-            After::Nothing => {
-                push(&among(owned.iter()), None, None);
-                return segments;
-            }
-            After::All => {}
-            _ if !owned.contains(&self.partition) => {}
-            After::Key(key) => push(&here, Some(beyond(key)), None),
-            After::Record { key: None, seq } => {
-                push(&here, Some(doc! { "$eq": Bson::Null }), Some(*seq));
-                push(&here, Some(doc! { "$nin": [Bson::Null] }), None);
-            }
-            After::Record { key: Some(key), seq } => {
-                push(&here, Some(doc! { "$eq": key.as_ref() }), Some(*seq));
-                push(&here, Some(beyond(key)), None);
+            _ if !is_ours => {}
+            After::Nothing => push(&here, ends_here.map(up_to), None),
+            After::Key(key) => push(&here, Some(beyond(Some(key), ends_here)), None),
+            After::Record { key, seq } => {
+                let same = key.as_deref().map_or(Bson::Null, Bson::from);
+                push(&here, Some(doc! { "$eq": same }), Some(*seq));
+                push(&here, Some(beyond(key.as_deref(), ends_here)), None);
             }
         }
-        let rest = owned.iter().filter(|partition| **partition > self.partition);
-        if rest.clone().next().is_some() {
-            push(&among(rest), None, None);
+        let Range::Partition(from) = self.range else { return segments };
+        if ends_here.is_some() {
+            return segments;
+        }
+        let last = until.and_then(|(range, key)| match range {
+            Range::Partition(partition) => Some((*partition, &**key)),
+            Range::Unstamped => None,
+        });
+        let rest = owned.iter().copied().filter(|own| *own > from || (is_whole && *own == from));
+        let whole: Vec<i32> = rest
+            .clone()
+            .filter(|own| last.is_none_or(|(last, _)| *own < last))
+            .map(i32::from)
+            .collect();
+        if !whole.is_empty() {
+            push(&Bson::Document(doc! { "$in": whole }), None, None);
+        }
+        if let Some((last, key)) = last
+            && rest.clone().any(|own| own == last)
+        {
+            push(&Bson::Int32(last.into()), Some(up_to(key)), None);
         }
         segments
     }
 }
 
-fn among<'a>(partitions: impl Iterator<Item = &'a u8>) -> Bson {
-    let partitions: Vec<i32> = partitions.map(|partition| i32::from(*partition)).collect();
-    Bson::Document(doc! { "$in": partitions })
+/// What sorts behind a key (behind what has none), up to another one.
+fn beyond(key: Option<&str>, until: Option<&str>) -> Document {
+    let mut beyond = doc! { "$nin": [Bson::Null] };
+    if let Some(key) = key {
+        beyond.insert("$not", doc! { "$lte": key });
+    }
+    if let Some(until) = until {
+        // Of text alone: what sorts behind all text is behind this key.
+        beyond.insert("$lte", until);
+    }
+    beyond
+}
+
+/// What sorts before a key, and the key.
+fn up_to(key: &str) -> Document {
+    doc! { "$not": { "$gt": key } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(partition: u8, key: &str) -> Place {
+        (Range::Partition(partition), key.into())
+    }
+
+    fn reads(
+        from: &Position,
+        owned: &[u8],
+        until: Option<&Place>,
+    ) -> Vec<(Bson, Option<Document>)> {
+        let segments = from.segments(owned, until).into_iter();
+        segments.map(|segment| (segment.partitions, segment.key)).collect()
+    }
+
+    fn several(partitions: &[i32]) -> Bson {
+        Bson::Document(doc! { "$in": partitions })
+    }
+
+    #[test]
+    fn records_without_a_partition_are_one_range_and_then_come_the_owned_partitions() {
+        let start = Position::start();
+
+        assert_eq!(reads(&start, &[3, 7], None), [(Bson::Null, None)]);
+        let stamped = start.next_side().unwrap();
+        assert_eq!(reads(&stamped, &[3, 7], None), [(several(&[3, 7]), None)]);
+        assert_eq!(stamped.next_side(), None);
+    }
+
+    #[test]
+    fn a_read_that_begins_behind_a_key_goes_on_through_the_later_partitions() {
+        let from = Position::behind(&place(3, "k"));
+
+        let behind = doc! { "$nin": [Bson::Null], "$not": { "$lte": "k" } };
+        let expected = [(Bson::Int32(3), Some(behind)), (several(&[7, 9]), None)];
+        assert_eq!(reads(&from, &[1, 3, 7, 9], None), expected);
+        assert_eq!(reads(&from, &[7, 9], None), [(several(&[7, 9]), None)]);
+    }
+
+    #[test]
+    fn a_read_ends_with_the_key_that_it_is_bounded_by() {
+        let from = Position::behind(&place(3, "k"));
+        let behind = doc! { "$nin": [Bson::Null], "$not": { "$lte": "k" } };
+        let mut between = behind.clone();
+        between.insert("$lte", "m");
+
+        assert_eq!(
+            reads(&from, &[3, 7, 9], Some(&place(3, "m"))),
+            [(Bson::Int32(3), Some(between))]
+        );
+        assert_eq!(
+            reads(&from, &[3, 7, 9], Some(&place(9, "m"))),
+            [
+                (Bson::Int32(3), Some(behind)),
+                (several(&[7]), None),
+                (Bson::Int32(9), Some(doc! { "$not": { "$gt": "m" } })),
+            ]
+        );
+    }
 }

@@ -32,6 +32,18 @@ impl LaneKey {
     }
 }
 
+/// What a record's own `partition` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// An integral number from 0 to 255, which is believed.
+    Stamped,
+    /// Nothing: its partition is the hash of its key.
+    Absent,
+    /// Anything else: its partition is the hash of its key, where it does not lie in the index. The
+    /// relay must correct it.
+    Invalid,
+}
+
 /// A pending record as a snapshot showed it.
 ///
 /// Decoding never fails: a field of the relay's that has the wrong type is absent,
@@ -47,8 +59,10 @@ pub struct Record {
     pub nameless: bool,
     /// What it is ordered by.
     pub lane: LaneKey,
-    /// A valid `partition`; `None` where the relay must stamp one.
-    pub partition: Option<u8>,
+    /// The partition that it belongs to: its own where that is valid, else the hash of its key.
+    pub partition: u8,
+    /// What its own one says.
+    pub placement: Placement,
     /// A valid `seq`; `None` where it is absent, zero or of another type.
     pub seq: Option<Timestamp>,
     /// When the lease on it ends or ended, by the server's clock.
@@ -88,12 +102,9 @@ impl Record {
         fields_read.into_record(raw.to_owned())
     }
 
-    /// The partition that its key hashes to, for stamping.
+    /// The partition that its key hashes to; where it has none, its `_id`.
     pub fn hashed_partition(&self) -> u8 {
-        match &self.lane {
-            LaneKey::Keyed(key) => partition::of_key(key),
-            LaneKey::Single(_) => partition::of_key(&self.id.to_string()),
-        }
+        hashed(&self.lane, &self.id)
     }
 
     /// Whether somebody's lease on it ran out: its last delivery ended in a crash or a hang.
@@ -118,11 +129,19 @@ impl Record {
     }
 }
 
+fn hashed(lane: &LaneKey, id: &RecordId) -> u8 {
+    match lane {
+        LaneKey::Keyed(key) => partition::of_key(key),
+        LaneKey::Single(_) => partition::of_key(&id.to_string()),
+    }
+}
+
 #[derive(Default)]
 struct Fields {
     id: Option<Bson>,
     key: Option<Arc<str>>,
-    partition: Option<u8>,
+    /// `None` inside where it is there and invalid.
+    partition: Option<Option<u8>>,
     seq: Option<Timestamp>,
     has_lease_id: bool,
     lease_until: Option<DateTime>,
@@ -136,7 +155,10 @@ impl Fields {
             fields::ID => self.id = Bson::try_from(value).ok(),
             fields::KEY => self.key = value.as_str().map(Into::into),
             fields::PARTITION => {
-                self.partition = integral(value).and_then(|number| u8::try_from(number).ok());
+                self.partition = match value {
+                    RawBsonRef::Null | RawBsonRef::Undefined => None,
+                    _ => Some(integral(value).and_then(|number| u8::try_from(number).ok())),
+                };
             }
             fields::SEQ => {
                 self.seq = value.as_timestamp().filter(|seq| seq.time != 0 || seq.increment != 0);
@@ -165,11 +187,17 @@ impl Fields {
             Some(key) => LaneKey::Keyed(key),
             None => LaneKey::Single(id.to_string().into()),
         };
+        let (own, placement) = match self.partition {
+            None => (None, Placement::Absent),
+            Some(None) => (None, Placement::Invalid),
+            Some(own) => (own, Placement::Stamped),
+        };
         Record {
+            partition: own.unwrap_or_else(|| hashed(&lane, &id)),
+            placement,
             id,
             nameless,
             lane,
-            partition: self.partition,
             seq: self.seq,
             lease_until: self.lease_until.filter(|_| self.has_lease_id),
             visible_at: self.visible_at,
@@ -251,11 +279,30 @@ mod tests {
             (Bson::Int32(-1), None),
             (Bson::Int32(256), None),
             (Bson::String("7".into()), None),
-            (Bson::Null, None),
+            (Bson::Array(vec![7.into()]), None),
         ] {
-            let record = read(doc! { "_id": 1, "partition": value.clone() });
+            let record = read(doc! { "_id": 1, "key": "order-123", "partition": value.clone() });
 
-            assert_eq!(record.partition, expected, "{value:?}");
+            let placement = expected.map_or(Placement::Invalid, |_| Placement::Stamped);
+            assert_eq!(record.placement, placement, "{value:?}");
+            assert_eq!(record.partition, expected.unwrap_or(189), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_without_a_partition_belongs_to_that_of_its_key_or_else_of_its_id() {
+        for (partition, key, expected) in [
+            (doc! {}, Bson::String("order-123".into()), 189),
+            (doc! { "partition": Bson::Null }, "order-123".into(), 189),
+            (doc! {}, Bson::Null, 22),
+        ] {
+            let mut document = doc! { "_id": "user-456", "key": key };
+            document.extend(partition);
+
+            let record = read(document);
+
+            assert_eq!(record.partition, expected);
+            assert_eq!(record.placement, Placement::Absent);
         }
     }
 
@@ -296,6 +343,6 @@ mod tests {
         let record = Record::read(RawDocument::from_bytes(&bytes).unwrap());
 
         assert_eq!(record.id, RecordId::String("a".into()));
-        assert_eq!(record.partition, Some(4));
+        assert_eq!(record.partition, 4);
     }
 }

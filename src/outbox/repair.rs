@@ -1,5 +1,5 @@
-//! What the relay adds to a record before its first delivery: a partition, a `seq`,
-//! and a place in line for what was scheduled.
+//! What the relay corrects on a record before its first delivery: an invalid partition, a missing
+//! `seq`; and the place in line of what was scheduled.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::outbox::fields::{
 };
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
-use crate::outbox::record::Record;
+use crate::outbox::record::{Placement, Record};
 use crate::outbox::settle::smallest_deaths;
 use crate::outbox::undecoded::{RawId, Writer};
 use crate::partition::PARTITIONS;
@@ -61,7 +61,7 @@ pub struct Promoted {
     pub count: u64,
     /// Whether more are due than one batch holds.
     pub more: bool,
-    /// When the next one is due, by the server's clock.
+    /// When the next one is due, by the server's clock; it may have been made pending meanwhile.
     pub next: Option<DateTime>,
     /// Those that the server refuses to change, with its code.
     pub failed: Vec<(RawId, i32)>,
@@ -80,7 +80,7 @@ impl Repairs {
         Self { collections }
     }
 
-    /// Gives each of `records` what it lacks: the partition of its key, a `seq` of now.
+    /// Gives each of `records` what it lacks: a valid partition, that of its key; a `seq` of now.
     ///
     /// One that the server refuses fails no other.
     ///
@@ -89,23 +89,23 @@ impl Repairs {
     /// Those of the store; what was not repaired is met again.
     pub async fn mend<'a>(&self, records: &[&'a Record]) -> Result<Mended<'a>, StoreError> {
         let mut mended = Mended::default();
-        let (no_seq, unstamped): (Vec<_>, Vec<_>) =
+        let (no_seq, misplaced): (Vec<_>, Vec<_>) =
             records.iter().partition(|record| record.seq.is_none());
-        mended.repaired.partition = self.stamp(&unstamped, &mut mended).await?;
+        mended.repaired.partition = self.place(&misplaced, &mut mended).await?;
         // Apart, so that each is counted by what it was given.
-        let (unstamped, stamped): (Vec<_>, Vec<_>) =
-            no_seq.into_iter().partition(|record| record.partition.is_none());
-        let both = self.one_by_one("repair seq", &unstamped, give_seq, &mut mended).await?;
-        let seq = self.one_by_one("repair seq", &stamped, give_seq, &mut mended).await?;
+        let (misplaced, placed): (Vec<_>, Vec<_>) =
+            no_seq.into_iter().partition(|record| record.placement == Placement::Invalid);
+        let both = self.one_by_one("repair seq", &misplaced, give_seq, &mut mended).await?;
+        let seq = self.one_by_one("repair seq", &placed, give_seq, &mut mended).await?;
         mended.repaired.partition += both;
         mended.repaired.seq = both + seq;
         Ok(mended)
     }
 
-    /// Stamps the partition that its key hashes to on each; answers how many got it. Of each
+    /// Writes the partition that its key hashes to on each; answers how many got it. Of each
     /// partition with one statement, which passes in the order of `_id`: whoever reads meanwhile
-    /// must probe for what is not stamped yet.
-    async fn stamp<'a>(
+    /// must probe for what is not corrected yet.
+    async fn place<'a>(
         &self,
         records: &[&'a Record],
         mended: &mut Mended<'a>,
@@ -118,7 +118,7 @@ impl Repairs {
         let statement = |partition: u8, records: &[&Record]| {
             let ids: Vec<Bson> = records.iter().map(|record| Bson::from(&record.id)).collect();
             doc! {
-                "q": { ID: { "$in": ids }, STATUS: PENDING, "$nor": [stamped()] },
+                "q": { ID: { "$in": ids }, STATUS: PENDING, "$nor": [placed()] },
                 "u": { "$set": { PARTITION: i32::from(partition) } },
                 "multi": true,
             }
@@ -126,7 +126,7 @@ impl Repairs {
         if groups.is_empty() {
             return Ok(0);
         }
-        let action = "stamp partitions";
+        let action = "correct partitions";
         let statements = groups.iter().map(|(partition, records)| statement(*partition, records));
         let written = self.send(action, statements.collect()).await?;
         // A statement stops at the first record that is refused: the rest of it one by one.
@@ -174,6 +174,8 @@ impl Repairs {
         limit: usize,
         left_out: &HashSet<RawId>,
     ) -> Result<Promoted, StoreError> {
+        // Asked first: what becomes due between the two reads is found by both, and not by neither.
+        let next = self.next_due().await?;
         let visible_at = format!("${VISIBLE_AT}");
         let due = doc! { STATUS: exactly(SCHEDULED), "$expr": { "$lte": [&visible_at, "$$NOW"] } };
         let mut ids = self.scheduled(due, limit, left_out).await?;
@@ -200,7 +202,6 @@ impl Repairs {
         let failed = written.failed.into_iter();
         let failed = failed.filter_map(|(index, code)| Some((ids.get(index)?.clone(), code)));
         let failed = failed.collect();
-        let next = if more { None } else { self.next_due().await? };
         Ok(Promoted { count: written.matched, more, next, failed })
     }
 
@@ -354,7 +355,7 @@ impl Repairs {
 /// The statement that gives a record a `seq` of now, and a partition where it lacks that too.
 fn give_seq(record: &Record) -> Document {
     let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
-    if record.partition.is_none() {
+    if record.placement == Placement::Invalid {
         change.insert("$set", doc! { PARTITION: i32::from(record.hashed_partition()) });
     }
     doc! {
@@ -381,7 +382,19 @@ fn refused(action: &'static str, written: &Written) -> Result<(), StoreError> {
 }
 
 /// A partition that is believed: any integral number from 0 to 255.
-fn stamped() -> Document {
+fn placed() -> Document {
     let numbers: Vec<i32> = (0..i32::from(PARTITIONS)).collect();
     doc! { PARTITION: { "$in": numbers, "$not": { "$type": "array" } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anything_is_repaired_where_a_partition_or_a_seq_was_given() {
+        for (partition, seq, any) in [(0, 0, false), (1, 0, true), (0, 1, true), (2, 2, true)] {
+            assert_eq!(Repaired { partition, seq }.any(), any, "{partition} {seq}");
+        }
+    }
 }

@@ -7,8 +7,15 @@
 //! status and partition and nothing else that could hide a record which must hold back
 //! others: guard 2.
 //!
+//! Records that name no partition lie in a range of the index of their own, for all keys. A page is
+//! read from there or from the partitions, and what its keys have in the other range is read in the
+//! same snapshot and put among them by `seq`.
+//!
 //! A standalone server has no snapshot reads. There each read sees its own moment
 //! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
@@ -20,9 +27,10 @@ use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
     BLOCKS, DEAD, ID, KEY, PARTITION, PAYLOAD, PENDING, SEQ, STATUS, exactly,
 };
-use crate::outbox::position::{Position, Segment};
-use crate::outbox::record::{LaneKey, Record};
-use crate::partition::PARTITIONS;
+use crate::outbox::merge::{Part, merged};
+use crate::outbox::position::{Place, Position, Range, Segment, partitions_of};
+use crate::outbox::record::{LaneKey, Placement, Record};
+use crate::partition::{self, PARTITIONS};
 use crate::store::connect::primary;
 use crate::store::{StoreError, limits, within};
 
@@ -44,6 +52,10 @@ pub struct Snapshot {
     within_keys: bool,
 }
 
+/// Questions about the keys of one page in the other range. Each answer settles at least one key
+/// with a large backlog there; keys without an answer wait for another look.
+const QUESTIONS: usize = 16;
+
 /// A stretch of `lane_idx`, in its order.
 #[derive(Debug)]
 pub struct Page {
@@ -51,17 +63,45 @@ pub struct Page {
     pub records: Vec<Record>,
     /// Where the next page begins; `None` when the last partition's end was reached.
     pub next: Option<Position>,
+    /// Whether it ended since it had no room for more.
+    pub is_full: bool,
+    /// Keys that are left out, since what they have in the other range was not to be had with a few
+    /// reads.
+    pub skipped: Vec<LaneKey>,
+    /// Whether the pages before and after it show all that there is: a page that is full of what has
+    /// no place to go on from hides what is behind.
+    pub is_all: bool,
+}
+
+/// What a page need not show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PassOver {
+    /// The keys.
+    pub keys: Vec<Bson>,
+    /// The place, included, up to which these are all; `None` where they are all that there are.
+    pub until: Option<Place>,
 }
 
 /// A stretch that is read once more where one read is not enough.
 #[derive(Clone, Debug)]
 pub enum Stretch<'a> {
     /// On from a place, through these partitions, passing over these keys.
-    Page(&'a Position, &'a [u8], &'a [Bson]),
+    Page(&'a Position, &'a [u8], &'a PassOver),
     /// The beginning of one lane.
     Lane(u8, &'a str),
+    /// The beginning of one key, in several partitions.
+    Key(&'a [u8], &'a str),
     /// One record without a key.
     Record(u8, &'a RecordId),
+}
+
+/// A dead record that blocks its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dead {
+    /// Its `_id`.
+    pub id: RecordId,
+    /// The partition that it belongs to.
+    pub partition: u8,
 }
 
 /// How much one read may bring.
@@ -96,6 +136,11 @@ impl Snapshot {
         self.within_keys = true;
     }
 
+    /// The moment that its reads see, once there was one; `None` where they share none.
+    pub fn moment(&self) -> Option<Timestamp> {
+        self.session.as_ref().and_then(ClientSession::snapshot_time)
+    }
+
     /// Whether all reads see the same moment.
     pub fn is_one_moment(&self) -> bool {
         self.session.is_some()
@@ -115,12 +160,15 @@ impl Snapshot {
             Stretch::Page(from, owned, pass_over) => {
                 Ok(self.page(from, owned, pass_over, room).await?.records)
             }
-            Stretch::Lane(partition, key) => self.lane(*partition, key, room).await,
+            Stretch::Lane(partition, key) => self.lane(&[*partition], key, room).await,
+            Stretch::Key(partitions, key) => self.lane(partitions, key, room).await,
             Stretch::Record(partition, id) => self.record(*partition, id).await,
         }
     }
 
-    /// Reads on from `from` through the partitions in `owned`, passing over `pass_over`.
+    /// Reads on from `from`, passing over what is said: records without a partition that belong to
+    /// one in `owned`, or those that name one of them. What the keys have in the other range is
+    /// among them.
     ///
     /// # Errors
     ///
@@ -129,29 +177,178 @@ impl Snapshot {
         &mut self,
         from: &Position,
         owned: &[u8],
-        pass_over: &[Bson],
+        pass_over: &PassOver,
         room: Room,
     ) -> Result<Page, StoreError> {
         let mut records: Vec<Record> = Vec::new();
         let mut bytes = 0;
-        for segment in from.segments(owned) {
-            let filter = pending(segment, pass_over);
+        let mut is_full = false;
+        let mut skipped = Vec::new();
+        for segment in from.segments(owned, pass_over.until.as_ref()) {
+            let filter = pending(segment, &pass_over.keys);
             let left = room.records - records.len();
             let left = Room { records: left, bytes: room.bytes.saturating_sub(bytes) };
             let read = self.find("read pending records", filter, lane_order(), left).await?;
-            bytes += read.iter().map(Record::size).sum::<usize>();
+            bytes += size_of(&read);
             records.extend(read);
-            if records.len() >= room.records || bytes >= room.bytes {
-                // One that is in this place by an element of an array names no place to go on from.
-                let placed = records.iter().rev().find(|record| record.partition.is_some());
-                let next = placed.map(|record| Position::after(record, self.within_keys));
-                return Ok(Page { records, next });
+            is_full = records.len() >= room.records || bytes >= room.bytes;
+            if is_full {
+                break;
             }
         }
-        Ok(Page { records, next: None })
+        let is_unordered =
+            |record: &Record| self.within_keys || matches!(record.lane, LaneKey::Single(_));
+        let hides = |last: &Record| {
+            last.placement == Placement::Invalid || (is_unordered(last) && last.seq.is_none())
+        };
+        let is_all = !(is_full && records.last().is_some_and(hides));
+        let next = match (is_full, &pass_over.until) {
+            (true, _) => {
+                // One that is in this place by an element of an array names no place to go on from.
+                let is_placed = |record: &&Record| record.placement != Placement::Invalid;
+                let placed = records.iter().rev().find(is_placed);
+                placed.map(|record| Position::after(record, self.within_keys))
+            }
+            (false, Some(until)) => Some(Position::behind(until)),
+            (false, None) => from.next_side(),
+        };
+        if !self.within_keys {
+            let left =
+                Room { records: room.records, bytes: room.bytes.saturating_sub(bytes).max(1) };
+            (records, skipped) =
+                self.with_the_rest(records, is_full, owned, from.is_unstamped(), left).await?;
+        } else if from.is_unstamped() {
+            records.retain(|record| owned.contains(&record.partition));
+        }
+        Ok(Page { records, next, is_full, skipped, is_all })
     }
 
-    /// The earliest pending records of one lane.
+    /// Adds to a page what its keys have in the other range: of each key the leading records of
+    /// both. Keys of which that is not to be had with a few reads are left out.
+    async fn with_the_rest(
+        &mut self,
+        page: Vec<Record>,
+        is_full: bool,
+        owned: &[u8],
+        is_unstamped: bool,
+        room: Room,
+    ) -> Result<(Vec<Record>, Vec<LaneKey>), StoreError> {
+        let last = page.last().map(|record| record.lane.clone());
+        let mut lanes: Vec<(LaneKey, Part)> = Vec::new();
+        for record in page {
+            if is_unstamped && !owned.contains(&record.partition) {
+                continue;
+            }
+            match lanes.last_mut().filter(|(lane, _)| *lane == record.lane) {
+                Some((_, part)) => part.records.push(record),
+                None => {
+                    let is_cut = is_full && last.as_ref() == Some(&record.lane);
+                    lanes.push((record.lane.clone(), Part { records: vec![record], is_cut }));
+                }
+            }
+        }
+        // A key that its producer has put into another partition has nothing in the other range.
+        let is_mixed = |part: &Part| match part.records.first() {
+            Some(first) => first.partition == first.hashed_partition(),
+            None => false,
+        };
+        let keys = lanes.iter().filter(|(_, part)| is_mixed(part));
+        let keys = keys.filter_map(|(lane, _)| match lane {
+            LaneKey::Keyed(key) => Some(key.clone()),
+            LaneKey::Single(_) => None,
+        });
+        let (mut rest, unknown) = self.other_range(keys.collect(), is_unstamped, room).await?;
+        let (mut records, mut skipped) = (Vec::new(), Vec::new());
+        for (lane, part) in lanes {
+            let other = match &lane {
+                LaneKey::Keyed(key) if unknown.contains(key) && is_mixed(&part) => {
+                    skipped.push(lane);
+                    continue;
+                }
+                LaneKey::Keyed(key) if is_mixed(&part) => rest.remove(key),
+                _ => None,
+            };
+            records.extend(merged(part, other.unwrap_or_default()));
+        }
+        Ok((records, skipped))
+    }
+
+    /// What these keys have where a page did not look, and the keys of which that is not known.
+    async fn other_range(
+        &mut self,
+        keys: BTreeSet<Arc<str>>,
+        is_unstamped: bool,
+        room: Room,
+    ) -> Result<(HashMap<Arc<str>, Part>, BTreeSet<Arc<str>>), StoreError> {
+        let mut parts: HashMap<Arc<str>, Part> = HashMap::new();
+        // In the order of the read.
+        let place = |key: &Arc<str>| match is_unstamped {
+            true => (Range::Partition(partition::of_key(key)), key.clone()),
+            false => (Range::Unstamped, key.clone()),
+        };
+        let mut unknown: BTreeMap<Place, Arc<str>> =
+            keys.into_iter().map(|key| (place(&key), key)).collect();
+        let mut left = room;
+        for _ in 0..QUESTIONS {
+            let asked = first_keys(unknown.values().map(|key| Bson::String(key.to_string())));
+            let Some(last_asked) = unknown.keys().nth(asked.len().saturating_sub(1)).cloned()
+            else {
+                break;
+            };
+            if left.records == 0 || left.bytes == 0 {
+                break;
+            }
+            let partitions = match is_unstamped {
+                true => {
+                    let partitions: BTreeSet<i32> = unknown
+                        .values()
+                        .take(asked.len())
+                        .map(|key| i32::from(partition::of_key(key)))
+                        .collect();
+                    Bson::Document(doc! { "$in": Vec::from_iter(partitions) })
+                }
+                false => Bson::Null,
+            };
+            let filter = doc! {
+                STATUS: exactly(PENDING),
+                PARTITION: partitions,
+                KEY: { "$in": asked },
+            };
+            let action = "read pending records of some keys";
+            let read = self.find(action, filter, lane_order(), left).await?;
+            let is_full = read.len() >= left.records || size_of(&read) >= left.bytes;
+            left.records = left.records.saturating_sub(read.len());
+            left.bytes = left.bytes.saturating_sub(size_of(&read));
+            let last = read.iter().rev().find_map(|record| match &record.lane {
+                LaneKey::Keyed(key) if record.placement != Placement::Invalid => {
+                    Some((Range::of(record), key.clone()))
+                }
+                _ => None,
+            });
+            let reached = match (is_full, last) {
+                (false, _) => last_asked,
+                (true, Some(last)) => last,
+                (true, None) => break,
+            };
+            let beyond = unknown.split_off(&reached);
+            unknown = beyond.into_iter().filter(|(place, _)| *place != reached).collect();
+            for record in read {
+                let LaneKey::Keyed(key) = &record.lane else { continue };
+                // What another key's partition was asked for.
+                if record.placement == Placement::Invalid
+                    || record.partition != record.hashed_partition()
+                {
+                    continue;
+                }
+                let part = parts.entry(key.clone()).or_default();
+                part.is_cut = is_full && place(key) == reached;
+                part.records.push(record);
+            }
+        }
+        Ok((parts, unknown.into_values().collect()))
+    }
+
+    /// The earliest pending records of one key in these partitions.
     ///
     /// From its very beginning, never from a remembered `seq`: a transaction that
     /// was slow to commit has an earlier one.
@@ -161,12 +358,17 @@ impl Snapshot {
     /// Those of the store.
     pub async fn lane(
         &mut self,
-        partition: u8,
+        partitions: &[u8],
         key: &str,
         room: Room,
     ) -> Result<Vec<Record>, StoreError> {
-        let filter = doc! { STATUS: exactly(PENDING), PARTITION: i32::from(partition), KEY: key };
-        self.find("read a lane", filter, lane_order(), room).await
+        let filter = doc! {
+            STATUS: exactly(PENDING),
+            PARTITION: partitions_of(partitions, key),
+            KEY: key,
+        };
+        // The server merges the ranges in this order, by the index.
+        self.find("read a lane", filter, doc! { SEQ: 1 }, room).await
     }
 
     /// Of each of these lanes what is pending up to a `seq`, without payloads, in no order: as a
@@ -182,7 +384,7 @@ impl Snapshot {
     ) -> Result<Vec<Record>, StoreError> {
         let lane = |(partition, key, seq): &(u8, &str, Timestamp)| {
             let up_to = doc! { "$lte": Bson::Timestamp(*seq) };
-            doc! { PARTITION: i32::from(*partition), KEY: *key, SEQ: up_to }
+            doc! { PARTITION: partitions_of(&[*partition], key), KEY: *key, SEQ: up_to }
         };
         let any: Vec<Document> = lanes.iter().map(lane).collect();
         let filter = doc! { STATUS: exactly(PENDING), "$or": any };
@@ -194,18 +396,19 @@ impl Snapshot {
         self.find_with("read the heads of blocked keys", filter, options, room).await
     }
 
-    /// One record, if it is pending and has no key: nothing is before it.
+    /// One record, if it is pending, belongs to this partition and has no key, or keys order
+    /// nothing: nothing is before it.
     async fn record(&mut self, partition: u8, id: &RecordId) -> Result<Vec<Record>, StoreError> {
-        let filter = doc! {
-            ID: Bson::from(id),
-            STATUS: exactly(PENDING),
-            PARTITION: i32::from(partition),
+        let mut filter = doc! { ID: Bson::from(id), STATUS: exactly(PENDING) };
+        if !self.within_keys {
             // It may have been replaced since somebody saw it without one.
-            KEY: { "$not": { "$type": "string" } },
-        };
+            filter.insert(KEY, doc! { "$not": { "$type": "string" } });
+        }
         let room = Room { records: 1, bytes: usize::MAX };
         let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
-        self.find_with("read a record", filter, options, room).await
+        let mut found = self.find_with("read a record", filter, options, room).await?;
+        found.retain(|record| record.partition == partition);
+        Ok(found)
     }
 
     /// The record with this id, where it has this status.
@@ -224,34 +427,33 @@ impl Snapshot {
         Ok(self.find_with("read a record", filter, options, room).await?.pop())
     }
 
-    /// Pending records without a usable partition: those of everybody, which the relay must stamp
+    /// Pending records with an invalid partition: those of everybody, which the relay must correct
     /// before it delivers them, and which hold back what is behind them in their keys. Those with
     /// one of `keys` or `ids` are left out.
     ///
-    /// That is `partition` absent, null, negative, above 255 or not a number. Two kinds take too
-    /// many seeks to be asked for in every look, and are left to [`misstamped`](Self::misstamped):
-    /// fractions between 0 and 255, and arrays.
+    /// That is `partition` negative, above 255 or not a number. Two kinds take too many seeks to be
+    /// asked for in every look, and are left to [`all_misplaced`](Self::all_misplaced): fractions
+    /// between 0 and 255, and arrays.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn unstamped(
+    pub async fn misplaced(
         &mut self,
         keys: &[Bson],
         ids: &[Bson],
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let mut filter = doc! { STATUS: exactly(PENDING), "$or": [absent_or_below(), above()] };
+        let mut filter = doc! { STATUS: exactly(PENDING), "$or": [below(), above()] };
         for (field, left_out) in [(KEY, keys), (ID, ids)] {
             if !left_out.is_empty() {
                 filter.insert(field, doc! { "$nin": left_out });
             }
         }
-        self.unplaced("read unstamped records", filter, limit).await
+        self.unplaced("read records with an invalid partition", filter, limit).await
     }
 
-    /// Of some keys the earliest unstamped records, as many as the limit permits: `absent` those
-    /// without a partition, else those with an invalid one.
+    /// Of some keys the earliest records with an invalid partition, as many as the limit permits.
     ///
     /// A key that is in the answer is there with its earliest record. One that is not has none,
     /// unless the answer is as long as the limit.
@@ -259,18 +461,17 @@ impl Snapshot {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn unstamped_of(
+    pub async fn misplaced_of(
         &mut self,
         keys: &[Bson],
-        absent: bool,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let mut filter = doc! { STATUS: exactly(PENDING), KEY: { "$in": keys } };
-        match absent {
-            true => filter.insert(PARTITION, Bson::Null),
-            false => filter.insert("$or", [invalid_or_below(), above()].to_vec()),
+        let filter = doc! {
+            STATUS: exactly(PENDING),
+            KEY: { "$in": keys },
+            "$or": [below(), above()],
         };
-        self.unplaced("read unstamped records of some keys", filter, limit).await
+        self.unplaced("read records of some keys with an invalid partition", filter, limit).await
     }
 
     /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255,
@@ -279,14 +480,14 @@ impl Snapshot {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn misstamped(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
+    pub async fn all_misplaced(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
         let valid = std::iter::once(Bson::Null).chain((0..i32::from(PARTITIONS)).map(Bson::Int32));
         let valid: Vec<Bson> = valid.collect();
         let filter = doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid } };
-        self.unplaced("read records with an invalid partition", filter, limit).await
+        self.unplaced("read all records with an invalid partition", filter, limit).await
     }
 
-    /// What a stamp needs to know of records, in the order of their partition, key and `seq`.
+    /// What a correction needs to know of records, in the order of their partition, key and `seq`.
     async fn unplaced(
         &mut self,
         action: &'static str,
@@ -302,8 +503,7 @@ impl Snapshot {
         self.find_with(action, filter, options, room).await
     }
 
-    /// Keys that a dead record blocks (`on_dead = "block"`), and that record; `keys` narrows it to
-    /// those.
+    /// Keys that a dead record blocks (`on_dead = "block"`), and which; `keys` narrows it to those.
     ///
     /// # Errors
     ///
@@ -312,18 +512,53 @@ impl Snapshot {
         &mut self,
         keys: Option<&[Bson]>,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, RecordId)>, StoreError> {
+    ) -> Result<Vec<(LaneKey, Dead)>, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
         }
         let room = Room { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
-            .projection(doc! { ID: 1, KEY: 1 })
+            .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
             .hint(Hint::Name(BLOCKS_INDEX.into()))
             .build();
         let dead = self.find_with("read blocked keys", filter, options, room).await?;
-        Ok(dead.into_iter().map(|record| (record.lane, record.id)).collect())
+        let dead = dead.into_iter().map(|record| {
+            let Record { lane, id, partition, .. } = record;
+            (lane, Dead { id, partition })
+        });
+        Ok(dead.collect())
+    }
+
+    /// Those of these records that are pending, without payloads; of some bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn waiting(&mut self, ids: &[Bson], bytes: usize) -> Result<Vec<Record>, StoreError> {
+        let filter = doc! { ID: { "$in": ids }, STATUS: exactly(PENDING) };
+        let room = Room { records: ids.len().max(1), bytes };
+        let options = FindOptions::builder()
+            .projection(doc! { PAYLOAD: 0 })
+            .hint(Hint::Keys(doc! { ID: 1 }))
+            .build();
+        self.find_with("read records that wait", filter, options, room).await
+    }
+
+    /// Which of these dead records block their keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn still_blocking(&mut self, ids: &[Bson]) -> Result<HashSet<RecordId>, StoreError> {
+        let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
+        let room = Room { records: ids.len().max(1), bytes: usize::MAX };
+        let options = FindOptions::builder()
+            .projection(doc! { ID: 1 })
+            .hint(Hint::Keys(doc! { ID: 1 }))
+            .build();
+        let found = self.find_with("read dead records that block", filter, options, room).await?;
+        Ok(found.into_iter().map(|record| record.id).collect())
     }
 
     async fn find(
@@ -388,19 +623,31 @@ impl Gathered {
     }
 }
 
-/// Everything that sorts before 0, and what is not a number. The server makes one scan of it and
-/// of [`above`], with two intervals: `{$not: {$gte: 0, $lte: 255}}` would be a scan of everything.
-fn absent_or_below() -> Document {
-    doc! { PARTITION: { "$not": { "$gte": 0 } } }
-}
-
-/// The same without what is absent.
-fn invalid_or_below() -> Document {
+/// Everything that sorts before 0, and what is not a number, but for what is absent. The server
+/// makes one scan of it and of [`above`], with three intervals: `{$not: {$gte: 0, $lte: 255}}` would
+/// be a scan of everything.
+fn below() -> Document {
     doc! { PARTITION: { "$not": { "$gte": 0 }, "$ne": Bson::Null } }
 }
 
 fn above() -> Document {
     doc! { PARTITION: { "$gt": i32::from(PARTITIONS) - 1 } }
+}
+
+fn size_of(records: &[Record]) -> usize {
+    records.iter().map(Record::size).sum()
+}
+
+/// The first of these keys, as many as one command may name; one at least.
+pub(crate) fn first_keys(keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
+    let mut left = KEYS_BYTES;
+    let fits = |key: &Bson| {
+        let size = key.as_str().map_or(0, str::len);
+        let fits = size <= left || left == KEYS_BYTES;
+        left = left.saturating_sub(size);
+        fits
+    };
+    keys.take_while(fits).collect()
 }
 
 fn lane_order() -> Document {

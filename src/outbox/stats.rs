@@ -17,7 +17,7 @@ use crate::outbox::fields::{
 use crate::outbox::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector, decoded};
 use crate::outbox::list::{between, invalid};
 use crate::outbox::position::NO_SEQ;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::undecoded::{RawId, Writer};
@@ -139,10 +139,12 @@ pub struct Mismatches {
 
 impl Mismatches {
     fn add(&mut self, record: Record) {
-        // What has no key is ordered with nothing; what has no partition will get the right one.
-        let (LaneKey::Keyed(_), Some(partition)) = (&record.lane, record.partition) else { return };
+        // What has no key is ordered with nothing; what has no valid partition has the right one.
+        let (LaneKey::Keyed(_), Placement::Stamped) = (&record.lane, record.placement) else {
+            return;
+        };
         self.sampled += 1;
-        if partition != record.hashed_partition() {
+        if record.partition != record.hashed_partition() {
             self.mismatched += 1;
             self.example.get_or_insert(record.id);
         }

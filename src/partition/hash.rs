@@ -5,8 +5,7 @@ pub const PARTITIONS: u16 = 256;
 
 /// The partition of a key: `(murmur3_x86_32(utf8(key), seed 0) & 0x7fffffff) % 256`.
 ///
-/// Producers may write it themselves (contract, section 1); a record without one
-/// is stamped by the relay with this value.
+/// Producers may write it themselves; a record without one belongs to this partition.
 pub fn of_key(key: &str) -> u8 {
     let hash = murmur3::murmur3_32(&mut key.as_bytes(), 0)
         .expect("reading from a slice in memory cannot fail");

@@ -1,6 +1,6 @@
 //! What must be known before lanes are planned, and how it is read with them.
 //!
-//! Unstamped records and dead ones that block hold back the lanes of their keys. There may be
+//! Records with an invalid partition and dead ones that block hold back the lanes of their keys. There may be
 //! any number of either, so no read here is for all of them: each has a limit, and of what lies
 //! beyond it a look asks by the keys that it is about to plan.
 
@@ -10,13 +10,14 @@ use bson::{Bson, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::{KEYS_BYTES, Room, Snapshot, Stretch};
+use crate::outbox::snapshot::{Dead, Room, Snapshot, Stretch, first_keys};
 use crate::partition;
+use crate::relay::blocker::Blocker;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
-/// Unstamped records that one look reads and stamps, where a batch is smaller: without their payloads
+/// Misplaced records that one look reads and corrects, where a batch is smaller: without their payloads
 /// they are small, and records keep coming.
 const STAMPS: usize = 100;
 
@@ -27,29 +28,48 @@ const BLOCKED: usize = 2_000;
 const ANSWERS: usize = 500;
 
 /// Questions about the keys of one page. Each answer settles at least one key with a large
-/// unstamped backlog; keys without an answer wait for another look.
+/// misplaced backlog; keys without an answer wait for another look.
 const QUESTIONS: usize = 16;
 
-/// The earliest `seq` of unstamped records by key; `None` where they have no `seq` either.
+/// The earliest `seq` of misplaced records by key: those with an invalid partition; `None` where they have no `seq` either.
 type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 
 /// What holds lanes back, of the same snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
-    pub(super) unstamped: Earliest,
+    pub(super) misplaced: Earliest,
     /// Keys that the dead block, and by which record.
-    pub(super) blocked: HashMap<LaneKey, RecordId>,
-    /// Whether these are all unstamped records.
-    all_unstamped: bool,
+    pub(super) blocked: HashMap<LaneKey, Dead>,
+    /// Whether these are all misplaced records.
+    pub(super) all_misplaced: bool,
     /// Whether these are all blocked keys.
-    all_blocked: bool,
+    pub(super) all_blocked: bool,
 }
 
 impl Before {
+    /// Where nothing holds any lane back.
+    pub(super) fn nothing() -> Self {
+        let (misplaced, blocked) = (Earliest::new(), HashMap::new());
+        Self { misplaced, blocked, all_misplaced: true, all_blocked: true }
+    }
+
+    /// Which keys of these partitions have a record with an invalid partition, as far as was read.
+    pub(super) fn misplaced_within(&self, owned: &[u8]) -> Vec<(LaneKey, Blocker)> {
+        let keys = self.misplaced.keys().filter_map(|lane| match lane {
+            LaneKey::Keyed(key) => Some((lane, partition::of_key(key))),
+            // Read by its id, wherever it lies.
+            LaneKey::Single(_) => None,
+        });
+        let ours = keys.filter(|(_, partition)| owned.contains(partition));
+        ours.map(|(lane, partition)| (lane.clone(), Blocker::unseen(partition))).collect()
+    }
+
     /// Which keys of these partitions the dead block; beyond [`BLOCKED`], of those read.
-    pub(super) fn blocked_within(&self, owned: &[u8]) -> Vec<(LaneKey, RecordId)> {
-        let is_ours = |(lane, _): &(&LaneKey, &RecordId)| match lane {
-            LaneKey::Keyed(key) => owned.contains(&partition::of_key(key)),
+    pub(super) fn blocked_within(&self, owned: &[u8]) -> Vec<(LaneKey, Dead)> {
+        let is_ours = |(lane, dead): &(&LaneKey, &Dead)| match lane {
+            LaneKey::Keyed(key) => {
+                owned.contains(&partition::of_key(key)) || owned.contains(&dead.partition)
+            }
             // Nothing is ever behind it.
             LaneKey::Single(_) => false,
         };
@@ -59,8 +79,8 @@ impl Before {
 }
 
 impl<S: Sink> Shared<S> {
-    /// What must be known before any lane is planned, and the unstamped records that were read:
-    /// those that MongoDB refused to have stamped a moment ago hold back their keys, and make
+    /// What must be known before any lane is planned, and the misplaced records that were read:
+    /// those that MongoDB refused to have corrected a moment ago hold back their keys, and make
     /// room for others.
     pub(super) async fn before_lanes(
         &self,
@@ -73,26 +93,27 @@ impl<S: Sink> Shared<S> {
         let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());
         let keys: Vec<Bson> = holding.filter_map(|(_, lane, _)| key_of(lane)).collect();
         let ids: Vec<Bson> = refused.iter().map(|(id, ..)| Bson::from(id)).collect();
-        let records = snapshot.unstamped(&keys, &ids, limit).await?;
-        let all_unstamped = records.len() < limit;
-        let mut unstamped = Earliest::new();
-        refused.into_iter().for_each(|(_, lane, seq)| note(&mut unstamped, lane, seq));
-        records.iter().for_each(|record| note(&mut unstamped, record.lane.clone(), record.seq));
+        let records = snapshot.misplaced(&keys, &ids, limit).await?;
+        let all_misplaced = records.len() < limit;
+        let mut misplaced = Earliest::new();
+        refused.into_iter().for_each(|(_, lane, seq)| note(&mut misplaced, lane, seq));
+        records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
         let blocked = match self.settings.ordered {
             true => snapshot.blocked(None, BLOCKED).await?,
             false => Vec::new(),
         };
         let all_blocked = blocked.len() < BLOCKED;
         let blocked = blocked.into_iter().collect();
-        Ok((Before { unstamped, blocked, all_unstamped, all_blocked }, records))
+        Ok((Before { misplaced, blocked, all_misplaced, all_blocked }, records))
     }
 
-    /// What a plan may go by: the records of a stretch, and what holds their lanes back.
+    /// What a plan may go by: the records of a stretch, and what holds their lanes back. Answers also
+    /// the lanes of which that could not be said; their records are left out.
     ///
     /// On a standalone server, where reads share no moment, the stretch is read twice, and a
     /// lane's run ends before what only the second read has shown. Whatever was there before a
     /// record that the first one saw, is seen by the second, which began later: among the records,
-    /// among the unstamped ones that are probed between the two, or among the blocked keys, that
+    /// among the misplaced ones that are probed between the two, or among the blocked keys, that
     /// are probed before and after it.
     pub(super) async fn view(
         &self,
@@ -101,23 +122,21 @@ impl<S: Sink> Shared<S> {
         stretch: &Stretch<'_>,
         room: Room,
         snapshot: &mut Snapshot,
-    ) -> Result<(Vec<Record>, Before), StoreError> {
+    ) -> Result<(Vec<Record>, Before, HashSet<LaneKey>), StoreError> {
         if records.is_empty() {
-            return Ok((records, before));
+            return Ok((records, before, HashSet::new()));
         }
         let is_twice = !snapshot.is_one_moment();
         if is_twice {
             (before, _) = self.before_lanes(snapshot, room.records).await?;
         }
-        let asks_unstamped = self.settings.ordered && !before.all_unstamped;
+        let asks_misplaced = self.settings.ordered && !before.all_misplaced;
         let asks_blocked = self.settings.ordered && (is_twice || !before.all_blocked);
-        let asks = asks_unstamped || asks_blocked;
+        let asks = asks_misplaced || asks_blocked;
         let keys = if asks { keys_of(&records) } else { Vec::new() };
         let mut unknown = HashSet::new();
-        if asks_unstamped {
-            for absent in [true, false] {
-                unknown.extend(narrow(&mut before.unstamped, snapshot, &keys, absent).await?);
-            }
+        if asks_misplaced {
+            unknown.extend(narrow(&mut before.misplaced, snapshot, &keys).await?);
         }
         if is_twice {
             let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
@@ -127,22 +146,21 @@ impl<S: Sink> Shared<S> {
             unknown.extend(blocked_of(&mut before.blocked, snapshot, &keys).await?);
         }
         records.retain(|record| !unknown.contains(&record.lane));
-        Ok((records, before))
+        Ok((records, before, unknown))
     }
 }
 
-/// Learns of these keys the earliest unstamped records, with a few reads of a limited size.
+/// Learns of these keys the earliest misplaced records, with a few reads of a limited size.
 /// Answers the keys of which it is still not known whether they have any.
 async fn narrow(
     earliest: &mut Earliest,
     snapshot: &mut Snapshot,
     keys: &[Bson],
-    absent: bool,
 ) -> Result<HashSet<LaneKey>, StoreError> {
     let mut unknown = Unknown::of(keys);
     for _ in 0..QUESTIONS {
         let Some(keys) = unknown.keys() else { break };
-        let found = snapshot.unstamped_of(&keys, absent, ANSWERS).await?;
+        let found = snapshot.misplaced_of(&keys, ANSWERS).await?;
         unknown.answered(&keys, found.iter().map(|record| &record.lane), found.len() < ANSWERS);
         found.into_iter().for_each(|record| note(earliest, record.lane, record.seq));
     }
@@ -152,7 +170,7 @@ async fn narrow(
 /// Learns which of these keys the dead block, and by which record. Answers the keys of which it is
 /// still not known.
 async fn blocked_of(
-    blocked: &mut HashMap<LaneKey, RecordId>,
+    blocked: &mut HashMap<LaneKey, Dead>,
     snapshot: &mut Snapshot,
     keys: &[Bson],
 ) -> Result<HashSet<LaneKey>, StoreError> {
@@ -193,18 +211,6 @@ impl Unknown {
             false => about.for_each(|lane| _ = self.0.remove(lane)),
         }
     }
-}
-
-/// The first of these keys, as many as one command may name; one at least.
-pub(super) fn first_keys(keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
-    let mut left = KEYS_BYTES;
-    let fits = |key: &Bson| {
-        let size = key.as_str().map_or(0, str::len);
-        let fits = size <= left || left == KEYS_BYTES;
-        left = left.saturating_sub(size);
-        fits
-    };
-    keys.take_while(fits).collect()
 }
 
 fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {

@@ -30,8 +30,17 @@ impl Blocker {
 
     /// The same after a write to the record: what it looks like now is not known.
     pub fn written(record: &Record) -> Self {
-        let partition = record.partition.unwrap_or_else(|| record.hashed_partition());
-        Self { id: record.id.clone(), partition, seq: record.seq, state: None }
+        Self { id: record.id.clone(), partition: record.partition, seq: record.seq, state: None }
+    }
+
+    /// The dead record that blocks a key, which is served in this partition.
+    pub(super) fn dead(id: RecordId, partition: u8) -> Self {
+        Self { id, partition, seq: None, state: None }
+    }
+
+    /// A record that was not read, in this partition.
+    pub(super) fn unseen(partition: u8) -> Self {
+        Self { id: RecordId::from(bson::Bson::Null), partition, seq: None, state: None }
     }
 
     /// Whether a later read can be compared with it.

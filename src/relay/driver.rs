@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use metrics::gauge;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ use crate::relay::failing::{Failing, RefusedOutcomes, Work, remedy, words};
 use crate::relay::gate::Gate;
 use crate::relay::hands::{Hands, Wait};
 use crate::relay::lane::{Lane, LaneEnd};
+use crate::relay::live::{Hints, Leaves, Live};
 use crate::relay::look::{Look, Repairing, Seen, Target};
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
@@ -37,10 +39,11 @@ use crate::relay::rush::Rush;
 use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Outlet, Shared};
 use crate::relay::wake::{Hint, Reasons, Wake};
-use crate::relay::{dead_letter, housekeeping, recheck, settler};
+use crate::relay::{audit, dead_letter, housekeeping, recheck, settler};
 use crate::routing::Router;
 use crate::sink::Sink;
 use crate::store::{Meaning, ServerClock, StoreError};
+use crate::telemetry::metrics::PARTITIONS_LIVE;
 
 /// The shortest pause between two looks that are not full. Doubled while nothing is found,
 /// up to `poll_interval`: a busy outbox is looked at often, an idle one rarely.
@@ -59,7 +62,7 @@ const LEASING: usize = 3;
 
 /// Refills and other targeted looks that one take serves. For more keys than that a look at
 /// everything is cheaper, which reads them all at once.
-const TARGETS: usize = 16;
+pub(super) const TARGETS: usize = 16;
 
 /// What the sinks' goodbyes may take, and the release of what they interrupt, beyond
 /// `relay.shutdown_timeout`.
@@ -119,10 +122,12 @@ pub struct Relay<S> {
 }
 
 /// What a task of the driver came to.
-enum Event {
+pub(super) enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
     Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    /// What the change stream brought is leased.
+    Acquired(Result<Vec<Arc<Lane>>, StoreError>),
     Repaired(Result<bool, StoreError>),
     /// One that went alone, if it came to that.
     Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
@@ -206,6 +211,7 @@ impl<S: Sink> Relay<S> {
         parts.spawn(dead_letter::run(shared.clone(), self.buried));
         parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
         parts.spawn(recheck::run(shared.clone(), self.wake.clone()));
+        parts.spawn(audit::run(shared.clone(), self.wake.clone()));
         let renewing = shared.clone();
         parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });
 
@@ -260,24 +266,25 @@ async fn keep_gate<S: Sink>(shared: &Shared<S>, name: &str, wake: &Wake) {
     std::future::pending::<()>().await;
 }
 
-struct Driver<S> {
-    shared: Arc<Shared<S>>,
-    share: watch::Receiver<Share>,
+pub(super) struct Driver<S> {
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) share: watch::Receiver<Share>,
     wake: Wake,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
-    tasks: JoinSet<Event>,
+    pub(super) tasks: JoinSet<Event>,
+    pub(super) live: Live,
     position: Position,
     rotating: bool,
     /// Whether another look was asked for since the latest one began.
     asked: bool,
-    looking: bool,
+    pub(super) looking: bool,
     leasing: usize,
     repairing: bool,
-    targets: VecDeque<Target>,
+    pub(super) targets: VecDeque<Target>,
     rush: Rush,
     pause: Duration,
-    store_pause: Option<Duration>,
-    next_rotation: Instant,
+    pub(super) store_pause: Option<Duration>,
+    pub(super) next_rotation: Instant,
     rotation_began: Instant,
     /// No look for which nothing waits begins before.
     rests_until: Instant,
@@ -294,12 +301,14 @@ impl<S: Sink> Driver<S> {
         wake: Wake,
         refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     ) -> Self {
+        gauge!(PARTITIONS_LIVE).set(0.0);
         Self {
             shared,
             share,
             wake,
             refills,
             tasks: JoinSet::new(),
+            live: Live::default(),
             position: Position::start(),
             rotating: false,
             asked: false,
@@ -341,6 +350,7 @@ impl<S: Sink> Driver<S> {
         let in_hand = self.shared.in_hand.records();
         info!(in_hand, "stopping: settling or releasing what is in flight");
         self.shared.hands.own(&[]);
+        self.leave_live(Leaves::OnPurpose);
         self.turn_down_all();
         while !self.tasks.is_empty() {
             tokio::select! {
@@ -350,7 +360,7 @@ impl<S: Sink> Driver<S> {
                         // Seen while the stop came: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
                         // Leased while the stop came: the lanes give everything back.
-                        Event::Leased(Ok(lanes)) => {
+                        Event::Leased(Ok(lanes)) | Event::Acquired(Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         Event::Ended(lane, _) | Event::Alone(Ok(Some((lane, _)))) => {
@@ -396,19 +406,25 @@ impl<S: Sink> Driver<S> {
             }
         }
         if !self.may_take() {
+            self.leave_live(Leaves::OnPurpose);
             self.turn_down_all();
             return;
         }
         if self.store_pause.is_some() && self.next_rotation > now {
             return;
         }
+        self.serve_live(now);
         if !self.looking && !self.targets.is_empty() {
             let count = self.targets.len().min(TARGETS);
             let targets: Vec<Target> = self.targets.drain(..count).collect();
             self.looking = true;
             self.spawn_look(Look::Targets(targets), Event::Looked);
         }
-        if !self.rotating && self.next_rotation <= now && self.has_room() {
+        if !self.rotating && !self.live.is_live() && self.next_rotation <= now && self.has_room() {
+            if self.live.begins_pass(now) {
+                self.shared.hands.follow();
+                self.position = Position::start();
+            }
             self.rotating = true;
             self.asked = false;
             self.rotation_began = now;
@@ -483,8 +499,10 @@ impl<S: Sink> Driver<S> {
     /// Nothing is read: the lanes that ask for more go on without.
     fn turn_down_all(&mut self) {
         for target in self.targets.drain(..) {
-            if let Target::Refill(lane) = target {
-                lane.add(Vec::new(), false);
+            match target {
+                Target::Refill(lane) => lane.add(Vec::new(), false),
+                Target::Scan(key, _) => self.shared.hands.scanned(&key, None),
+                Target::At(_) => {}
             }
         }
     }
@@ -498,7 +516,7 @@ impl<S: Sink> Driver<S> {
 
     fn next_wait(&self) -> Instant {
         // Without room an event (a lane that ends) comes first; the tick is the net.
-        match self.rotating || !self.may_take() || !self.has_room() {
+        match self.rotating || self.live.is_live() || !self.may_take() || !self.has_room() {
             true => self.next_tick,
             false => self.next_rotation.min(self.next_tick),
         }
@@ -522,18 +540,19 @@ impl<S: Sink> Driver<S> {
             }
             Event::Leased(leased) => {
                 self.leasing -= 1;
-                match leased {
-                    Ok(lanes) => {
-                        self.on_store_well();
-                        lanes.into_iter().for_each(|lane| self.start_lane(lane));
-                    }
-                    Err(error) => self.on_store_error(&error),
-                }
+                self.on_leased(leased);
+            }
+            Event::Acquired(leased) => {
+                self.live.acquired();
+                self.on_leased(leased);
             }
             Event::Repaired(repaired) => {
                 self.repairing = false;
                 match repaired {
-                    Ok(true) => self.look_soon(),
+                    Ok(true) => {
+                        self.shared.hands.free_repaired();
+                        self.look_soon();
+                    }
                     Ok(false) => {}
                     Err(error) => self.on_store_error(&error),
                 }
@@ -552,6 +571,16 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
+    fn on_leased(&mut self, leased: Result<Vec<Arc<Lane>>, StoreError>) {
+        match leased {
+            Ok(lanes) => {
+                self.on_store_well();
+                lanes.into_iter().for_each(|lane| self.start_lane(lane));
+            }
+            Err(error) => self.on_store_error(&error),
+        }
+    }
+
     fn on_rotated(&mut self, mut seen: Seen) {
         let more = seen.next.is_some();
         let whole_round = self.position.is_start();
@@ -561,7 +590,9 @@ impl<S: Sink> Driver<S> {
         let rush = self.rush.page(seen.full && found, Instant::now());
         self.wake.set_crowded(rush);
         self.position = seen.next.take().unwrap_or_default();
+        let is_all = seen.is_all;
         self.on_seen(seen);
+        self.after_look(is_all, more);
         let now = Instant::now();
         if more || !whole_round {
             self.next_rotation = now;
@@ -585,7 +616,7 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    fn on_seen(&mut self, mut seen: Seen) {
+    pub(super) fn on_seen(&mut self, mut seen: Seen) {
         if !seen.wants_lease() && seen.candidates.is_empty() && seen.repairs.is_empty() {
             self.on_store_well();
         }
@@ -601,7 +632,11 @@ impl<S: Sink> Driver<S> {
             self.send_alone(candidate);
         }
         if seen.wants_lease() {
-            self.lease(seen);
+            match self.live.is_live() {
+                // One after the other, so that what the stream brings next comes behind it.
+                true => self.live.queue(seen.claims),
+                false => self.lease(seen),
+            }
         }
     }
 
@@ -614,7 +649,8 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_lane_end(&mut self, lane: &Arc<Lane>, end: &LaneEnd) {
-        self.shared.hands.free(&lane.key);
+        let is_complete = lane.close() && *end == LaneEnd::Drained;
+        self.shared.hands.end(lane, is_complete);
         // Rotations have passed over its key meanwhile: it may have got more.
         self.look_soon();
         if let LaneEnd::Waits(wait) = end {
@@ -625,7 +661,7 @@ impl<S: Sink> Driver<S> {
                 self.shared.hands.free_waiting(&lane.key);
             }
         }
-        if lane.alone {
+        if lane.alone && !self.live.is_live() {
             // What waited behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());
@@ -652,7 +688,18 @@ impl<S: Sink> Driver<S> {
     }
 
     fn on_wake(&mut self) {
-        let Reasons { mut all, hints } = self.wake.take();
+        let Reasons { mut all, mut hints } = self.wake.take();
+        for change in self.wake.take_changes() {
+            match self.on_change(change) {
+                Hints::None => {}
+                Hints::At(hint) => hints.push(hint),
+                Hints::Somewhere => all = true,
+            }
+        }
+        if self.live.is_live() {
+            // It knows what there is.
+            return;
+        }
         let targets: Vec<Target> = {
             let share = self.share.borrow();
             let is_ours = |hint: &Hint| share.partitions.contains(&hint.partition());
@@ -676,18 +723,19 @@ impl<S: Sink> Driver<S> {
             Target::At(Hint::Key { key, .. }) => {
                 self.shared.hands.busy(&LaneKey::Keyed(key.clone())).is_some()
             }
-            Target::At(Hint::Record { .. }) | Target::Refill(_) => false,
+            Target::At(Hint::Record { .. }) | Target::Refill(_) | Target::Scan(..) => false,
         }
     }
 
     /// Partitions came or went, or may be taken of (no more).
     fn on_share(&mut self) {
+        self.leave_live(Leaves::OnPurpose);
         self.shared.hands.own(&self.share.borrow_and_update().partitions);
         self.look_now();
     }
 
     /// A look at everything, after the one that is under way if one is.
-    fn look_now(&mut self) {
+    pub(super) fn look_now(&mut self) {
         self.asked = true;
         self.pause = SHORTEST_PAUSE;
         self.next_rotation = Instant::now();

@@ -8,14 +8,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bson::Bson;
+use bson::{Bson, Timestamp};
 
 use crate::ids::RecordId;
-use crate::outbox::position::Position;
-use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::KEYS_BYTES;
+use crate::outbox::position::{Place, Position, Range};
+use crate::outbox::record::{LaneKey, Placement, Record};
+use crate::outbox::snapshot::{Dead, KEYS_BYTES, PassOver};
 use crate::partition;
 use crate::relay::blocker::Blocker;
 use crate::relay::lane::Lane;
@@ -25,11 +25,11 @@ use crate::sink::Address;
 /// in a millisecond or two.
 const PASSED_OVER: usize = 2_000;
 
-/// The same for one partition, which is not divided: beyond it keys are read and left.
-const PASSED_OVER_IN_ONE: usize = 10 * PASSED_OVER;
-
 /// Waits that are remembered at most, some 20 MB; one that is forgotten is met and noted again.
 const REMEMBERED: usize = 100_000;
+
+/// After so long a key is read again whose head was to be corrected.
+const REPAIRED: Duration = Duration::from_secs(1);
 
 /// Why what a key has, or comes into it, is not being delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +48,8 @@ pub enum HoldReason {
     Refused,
     /// Its head is to become dead, and the sink of its dead letter is paused.
     DeadLetter,
+    /// Its head is being corrected: it names an invalid partition, or has no usable `seq`.
+    Repair,
     /// A dead record of its own blocks it (`on_dead = "block"`), whether or not anything waits
     /// behind that as yet.
     Blocked,
@@ -55,7 +57,7 @@ pub enum HoldReason {
 
 impl HoldReason {
     /// All reasons, for the metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NotDue,
         Self::Leased,
         Self::SinkPaused,
@@ -63,6 +65,7 @@ impl HoldReason {
         Self::Suspect,
         Self::Refused,
         Self::DeadLetter,
+        Self::Repair,
         Self::Blocked,
     ];
 
@@ -76,6 +79,7 @@ impl HoldReason {
             Self::Suspect => "suspect",
             Self::Refused => "refused",
             Self::DeadLetter => "dead_letter",
+            Self::Repair => "repair",
             Self::Blocked => "blocked",
         }
     }
@@ -102,14 +106,68 @@ struct Book {
     /// Those that wait for their turn to go alone.
     suspects: HashMap<LaneKey, Wait>,
     held: HashMap<LaneKey, Wait>,
-    /// All keys by their place in `lane_idx`. (One that its producer has put elsewhere is not
+    /// All keys by their places in `lane_idx`. (One that its producer has put elsewhere is not
     /// passed over where it is, and no more.)
-    places: BTreeSet<(u8, Arc<str>)>,
+    places: BTreeSet<Place>,
     /// No wait ends before.
     next_due: Option<Instant>,
     openings: Openings,
     /// Which keys the dead block, as the latest rotation read them; for operators alone.
     blocked: Vec<(LaneKey, RecordId)>,
+    /// Whether the change stream carries the records, or is about to: no key is free then before
+    /// what it has pending is known.
+    follows: bool,
+    /// Keys that must be read before anything of theirs is taken; only while it `follows`.
+    unscanned: HashMap<LaneKey, Unscanned>,
+    /// The latest event of each key that was not taken: a read counts at this moment or later.
+    withheld: HashMap<LaneKey, Timestamp>,
+    /// In which partitions keys have records that are not the hash of the key.
+    strays: HashMap<LaneKey, BTreeSet<u8>>,
+    /// When keys were read: their events up to then say nothing new.
+    covered: HashMap<LaneKey, Timestamp>,
+    /// Whether a wait was not noted for want of room.
+    is_overfull: bool,
+    /// How often it was found that the stream carries all records; odd while it does.
+    lives: u64,
+    /// How often it began or ended to follow: what was read before says nothing of the time after.
+    period: Period,
+    /// The latest event of all.
+    heard: Option<Timestamp>,
+}
+
+/// The time between two changes of what finds the records: rotations or the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Period(u64);
+
+/// When a key was read, and in which period that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) at: Timestamp,
+    pub(super) period: Period,
+}
+
+/// Where a key is to be read, or a record without one.
+#[derive(Clone, Debug)]
+struct Unscanned {
+    partition: u8,
+    id: RecordId,
+    /// Whether a read is under way.
+    is_asked: bool,
+    /// A read counts that shows this event, and so all before it.
+    since: Option<Timestamp>,
+}
+
+/// What the book says of the lane of a record that became pending.
+#[derive(Debug)]
+pub(super) enum Known {
+    /// Nothing of it is pending: the record is the first.
+    Free,
+    /// It is in hand.
+    Busy(Arc<Lane>),
+    /// The record is no news.
+    Covered,
+    /// It waits, or must be read.
+    Waits,
 }
 
 /// How often some sink came up: what was found paused before the latest time may not be so now.
@@ -168,18 +226,6 @@ pub struct BlockedKey {
     pub wait: Option<Wait>,
 }
 
-/// A place in the book: partition and key.
-pub type Place = (u8, Arc<str>);
-
-/// What the next page need not show.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PassOver {
-    /// The keys.
-    pub keys: Vec<Bson>,
-    /// The partition up to which these are all; `None` where they are all that there are.
-    pub last: Option<u8>,
-}
-
 impl Default for Book {
     fn default() -> Self {
         Self {
@@ -191,6 +237,15 @@ impl Default for Book {
             next_due: None,
             openings: Openings::default(),
             blocked: Vec::new(),
+            follows: false,
+            unscanned: HashMap::new(),
+            withheld: HashMap::new(),
+            strays: HashMap::new(),
+            covered: HashMap::new(),
+            is_overfull: false,
+            lives: 0,
+            period: Period::default(),
+            heard: None,
         }
     }
 }
@@ -214,16 +269,17 @@ impl Book {
 
     fn put(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(key) = key {
-            self.places.insert((partition::of_key(key), key.clone()));
+            self.places.extend(Range::both_of(key).map(|range| (range, key.clone())));
         }
     }
 
     fn hold(&mut self, key: LaneKey, mut wait: Wait) {
         let before = self.held.get(&key);
-        if self.busy.contains_key(&key)
-            || self.suspects.contains_key(&key)
-            || (before.is_none() && self.held.len() >= REMEMBERED)
-        {
+        if self.busy.contains_key(&key) || self.suspects.contains_key(&key) {
+            return;
+        }
+        if before.is_none() && self.held.len() >= REMEMBERED {
+            self.is_overfull = true;
             return;
         }
         if let Some(before) = before.filter(|before| before.blocker.id == wait.blocker.id) {
@@ -234,7 +290,83 @@ impl Book {
             (due, until) => due.or(until),
         };
         self.put(&key);
+        self.unscanned.remove(&key);
         self.held.insert(key, wait);
+    }
+
+    fn claim(&mut self, lane: &Arc<Lane>, head: &Record) -> bool {
+        let key = &lane.key;
+        if !self.owns(lane.partition)
+            || self.busy.contains_key(key)
+            || self.suspects.contains_key(key)
+            || self
+                .held
+                .get(key)
+                .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.is(head))
+        {
+            return false;
+        }
+        self.held.remove(key);
+        self.unscanned.remove(key);
+        self.put(key);
+        self.busy.insert(key.clone(), lane.clone());
+        true
+    }
+
+    /// Whether a read of a key that is to be read shows all that was withheld.
+    fn counts(&self, key: &LaneKey, read: Read) -> bool {
+        let shows = |event: &Timestamp| *event <= read.at;
+        self.follows
+            && self.period == read.period
+            && self.withheld.get(key).is_none_or(shows)
+            && self.unscanned.get(key).is_some_and(|one| one.since.as_ref().is_none_or(shows))
+    }
+
+    fn is_entered(&self, key: &LaneKey) -> bool {
+        self.busy.contains_key(key) || self.wait(key).is_some() || self.unscanned.contains_key(key)
+    }
+
+    /// Where a key lies that is in the book.
+    fn place(&self, key: &LaneKey) -> Option<(u8, RecordId)> {
+        if let Some(lane) = self.busy.get(key) {
+            return Some((lane.partition, lane.single()));
+        }
+        let wait = self.wait(key)?;
+        Some((wait.blocker.partition, wait.blocker.id.clone()))
+    }
+
+    /// Strikes a key off of which it is not known what it has pending: while the stream carries the
+    /// records, it is to be read.
+    fn release(&mut self, key: &LaneKey) {
+        let place = self.place(key).filter(|_| self.follows);
+        self.strike(key);
+        if let Some((partition, id)) = place {
+            self.must_scan(key.clone(), partition, id);
+        }
+    }
+
+    /// Notes a partition in which a key has records, where that is not the hash of the key.
+    fn note_stray(&mut self, key: &LaneKey, partition: u8) {
+        let LaneKey::Keyed(name) = key else { return };
+        if self.follows && partition != partition::of_key(name) {
+            self.is_overfull |= self.strays.len() >= REMEMBERED;
+            if self.strays.entry(key.clone()).or_default().insert(partition) {
+                // Its reads did not look there.
+                self.covered.remove(key);
+            }
+        }
+    }
+
+    fn must_scan(&mut self, key: LaneKey, partition: u8, id: RecordId) {
+        self.note_stray(&key, partition);
+        let is_entered = self.busy.contains_key(&key) || self.wait(&key).is_some();
+        let strays = self.strays.get(&key).into_iter().flatten().copied();
+        let ours = std::iter::once(partition).chain(strays).find(|partition| self.owns(*partition));
+        if let Some(partition) = ours.filter(|_| self.follows && !is_entered) {
+            let since = self.heard;
+            let unscanned = Unscanned { partition, id, is_asked: false, since };
+            self.unscanned.entry(key).or_insert(unscanned);
+        }
     }
 
     /// The wait of a key, be it for its turn to go alone.
@@ -247,14 +379,16 @@ impl Book {
         self.suspects.remove(key);
         self.held.remove(key);
         if let LaneKey::Keyed(key) = key {
-            self.places.remove(&(partition::of_key(key), key.clone()));
+            for range in Range::both_of(key) {
+                self.places.remove(&(range, key.clone()));
+            }
         }
     }
 
     fn strike_held(&mut self, which: impl Fn(&Wait) -> bool) -> bool {
         let struck: Vec<LaneKey> =
             self.held.iter().filter(|(_, wait)| which(wait)).map(|(key, _)| key.clone()).collect();
-        struck.iter().for_each(|key| self.strike(key));
+        struck.iter().for_each(|key| self.release(key));
         !struck.is_empty()
     }
 }
@@ -276,6 +410,12 @@ impl Hands {
         book.strike_foreign();
     }
 
+    /// The partitions in which anything may be entered.
+    pub(super) fn owned(&self) -> Vec<u8> {
+        let book = self.book();
+        (0..=u8::MAX).filter(|partition| book.owns(*partition)).collect()
+    }
+
     /// The partitions in which anything is in hand, or may be still.
     pub fn in_hand(&self) -> [bool; 256] {
         let book = self.book();
@@ -294,22 +434,36 @@ impl Hands {
     /// the relay alone knows of that very head is stronger.
     #[must_use]
     pub fn claim(&self, lane: &Arc<Lane>, head: &Record) -> bool {
+        self.book().claim(lane, head)
+    }
+
+    /// The same for a key of which `head` is the first of all that it has pending, as of this moment:
+    /// the lane is incomplete where an event came since that was not taken.
+    #[must_use]
+    pub(super) fn claim_scanned(&self, lane: &Arc<Lane>, head: &Record, read: Read) -> bool {
         let mut book = self.book();
-        let key = &lane.key;
-        if !book.owns(lane.partition)
-            || book.busy.contains_key(key)
-            || book.suspects.contains_key(key)
-            || book
-                .held
-                .get(key)
-                .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.is(head))
-        {
+        let counts = book.counts(&lane.key, read);
+        if !book.claim(lane, head) {
             return false;
         }
-        book.held.remove(key);
-        book.put(key);
-        book.busy.insert(key.clone(), lane.clone());
+        let at = read.at;
+        match counts {
+            false => lane.leave_incomplete(),
+            true => {
+                book.withheld.remove(&lane.key);
+                book.covered.insert(lane.key.clone(), at);
+            }
+        }
         true
+    }
+
+    /// The same for a key of which nothing was pending before `head`: false where anything is known
+    /// of it.
+    #[must_use]
+    pub(super) fn claim_free(&self, lane: &Arc<Lane>, head: &Record) -> bool {
+        let mut book = self.book();
+        let is_free = book.follows && !book.is_entered(&lane.key);
+        is_free && book.claim(lane, head)
     }
 
     /// Enters a key as waiting for its turn to go alone; false where it does so already, or where
@@ -323,6 +477,7 @@ impl Hands {
         }
         book.suspects.insert(key.clone(), Wait::new(HoldReason::Suspect, head, None));
         book.held.remove(key);
+        book.unscanned.remove(key);
         book.put(key);
         true
     }
@@ -376,8 +531,9 @@ impl Hands {
     /// for; unless a sink came up since: it may be this one's, and the key would stay blocked.
     pub fn hold_paused(&self, key: LaneKey, wait: Wait, as_of: Openings) {
         let mut book = self.book();
-        if book.openings == as_of {
-            book.hold(key, wait);
+        match book.openings == as_of {
+            true => book.hold(key, wait),
+            false => book.must_scan(key, wait.blocker.partition, wait.blocker.id),
         }
     }
 
@@ -417,20 +573,30 @@ impl Hands {
         }
         let called: Vec<_> =
             first.into_values().map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect();
-        called.iter().for_each(|(key, _)| book.strike(key));
+        called.iter().for_each(|(key, _)| book.release(key));
         called
     }
 
     /// Strikes a key off: whatever it has pending may be taken.
     pub fn free(&self, key: &LaneKey) {
-        self.book().strike(key);
+        self.book().release(key);
+    }
+
+    /// Strikes off the key of a lane that has ended. `is_complete`: nothing of it is pending, as far
+    /// as the stream was handled.
+    pub(super) fn end(&self, lane: &Lane, is_complete: bool) {
+        let mut book = self.book();
+        match is_complete && !book.withheld.contains_key(&lane.key) {
+            true => book.strike(&lane.key),
+            false => book.release(&lane.key),
+        }
     }
 
     /// Strikes off a key that waits; one in hand stays.
     pub fn free_waiting(&self, key: &LaneKey) {
         let mut book = self.book();
         if !book.busy.contains_key(key) {
-            book.strike(key);
+            book.release(key);
         }
     }
 
@@ -454,7 +620,9 @@ impl Hands {
     ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
         let book = self.book();
         let (mut found, mut bytes) = (Vec::new(), 0);
-        let from = from.map_or(Bound::Unbounded, |from| Bound::Excluded(from.clone()));
+        // Each key once, by its partition.
+        let first = (Range::Partition(0), "".into());
+        let from = from.map_or(Bound::Included(first), |from| Bound::Excluded(from.clone()));
         for place in book.places.range((from, Bound::Unbounded)) {
             let key = LaneKey::Keyed(place.1.clone());
             let Some(wait) = book.wait(&key) else { continue };
@@ -474,14 +642,228 @@ impl Hands {
         let mut book = self.book();
         let waits = book.wait(key).is_some_and(|wait| wait.blocker == *blocker);
         if waits {
-            book.strike(key);
+            book.release(key);
         }
         waits
     }
 
+    /// The stream carries the records from now on, or is about to: each key that is struck off is
+    /// to be read, unless nothing of it is pending.
+    pub(super) fn follow(&self) {
+        let mut book = self.book();
+        book.follows = true;
+        book.period.0 += 1;
+        book.is_overfull = false;
+        book.blocked.clear();
+        // What came meanwhile was a reason to look, and no more.
+        book.busy.values().for_each(|lane| lane.leave_incomplete());
+    }
+
+    /// Everything was read since it follows: the stream carries all records.
+    pub(super) fn live(&self) {
+        self.book().lives += 1;
+    }
+
+    /// Which period it is in which the stream carries all records; `None` where it does not.
+    pub(super) fn life(&self) -> Option<u64> {
+        Some(self.book().lives).filter(|lives| lives % 2 == 1)
+    }
+
+    /// The stream carries the records no more: rotations find them.
+    pub(super) fn unfollow(&self) {
+        let mut book = self.book();
+        book.follows = false;
+        book.period.0 += 1;
+        book.lives += book.lives % 2;
+        book.unscanned.clear();
+        book.withheld.clear();
+        book.covered.clear();
+        book.strays.clear();
+        book.busy.values().for_each(|lane| lane.leave_incomplete());
+        book.strike_held(|wait| matches!(wait.reason, HoldReason::Blocked | HoldReason::Repair));
+    }
+
+    /// What is known of the lane of a record that became pending at this moment.
+    pub(super) fn known(&self, record: &Record, at: Timestamp) -> Known {
+        let book = self.book();
+        let key = &record.lane;
+        if book.covered.get(key).is_some_and(|covered| at <= *covered) {
+            return Known::Covered;
+        }
+        match book.busy.get(key) {
+            Some(lane) if lane.expects(&record.id) => Known::Covered,
+            Some(lane) => Known::Busy(lane.clone()),
+            None if book.wait(key).is_some() || book.unscanned.contains_key(key) => Known::Waits,
+            None => Known::Free,
+        }
+    }
+
+    /// Notes that an event of a key was not taken: the key is to be read, now or when it is struck
+    /// off.
+    pub(super) fn withhold(&self, key: LaneKey, partition: u8, id: RecordId, at: Timestamp) {
+        let mut book = self.book();
+        if !book.follows || !book.owns(partition) {
+            return;
+        }
+        if let Some(lane) = book.busy.get(&key) {
+            lane.leave_incomplete();
+        }
+        book.note_stray(&key, partition);
+        let latest = book.withheld.entry(key.clone()).or_insert(at);
+        *latest = (*latest).max(at);
+        book.must_scan(key, partition, id);
+    }
+
+    /// Notes in which partition a record lies, where that is not the hash of its key.
+    pub(super) fn note_place(&self, record: &Record) {
+        if record.placement == Placement::Stamped {
+            self.book().note_stray(&record.lane, record.partition);
+        }
+    }
+
+    /// The partitions of ours in which a key may have records.
+    pub(super) fn places_of(&self, key: &LaneKey) -> Vec<u8> {
+        let book = self.book();
+        let strays = book.strays.get(key).into_iter().flatten().copied();
+        let all: BTreeSet<u8> = strays.chain([partition::of_key(key.as_str())]).collect();
+        all.into_iter().filter(|partition| book.owns(*partition)).collect()
+    }
+
+    /// A key of which a page has not shown what it has pending.
+    pub(super) fn must_scan(&self, key: LaneKey, partition: u8, id: RecordId) {
+        self.book().must_scan(key, partition, id);
+    }
+
+    /// How many keys are to be read.
+    pub(super) fn unscanned(&self) -> usize {
+        self.book().unscanned.len()
+    }
+
+    /// Whether a wait was not noted for want of room, since it follows.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.book().is_overfull
+    }
+
+    /// Some of the keys that are to be read.
+    pub(super) fn ask_unscanned(&self, count: usize) -> Vec<(LaneKey, u8, RecordId)> {
+        let mut book = self.book();
+        let waiting = book.unscanned.iter_mut().filter(|(_, one)| !one.is_asked).take(count);
+        let asked = waiting.map(|(key, one)| {
+            one.is_asked = true;
+            (key.clone(), one.partition, one.id.clone())
+        });
+        asked.collect()
+    }
+
+    /// A key was read at this moment, and what was found is entered. Where nothing was, the key is
+    /// free, unless an event came since. `None`: the read says nothing.
+    pub(super) fn scanned(&self, key: &LaneKey, read: Option<Read>) {
+        let mut book = self.book();
+        let Some(unscanned) = book.unscanned.get_mut(key) else { return };
+        unscanned.is_asked = false;
+        let Some(read) = read else { return };
+        if book.counts(key, read) {
+            let at = read.at;
+            book.withheld.remove(key);
+            book.covered.insert(key.clone(), at);
+            book.unscanned.remove(key);
+        }
+    }
+
+    /// The period that it is now.
+    pub(super) fn period(&self) -> Period {
+        self.book().period
+    }
+
+    /// The latest event of all that were handled.
+    pub(super) fn heard(&self) -> Option<Timestamp> {
+        self.book().heard
+    }
+
+    /// A record was changed in a way of which the stream says nothing: its key is read, now or when
+    /// it is struck off.
+    pub(super) fn changed(&self, key: LaneKey, partition: u8, id: RecordId) {
+        let mut book = self.book();
+        if let Some(lane) = book.busy.get(&key) {
+            lane.leave_incomplete();
+        }
+        book.must_scan(key, partition, id);
+    }
+
+    /// The stream was handled up to here.
+    pub(super) fn passed(&self, at: Timestamp) {
+        let mut book = self.book();
+        book.heard = book.heard.max(Some(at));
+        if !book.covered.is_empty() {
+            book.covered.retain(|_, covered| *covered >= at);
+        }
+    }
+
+    /// Whether anything is known of a key.
+    pub(super) fn is_entered(&self, key: &LaneKey) -> bool {
+        self.book().is_entered(key)
+    }
+
+    /// Lets keys wait whose heads are being corrected, or made dead where they are, while the stream
+    /// carries the records. (Else the next rotation meets them.)
+    pub(super) fn hold_for_repair(&self, heads: Vec<(LaneKey, Blocker)>) {
+        let mut book = self.book();
+        if !book.follows {
+            return;
+        }
+        let until = Some(Instant::now() + REPAIRED);
+        for (key, head) in heads {
+            if book.wait(&key).is_none() {
+                book.hold(key, Wait::new(HoldReason::Repair, head, until));
+            }
+        }
+    }
+
+    /// Strikes off the keys that wait for a correction: some were made.
+    pub(super) fn free_repaired(&self) {
+        self.book().strike_held(|wait| wait.reason == HoldReason::Repair);
+    }
+
+    /// Some of the records without a key that wait, from this one of them on, which no round of reads
+    /// meets while the stream carries the records.
+    pub(super) fn waiting_singles(&self, from: usize, count: usize) -> Vec<(LaneKey, Blocker)> {
+        let book = self.book();
+        let singles = book.held.iter().filter(|(key, wait)| {
+            matches!(key, LaneKey::Single(_)) && wait.blocker.is_comparable() && book.follows
+        });
+        let some = singles.skip(from).take(count);
+        some.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
+    }
+
+    /// The keys that the dead block, and by which record: those that a recheck compares by id.
+    pub(super) fn dead_blockers(&self) -> Vec<(LaneKey, Blocker)> {
+        let book = self.book();
+        let blocked = book.held.iter().filter(|(_, wait)| wait.reason == HoldReason::Blocked);
+        blocked.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
+    }
+
     /// Notes which keys a rotation found blocked by their dead.
-    pub fn note_blocked(&self, keys: Vec<(LaneKey, RecordId)>) {
-        self.book().blocked = keys;
+    pub fn note_blocked(&self, keys: Vec<(LaneKey, Dead)>) {
+        let mut book = self.book();
+        if !book.follows {
+            book.blocked = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect();
+            return;
+        }
+        for (key, dead) in keys {
+            book.note_stray(&key, dead.partition);
+            let blocker = Blocker::dead(dead.id, dead.partition);
+            book.hold(key, Wait::new(HoldReason::Blocked, blocker, None));
+        }
+    }
+
+    /// The same for the keys of what was read, where the stream carries the records.
+    pub(super) fn hold_blocked(&self, keys: Vec<(LaneKey, Blocker)>) {
+        let mut book = self.book();
+        for (key, dead) in keys {
+            if book.follows {
+                book.hold(key, Wait::new(HoldReason::Blocked, dead, None));
+            }
+        }
     }
 
     /// Blocked keys, up to `limit`; one key where one is named.
@@ -501,26 +883,23 @@ impl Hands {
         of_dead.chain(waits).take(limit).collect()
     }
 
-    /// The keys that a page from there on need not show: whole partitions of them.
+    /// The keys that a page from there on need not show.
     pub fn passed_over(&self, from: &Position) -> PassOver {
         let book = self.book();
         let mut over = PassOver::default();
-        let mut partition = None;
-        let (mut in_one, mut bytes) = (0, 0);
-        for (place, key) in book.places.range(from.place()..) {
-            if partition.is_some_and(|partition| partition != *place) {
-                if over.keys.len() >= PASSED_OVER || bytes >= KEYS_BYTES / 2 {
-                    over.last = partition;
-                    break;
-                }
-                in_one = 0;
+        let mut bytes = 0;
+        let (first, mut last) = (from.place(), None);
+        let is_on_the_way =
+            |place: &&Place| (place.0 == Range::Unstamped) == (first.0 == Range::Unstamped);
+        for place in book.places.range(first.clone()..).take_while(is_on_the_way) {
+            let is_full = over.keys.len() >= PASSED_OVER || bytes >= KEYS_BYTES / 2;
+            if is_full {
+                over.until = last;
+                break;
             }
-            partition = Some(*place);
-            in_one += 1;
-            if in_one <= PASSED_OVER_IN_ONE && bytes + key.len() <= KEYS_BYTES {
-                bytes += key.len();
-                over.keys.push(Bson::String(key.to_string()));
-            }
+            bytes += place.1.len();
+            over.keys.push(Bson::String(place.1.to_string()));
+            last = Some(place.clone());
         }
         over
     }
@@ -541,7 +920,7 @@ impl Hands {
             *counts.entry(wait.reason).or_default() += 1;
         }
         counts.insert(HoldReason::Suspect, book.suspects.len());
-        counts.insert(HoldReason::Blocked, book.blocked.len());
+        *counts.entry(HoldReason::Blocked).or_default() += book.blocked.len();
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         HoldReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }

@@ -23,6 +23,10 @@ use crate::store::write::TOO_LARGE;
 /// two quartz clocks, a millisecond in this time at worst.
 const CLOCK: Duration = Duration::from_secs(10);
 
+/// Pauses before a round that failed is made again, from and to, where `poll_interval` is longer:
+/// when the next scheduled record is due is not known then.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
 /// Scheduled records that MongoDB refuses to make pending, and until when they rest.
 #[derive(Default)]
 struct Unpromoted {
@@ -34,6 +38,7 @@ struct Unpromoted {
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
     let mut clock_due = Instant::now();
     let mut unpromoted = Unpromoted::default();
+    let mut again = AGAIN.0;
     loop {
         if clock_due <= Instant::now()
             && shared.clock.sample(shared.collections.database()).await.is_ok()
@@ -42,15 +47,19 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
         }
         let poll = shared.settings.poll_interval;
         let pause = match once(&shared, &wake, &mut unpromoted).await {
-            Ok(pause) => pause.min(poll),
+            Ok(pause) => {
+                again = AGAIN.0;
+                pause
+            }
             Err(error) => {
                 // The take meets the same trouble, and reports it.
                 debug!(error = crate::telemetry::chain(&error), "housekeeping is put off");
-                poll
+                let longer = (again * 2).min(AGAIN.1);
+                std::mem::replace(&mut again, longer)
             }
         };
         shared.metrics.held(&held(&shared));
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(pause.min(poll)).await;
     }
 }
 
@@ -73,11 +82,11 @@ async fn once<S: Sink>(
 ) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
     let mut snapshot = Snapshot::begin(&shared.collections).await?;
-    let mut odd = snapshot.misstamped(limit).await?;
+    let mut odd = snapshot.all_misplaced(limit).await?;
     drop(snapshot);
     let more = odd.len() >= limit;
     odd.retain(|record| !record.nameless && shared.refusals.rests_until(&record.id).is_none());
-    let changed = stamp_in_order(shared, &odd).await?;
+    let changed = mend_in_order(shared, &odd).await?;
     if changed {
         wake.all();
     }
@@ -104,10 +113,10 @@ async fn once<S: Sink>(
     Ok(next.unwrap_or(Duration::MAX))
 }
 
-/// Stamps records for which no look probes: of each key the earliest first, and the next one when
+/// Corrects records for which no look probes: of each key the earliest first, and the next one when
 /// a majority has that. So no look sees one of them without those before it. Answers whether any
 /// was changed.
-async fn stamp_in_order<S: Sink>(
+async fn mend_in_order<S: Sink>(
     shared: &Shared<S>,
     records: &[Record],
 ) -> Result<bool, StoreError> {
@@ -121,7 +130,7 @@ async fn stamp_in_order<S: Sink>(
     let mut changed = false;
     while !lanes.is_empty() {
         let round: Vec<&Record> = lanes.values_mut().filter_map(VecDeque::pop_front).collect();
-        changed |= shared.stamp(&round).await?;
+        changed |= shared.mend(&round).await?;
         lanes.retain(|lane, left| !left.is_empty() && !shared.refusals.holds(lane));
     }
     Ok(changed)

@@ -19,6 +19,7 @@ use crate::relay::dead_letter::Later;
 use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::Held;
+use crate::relay::settings::Settings;
 use crate::relay::shared::{Load, Shared};
 use crate::sink::Sink;
 
@@ -47,12 +48,37 @@ struct State {
     in_hand: HashSet<RecordId>,
     /// Settled while a refill is under way, whose snapshot may show them as leased still.
     settled_meanwhile: HashSet<RecordId>,
+    /// Records whose lease is under way.
+    expected: HashSet<RecordId>,
+    /// The first of all.
+    first: Option<RecordId>,
+    /// Whether it holds all that its key has pending, as far as the change stream was handled. Only
+    /// then is a record put behind the others, and is the key free when the lane ends.
+    is_complete: bool,
+    /// Whether its first records are on their way to be leased: others come behind them.
+    is_queued: bool,
+    /// Whether a record was expected that was not to be had: nothing behind it may come.
+    has_gap: bool,
+    /// Whether nothing is taken any more.
+    is_closed: bool,
     /// Whether the key had more behind these when it was last read.
     more: bool,
     /// Whether a refill is under way.
     refilling: bool,
     /// How many came the last time.
     came: usize,
+}
+
+impl State {
+    fn take(&mut self, records: Vec<Held>) {
+        self.in_hand.extend(records.iter().map(|held| held.record.id.clone()));
+        self.waiting.extend(records);
+    }
+
+    /// Whether nothing is to come of it, but for what waits.
+    fn is_idle(&self) -> bool {
+        self.in_hand.is_empty() && self.expected.is_empty() && !self.refilling
+    }
 }
 
 /// A lane that takes no room, until dropped.
@@ -178,8 +204,7 @@ impl Lane {
         {
             let mut state = self.state();
             state.came = records.len();
-            state.in_hand.extend(records.iter().map(|held| held.record.id.clone()));
-            state.waiting.extend(records);
+            state.take(records);
             state.more = more;
             state.refilling = false;
             state.settled_meanwhile.clear();
@@ -187,11 +212,87 @@ impl Lane {
         self.changed.notify_one();
     }
 
+    /// Expects these to be leased for it, the first ones of the lane; `is_complete` where they are
+    /// all that its key has pending.
+    pub(super) fn begin(&self, records: &[Record], is_complete: bool) {
+        let mut state = self.state();
+        state.first = records.first().map(|record| record.id.clone());
+        state.expected.extend(records.iter().map(|record| record.id.clone()));
+        state.is_complete = is_complete;
+    }
+
+    /// Its first records will be leased before any that is offered from now on.
+    pub(super) fn queued(&self) {
+        self.state().is_queued = true;
+    }
+
+    /// Expects one more to be leased for it; answers whether it does. It does not where something
+    /// of its key is pending that it does not hold, where it is full, where it has ended, and where
+    /// it is only about to begin.
+    pub(super) fn offer(&self, id: &RecordId) -> bool {
+        let mut state = self.state();
+        let is_full = state.in_hand.len() + state.expected.len() >= Settings::WHOLE;
+        if is_full || state.is_closed || !state.is_queued || !state.is_complete {
+            state.is_complete = false;
+            return false;
+        }
+        state.expected.insert(id.clone())
+    }
+
+    /// Whether this record is in hand, or is being leased.
+    pub(super) fn expects(&self, id: &RecordId) -> bool {
+        let state = self.state();
+        state.in_hand.contains(id) || state.expected.contains(id)
+    }
+
+    /// What became of the lease of records that were expected: which are held. `more`, for the first
+    /// ones of the lane: there were more to be had.
+    pub(super) fn add_expected(&self, held: Vec<Held>, expected: &[RecordId], more: Option<bool>) {
+        {
+            let mut state = self.state();
+            if held.len() < expected.len() {
+                (state.is_complete, state.has_gap) = (false, true);
+            }
+            if let Some(more) = more {
+                (state.came, state.more) = (held.len(), more);
+            }
+            state.take(held);
+            expected.iter().for_each(|id| _ = state.expected.remove(id));
+        }
+        self.changed.notify_one();
+    }
+
+    /// Its key has something pending that it does not hold, or may have.
+    pub(super) fn leave_incomplete(&self) {
+        self.state().is_complete = false;
+    }
+
+    /// Whether its key has nothing pending when it ends. Nothing is put behind the others any more.
+    pub(super) fn close(&self) -> bool {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.is_complete && state.waiting.is_empty() && state.in_hand.is_empty()
+    }
+
+    /// Whether nothing may be put behind the others any more: it has ended, or was never begun, or
+    /// something between was not to be had.
+    pub(super) fn is_closed(&self) -> bool {
+        let state = self.state();
+        state.is_closed || state.has_gap
+    }
+
+    /// The record of a lane that has no key.
+    pub(super) fn single(&self) -> RecordId {
+        self.state().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
+    }
+
     /// Whether the record is in hand, or was since the refill under way was asked for: leased
     /// by this lane, confirmed to it, or settled.
     pub fn had(&self, record: &Record) -> bool {
         let state = self.state();
-        state.in_hand.contains(&record.id) || state.settled_meanwhile.contains(&record.id)
+        state.in_hand.contains(&record.id)
+            || state.expected.contains(&record.id)
+            || state.settled_meanwhile.contains(&record.id)
     }
 
     /// The records that are leased, or confirmed and not yet settled.
@@ -202,7 +303,7 @@ impl Lane {
     /// How many records a refill's snapshot may show that were in hand when it was asked for.
     pub fn had_count(&self) -> usize {
         let state = self.state();
-        state.in_hand.len() + state.settled_meanwhile.len()
+        state.in_hand.len() + state.expected.len() + state.settled_meanwhile.len()
     }
 
     /// MongoDB has the record's outcome.
@@ -254,6 +355,7 @@ impl Lane {
             }
         };
         publishing.pause();
+        self.state().is_closed = true;
         self.give_back(shared).await;
         end
     }
@@ -389,12 +491,15 @@ impl Lane {
         let low = state.waiting.len() <= state.came / 2;
         // Without room the key makes way for others: it ends, and is read again in its turn.
         if low && state.more && !state.refilling && shared.has_room() {
-            state.refilling = true;
+            (state.refilling, state.is_complete) = (true, false);
             shared.ask_refill(self.clone());
         }
         match state.waiting.pop_front() {
             Some(held) => Next::Publish(Box::new(held)),
-            None if state.in_hand.is_empty() && !state.refilling => Next::End,
+            None if state.is_idle() => {
+                state.is_closed = true;
+                Next::End
+            }
             None => Next::Await,
         }
     }
@@ -413,7 +518,7 @@ impl Lane {
             self.release_followers(shared).await;
             {
                 let state = self.state();
-                if state.waiting.is_empty() && state.in_hand.is_empty() && !state.refilling {
+                if state.waiting.is_empty() && state.is_idle() {
                     return;
                 }
             }

@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::snapshot::first_keys;
 use crate::outbox::snapshot::{Room, Snapshot, Stretch};
+use crate::partition;
 use crate::relay::alone::Candidate;
-use crate::relay::before::{Before, first_keys, key_of};
+use crate::relay::before::{Before, key_of};
 use crate::relay::blocker::Blocker;
-use crate::relay::hands::{HoldReason, Openings, Wait};
+use crate::relay::hands::{HoldReason, Openings, Read, Wait};
 use crate::relay::lane::Lane;
 use crate::relay::plan::{Hold, Plan, Run, Sight, Way, plan};
 use crate::relay::settings::Settings;
@@ -35,14 +38,20 @@ pub enum Target {
     At(Hint),
     /// A lane in hand that runs short.
     Refill(Arc<Lane>),
+    /// A key of which it must be known what it has pending.
+    Scan(LaneKey, Hint),
 }
 
 impl Target {
     /// What is to be read; `None` for a lane without a key, of which there is no more than it has.
     fn stretch(&self) -> Option<Stretch<'_>> {
         match self {
-            Self::At(Hint::Key { partition, key }) => Some(Stretch::Lane(*partition, key)),
-            Self::At(Hint::Record { partition, id }) => Some(Stretch::Record(*partition, id)),
+            Self::At(Hint::Key { partition, key })
+            | Self::Scan(_, Hint::Key { partition, key }) => Some(Stretch::Lane(*partition, key)),
+            Self::At(Hint::Record { partition, id })
+            | Self::Scan(_, Hint::Record { partition, id }) => {
+                Some(Stretch::Record(*partition, id))
+            }
             Self::Refill(lane) => match &lane.key {
                 LaneKey::Keyed(key) => Some(Stretch::Lane(lane.partition, key)),
                 LaneKey::Single(_) => None,
@@ -53,7 +62,7 @@ impl Target {
     /// Where it lies.
     fn partition(&self) -> u8 {
         match self {
-            Self::At(hint) => hint.partition(),
+            Self::At(hint) | Self::Scan(_, hint) => hint.partition(),
             Self::Refill(lane) => lane.partition,
         }
     }
@@ -65,9 +74,19 @@ impl Look {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
             Target::Refill(lane) => Some(lane.clone()),
-            Target::At(_) => None,
+            Target::At(_) | Target::Scan(..) => None,
         });
         lanes.collect()
+    }
+
+    /// The keys of which it must be known what they have pending.
+    fn scans(&self) -> Vec<LaneKey> {
+        let Self::Targets(targets) = self else { return Vec::new() };
+        let keys = targets.iter().filter_map(|target| match target {
+            Target::Scan(key, _) => Some(key.clone()),
+            Target::At(_) | Target::Refill(_) => None,
+        });
+        keys.collect()
     }
 }
 
@@ -80,8 +99,13 @@ pub struct Seen {
     pub full: bool,
     /// Whether the bytes that it may read did not suffice for all its targets.
     pub short: bool,
+    /// Whether all keys were read that the dead block, or that a record with an invalid partition
+    /// holds back.
+    pub is_all: bool,
     /// Keys that the rotation had to pass over.
     pub passed_over: usize,
+    /// Keys of which it could not be said what they have pending.
+    pub skipped: Vec<LaneKey>,
     /// Suspects that wait for their turn.
     pub candidates: Vec<Candidate>,
     /// What must be repaired, or made dead where it is.
@@ -92,7 +116,7 @@ pub struct Seen {
 /// Records that a look found unfit to be leased.
 #[derive(Debug, Default)]
 pub struct Repairing {
-    /// Without a partition or a `seq`.
+    /// With an invalid partition, or without a `seq`.
     pub(super) repairs: Vec<Record>,
     /// Without attempts left, or without a usable `_id`.
     pub(super) spent: Vec<Record>,
@@ -125,8 +149,18 @@ pub(super) struct Claim {
     /// Empty where a refill found nothing.
     pub(super) records: Vec<Record>,
     pub(super) more: bool,
-    /// Whether the lane is entered for this run, or was in hand before.
-    pub(super) new: bool,
+    pub(super) origin: Origin,
+}
+
+/// Whence a claim comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The lane is entered for this run.
+    New,
+    /// The lane asked for more of its key.
+    Refill,
+    /// The change stream brought them, for a lane that is complete.
+    Stream,
 }
 
 impl<S: Sink> Shared<S> {
@@ -138,7 +172,7 @@ impl<S: Sink> Shared<S> {
     /// Those of the store. Nothing has changed then, and as little where a stop came first: it
     /// has seen nothing.
     pub async fn look(&self, look: Look, owned: &[u8], room: Room) -> Result<Seen, StoreError> {
-        let refilled = look.refills();
+        let (refilled, scanned) = (look.refills(), look.scans());
         let seen = tokio::select! {
             biased;
             seen = self.read(look, owned, room) => Some(seen),
@@ -150,6 +184,9 @@ impl<S: Sink> Shared<S> {
             for lane in refilled {
                 lane.add(Vec::new(), false);
             }
+            for key in scanned {
+                self.hands.scanned(&key, None);
+            }
         }
         seen.unwrap_or_else(|| Ok(Seen::default()))
     }
@@ -159,44 +196,66 @@ impl<S: Sink> Shared<S> {
         // and one that waits its turn to go alone may have had it.
         let spoken_for = self.hands.spoken_for();
         let openings = self.hands.openings();
+        let (period, heard) = (self.hands.period(), self.hands.heard());
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         if !self.settings.ordered {
             snapshot.go_on_within_keys();
         }
-        let (before, unstamped) = self.before_lanes(&mut snapshot, room.records).await?;
-        let (spent, repairs) = unstamped.into_iter().partition(|record| record.nameless);
+        let (before, misplaced) = self.before_lanes(&mut snapshot, room.records).await?;
+        let (spent, repairs) = misplaced.into_iter().partition(|record| record.nameless);
         let mut seen = Seen { repairs: Repairing { repairs, spent }, ..Seen::default() };
+        // They lie in no range of the index where their keys are read.
+        self.hands.hold_for_repair(before.misplaced_within(owned));
         match look {
             Look::Rotation(from) => {
+                seen.is_all = before.all_blocked && before.all_misplaced;
                 self.hands.note_blocked(before.blocked_within(owned));
                 // What is not passed over is read, and left.
                 let blocked = first_keys(before.blocked.keys().filter_map(key_of));
-                let mut from = from;
-                let (records, before) = loop {
-                    let over = self.hands.passed_over(&from);
+                let run = (Settings::LANE, Settings::WHOLE);
+                let (mut from, mut left) = (from, room);
+                let mut plans = Vec::new();
+                // Up to where there is something; from the records without a partition to the others
+                // all the same, so that a round of a quiet outbox is one look.
+                loop {
+                    let mut over = self.hands.passed_over(&from);
                     seen.passed_over += over.keys.len();
-                    let pass_over = [over.keys, blocked.clone()].concat();
-                    let within =
-                        owned.iter().filter(|own| over.last.is_none_or(|last| **own <= last));
-                    let within: Vec<u8> = within.copied().collect();
-                    let page = snapshot.page(&from, &within, &pass_over, room).await?;
-                    seen.full = page.next.is_some();
-                    seen.next = page.next.or(over.last.map(Position::behind));
-                    match &seen.next {
-                        // Nothing but what is known to wait: on to where something may be.
-                        Some(next) if page.records.is_empty() => from = next.clone(),
-                        _ => {
-                            let stretch = Stretch::Page(&from, &within, &pass_over);
-                            let records = page.records;
-                            break self
-                                .view(records, before, &stretch, room, &mut snapshot)
-                                .await?;
+                    over.keys.extend_from_slice(&blocked);
+                    let page = snapshot.page(&from, owned, &over, left).await?;
+                    seen.skipped.extend(page.skipped);
+                    // (A new primary may not know yet what the stream has shown.)
+                    seen.is_all &= page.is_all && heard <= snapshot.moment();
+                    seen.full |= page.is_full;
+                    left.records -= page.records.len().min(left.records / 2);
+                    let size = page.records.iter().map(Record::size).sum();
+                    left.bytes = left.bytes.saturating_sub(size);
+                    let stretch = Stretch::Page(&from, owned, &over);
+                    let (records, before, skipped) = self
+                        .view(page.records, before.clone(), &stretch, left, &mut snapshot)
+                        .await?;
+                    seen.skipped.extend(skipped);
+                    self.note_places(&records, &before);
+                    let records = self.prepared(records);
+                    plans.push(self.plan(records, &before, &spoken_for, None, run));
+                    let is_found = plans.iter().any(|plan| !plan.runs.is_empty());
+                    match page.next {
+                        Some(next) if !page.is_full && (!is_found || next.begins_side()) => {
+                            from = next;
+                        }
+                        next => {
+                            seen.next = next;
+                            break;
                         }
                     }
-                };
-                let run = (Settings::LANE, Settings::WHOLE);
-                let plan = self.plan(self.prepared(records), &before, &spoken_for, None, run);
-                self.note(plan, openings, None, &mut seen);
+                }
+                // Not before the last read has succeeded: nobody would lease, or free, the rest.
+                for plan in plans {
+                    self.note(plan, openings, None, None, &mut seen);
+                }
+                for key in std::mem::take(&mut seen.skipped) {
+                    let partition = partition::of_key(key.as_str());
+                    self.hands.must_scan(key, partition, RecordId::from(bson::Bson::Null));
+                }
             }
             Look::Targets(targets) => {
                 let mut planned = Vec::with_capacity(targets.len());
@@ -205,46 +264,112 @@ impl<S: Sink> Shared<S> {
                     let is_ours = owned.contains(&target.partition());
                     seen.short |= is_ours && left == 0;
                     let reads = is_ours && left > 0;
-                    let Some(stretch) = target.stretch().filter(|_| reads) else {
+                    let places = match &target {
+                        Target::Scan(key, _) => self.hands.places_of(key),
+                        Target::At(_) | Target::Refill(_) => Vec::new(),
+                    };
+                    let stretch = match &target {
+                        Target::Scan(LaneKey::Keyed(key), _) => Some(Stretch::Key(&places, key)),
+                        _ => target.stretch(),
+                    };
+                    let Some(stretch) = stretch.filter(|_| reads) else {
                         self.turn_down(target, &mut seen);
                         continue;
                     };
                     let (lane, cap, had) = match &target {
-                        Target::At(_) => (None, Settings::LANE, 0),
+                        Target::At(_) | Target::Scan(..) => (None, Settings::LANE, 0),
                         Target::Refill(lane) => (Some(lane), self.share(), lane.had_count()),
                     };
                     let room = Room { records: had + cap + 1, bytes: left };
                     let records = snapshot.read(&stretch, room).await?;
-                    left = left.saturating_sub(records.iter().map(Record::size).sum());
+                    let size: usize = records.iter().map(Record::size).sum();
+                    let is_cut = records.len() >= room.records || size >= left;
+                    left = left.saturating_sub(size);
                     let before = before.clone();
-                    let (records, before) =
+                    let (records, before, unknown) =
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
+                    self.note_places(&records, &before);
                     let records = self.prepared(records);
+                    let is_empty = records.is_empty();
                     let refill = lane.map(Arc::as_ref);
                     let plan = self.plan(records, &before, &spoken_for, refill, (cap, cap));
-                    planned.push((plan, lane.cloned()));
+                    let scan = match &target {
+                        Target::Scan(key, _) => {
+                            let dead = before.blocked.get(key).cloned();
+                            // (Narrowed down for the keys of what was read alone.)
+                            let is_known = unknown.is_empty()
+                                && !before.misplaced.contains_key(key)
+                                && (before.all_misplaced || !is_empty)
+                                && (before.all_blocked || !is_empty);
+                            Some((key.clone(), dead, is_cut, is_known, target.partition()))
+                        }
+                        Target::At(_) | Target::Refill(_) => None,
+                    };
+                    planned.push((plan, lane.cloned(), scan, is_empty));
                 }
+                let read = snapshot.moment().map(|at| Read { at, period });
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
-                for (plan, lane) in planned {
-                    self.note(plan, openings, lane, &mut seen);
+                for (plan, lane, scan, is_empty) in planned {
+                    let Some((key, dead, is_cut, is_known, partition)) = scan else {
+                        self.note(plan, openings, lane, None, &mut seen);
+                        continue;
+                    };
+                    if !is_known {
+                        let unseen = Blocker::unseen(partition);
+                        self.hands.hold_for_repair(vec![(key.clone(), unseen)]);
+                    }
+                    let read = read.filter(|_| is_known);
+                    self.note(plan, openings, None, read.filter(|_| !is_cut), &mut seen);
+                    let blocked = dead.map(|dead| (key.clone(), dead));
+                    self.hands.note_blocked(blocked.into_iter().collect());
+                    // What was found is entered, or it is read again.
+                    self.hands.scanned(&key, read.filter(|_| is_empty));
                 }
             }
         }
         Ok(seen)
     }
 
+    /// Notes of what was read which keys lie in other partitions than their own, and which the dead
+    /// block.
+    fn note_places(&self, records: &[Record], before: &Before) {
+        let mut blocked = Vec::new();
+        for record in records {
+            self.hands.note_place(record);
+            if let Some(dead) = before.blocked.get(&record.lane) {
+                let dead = Blocker::dead(dead.id.clone(), record.partition);
+                blocked.push((record.lane.clone(), dead));
+            }
+        }
+        self.hands.hold_blocked(blocked);
+    }
+
     /// Its partition is not ours (any more), or there is no room: nothing is read.
     fn turn_down(&self, target: Target, seen: &mut Seen) {
         match target {
             Target::At(_) => {}
+            Target::Scan(key, _) => self.hands.scanned(&key, None),
             Target::Refill(lane) => {
-                seen.claims.push(Claim { lane, records: Vec::new(), more: false, new: false });
+                let (records, more) = (Vec::new(), false);
+                seen.claims.push(Claim { lane, records, more, origin: Origin::Refill });
             }
         }
     }
 
     /// Enters a plan's holds and runs in the book; the rest is for the second half.
-    fn note(&self, plan: Plan, openings: Openings, refill: Option<Arc<Lane>>, seen: &mut Seen) {
+    /// `read`: what it is about is all that its key had pending then, so that the change stream
+    /// may bring what comes behind it.
+    pub(super) fn note(
+        &self,
+        plan: Plan,
+        openings: Openings,
+        refill: Option<Arc<Lane>>,
+        read: Option<Read>,
+        seen: &mut Seen,
+    ) {
+        let heads = plan.repairs.iter().chain(&plan.spent).chain(&plan.stopped);
+        let stopped = heads.map(|record| (record.lane.clone(), Blocker::of(record)));
+        let stopped: Vec<(LaneKey, Blocker)> = stopped.collect();
         for Hold { head, reason, until } in plan.holds {
             let until = until.map(|until| Instant::now() + self.clock.until(until));
             let mut wait = Wait::new(reason, Blocker::of(&head), until);
@@ -277,15 +402,22 @@ impl<S: Sink> Shared<S> {
         if let Some(lane) = refill {
             let (records, more) =
                 runs.next().map(|run| (run.records, run.more)).unwrap_or_default();
-            seen.claims.push(self.reserved(Claim { lane, records, more, new: false }));
+            let claim = Claim { lane, records, more, origin: Origin::Refill };
+            seen.claims.push(self.reserved(claim));
         }
-        for Run { lane, records, more } in runs {
-            let partition = records[0].partition.unwrap_or(0);
-            let lane = Lane::new(lane, partition);
-            if self.hands.claim(&lane, &records[0]) {
-                seen.claims.push(self.reserved(Claim { lane, records, more, new: true }));
+        for Run { lane, records, more, is_whole } in runs {
+            let lane = Lane::new(lane, records[0].partition);
+            lane.begin(&records, read.is_some() && is_whole);
+            let is_claimed = match read {
+                Some(read) if is_whole => self.hands.claim_scanned(&lane, &records[0], read),
+                _ => self.hands.claim(&lane, &records[0]),
+            };
+            if is_claimed {
+                let claim = Claim { lane, records, more, origin: Origin::New };
+                seen.claims.push(self.reserved(claim));
             }
         }
+        self.hands.hold_for_repair(stopped);
     }
 
     /// Counts a claim as in hand: there may not be room for another.
@@ -301,9 +433,20 @@ impl<S: Sink> Shared<S> {
         records.into_iter().map(|record| self.in_its_lane(record)).collect()
     }
 
+    /// The lane that the setting of ordering gives a record of this one.
+    pub(super) fn lane_of(&self, lane: LaneKey, id: &RecordId) -> LaneKey {
+        if self.settings.ordered { lane } else { LaneKey::Single(id.to_string().into()) }
+    }
+
     /// The record in the lane that the setting of ordering gives it.
     pub(super) fn in_its_lane(&self, record: Record) -> Record {
         if self.settings.ordered { record } else { record.without_order() }
+    }
+
+    /// What to do about a record that the change stream has brought, by itself.
+    pub(super) fn plan_one(&self, record: Record) -> Plan {
+        let run = (Settings::LANE, Settings::WHOLE);
+        self.plan_beside(vec![record], &Before::nothing(), HashSet::new(), None, run)
     }
 
     fn plan(
@@ -314,7 +457,6 @@ impl<S: Sink> Shared<S> {
         refill: Option<&Lane>,
         (cap, whole): (usize, usize),
     ) -> Plan {
-        let alone = self.losses.alone();
         // Decided once for each key, and after the reads: a lane that ended while the plan is made
         // would let what is behind a passed-over record go before it.
         let lanes: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
@@ -324,6 +466,18 @@ impl<S: Sink> Shared<S> {
             Some(_) => HashSet::new(),
             None => lanes.into_iter().filter(|lane| is_taken(lane)).cloned().collect(),
         };
+        self.plan_beside(records, before, taken, refill, (cap, whole))
+    }
+
+    fn plan_beside(
+        &self,
+        records: Vec<Record>,
+        before: &Before,
+        taken: HashSet<LaneKey>,
+        refill: Option<&Lane>,
+        (cap, whole): (usize, usize),
+    ) -> Plan {
+        let alone = self.losses.alone();
         let in_hand = |record: &Record| refill.is_some_and(|lane| lane.had(record));
         let all_well = self.all_open() && self.all_confirm();
         let way = |record: &Record| if all_well { Way::Open } else { self.way(record) };
@@ -332,7 +486,7 @@ impl<S: Sink> Shared<S> {
             lane_cap: cap,
             whole,
             max_attempts: self.settings.max_attempts,
-            unstamped: before.unstamped.clone(),
+            misplaced: before.misplaced.clone(),
             blocked: before.blocked.keys().cloned().collect(),
             taken,
             alone: &alone,

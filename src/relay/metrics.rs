@@ -9,7 +9,8 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::outbox::repair::Repaired;
 use crate::relay::hands::HoldReason;
 use crate::telemetry::metrics::{
-    DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PUBLISH_SECONDS, REPAIRED, SETTLED, SINK_UP,
+    AUDIT_FINDINGS, DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PUBLISH_SECONDS, REPAIRED, SETTLED,
+    SINK_UP,
 };
 
 /// The label of records that died before a sink was chosen for them.
@@ -73,6 +74,7 @@ impl SinkMetrics {
 #[derive(Debug)]
 pub struct RelayMetrics {
     settled: BTreeMap<String, Outcomes>,
+    audit_findings: Counter,
     repaired_seq: Counter,
     repaired_partition: Counter,
 }
@@ -113,7 +115,10 @@ impl RelayMetrics {
             series.increment(0);
             series
         };
-        Self { settled, repaired_seq: repaired("seq"), repaired_partition: repaired("partition") }
+        let (repaired_seq, repaired_partition) = (repaired("seq"), repaired("partition"));
+        let audit_findings = counter!(AUDIT_FINDINGS);
+        audit_findings.increment(0);
+        Self { settled, audit_findings, repaired_seq, repaired_partition }
     }
 
     pub(crate) fn done(&self, sink: &str) {
@@ -134,6 +139,10 @@ impl RelayMetrics {
 
     pub(crate) fn lost(&self, sink: &str) {
         self.of(sink).lost.increment(1);
+    }
+
+    pub(crate) fn audit_finding(&self) {
+        self.audit_findings.increment(1);
     }
 
     pub(crate) fn repaired(&self, repaired: Repaired) {

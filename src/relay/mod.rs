@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`settings`], [`backoff`] | what an operator decides |
 //! | [`wake`], `rush` | reasons to look before the timer says so, and when none is needed |
+//! | `audit` | whether the change stream has brought everything |
+//! | `live` | the change stream carries the records, and nothing is read |
 //! | [`look`], `before` | snapshot read → [`plan`] |
 //! | [`take`] | the plan's runs → lease → lanes |
 //! | [`lane`] | one key's records, one unconfirmed at a time |
@@ -26,6 +28,7 @@
 //! | [`hands`], [`blocker`], [`losses`], `refusals`, `reported`, [`held`], [`shared`] | the books |
 
 mod alone;
+mod audit;
 pub mod backoff;
 mod before;
 pub mod blocker;
@@ -39,6 +42,7 @@ pub mod hands;
 pub mod held;
 mod housekeeping;
 pub mod lane;
+pub(crate) mod live;
 pub mod look;
 pub mod losses;
 pub mod metrics;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use bson::{DateTime, Timestamp};
 
 use crate::ids::RecordId;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::relay::hands::HoldReason;
 
 /// What a take knows beside the records, as of the same snapshot.
@@ -21,9 +21,9 @@ pub struct Sight<'a> {
     pub whole: usize,
     /// Deliveries in all.
     pub max_attempts: u32,
-    /// The earliest unstamped `seq` of each key that has one: nothing behind it may go
-    /// before the relay has stamped it.
-    pub unstamped: HashMap<LaneKey, Option<Timestamp>>,
+    /// Of each key the earliest `seq` of a record with an invalid partition: nothing behind it may
+    /// go before the relay has corrected it.
+    pub misplaced: HashMap<LaneKey, Option<Timestamp>>,
     /// Keys held by a dead record.
     pub blocked: HashSet<LaneKey>,
     /// Keys of which this relay has a lane, or a record that waits for its turn.
@@ -56,6 +56,8 @@ pub struct Run {
     pub records: Vec<Record>,
     /// Whether the key has more that could go behind these.
     pub more: bool,
+    /// Whether these are all of its records.
+    pub is_whole: bool,
 }
 
 /// What to do about the records of one snapshot.
@@ -72,6 +74,8 @@ pub struct Plan {
     pub suspects: Vec<Record>,
     /// Blocked keys.
     pub holds: Vec<Hold>,
+    /// Heads of keys that wait for the correction of an earlier record.
+    pub stopped: Vec<Record>,
 }
 
 /// A key that must wait.
@@ -118,9 +122,10 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
         return;
     }
     let cap = if records.len() > sight.whole { sight.lane_cap } else { records.len() };
-    let mut run = Run { lane, records: Vec::new(), more: false };
+    let mut run = Run { lane, records: Vec::new(), more: false, is_whole: true };
+    let count = records.len();
     let mut nothing_before = true;
-    for record in records {
+    for (place, record) in records.into_iter().enumerate() {
         match standing(&record, sight) {
             Standing::InHand => {
                 nothing_before = false;
@@ -145,7 +150,13 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
                 plan.suspects.push(record);
                 break;
             }
-            Standing::Spent | Standing::GoesAlone | Standing::Stops => break,
+            Standing::Stops => {
+                if nothing_before {
+                    plan.stopped.push(record);
+                }
+                break;
+            }
+            Standing::Spent | Standing::GoesAlone => break,
             Standing::Goes => {
                 if run.records.len() >= cap {
                     run.more = true;
@@ -160,12 +171,13 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
                 nothing_before = false;
                 run.records.push(record);
                 if failed_before {
-                    run.more = true;
+                    run.more = place + 1 < count;
                     break;
                 }
             }
         }
     }
+    run.is_whole = run.records.len() == count;
     if !run.records.is_empty() {
         plan.runs.push(run);
     }
@@ -180,10 +192,10 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
         return Standing::Spent;
     }
     let Some(seq) = record.seq else { return Standing::NeedsRepair };
-    if record.partition.is_none() {
+    if record.placement == Placement::Invalid {
         return Standing::NeedsRepair;
     }
-    if let Some(earliest) = sight.unstamped.get(&record.lane) {
+    if let Some(earliest) = sight.misplaced.get(&record.lane) {
         // Without a seq of its own it has no place to hold others from.
         if earliest.is_some_and(|earliest| earliest < seq) {
             return Standing::Stops;

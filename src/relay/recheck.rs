@@ -15,8 +15,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bson::Bson;
 use tracing::debug;
 
+use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
 use crate::relay::blocker::Blocker;
@@ -49,6 +51,7 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
 }
 
 async fn round<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreError> {
+    singles(shared).await?;
     let mut from = None;
     loop {
         let (waiting, next) = shared.hands.waiting(from.as_ref(), BATCH);
@@ -61,9 +64,48 @@ async fn round<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreErro
         }
         match next {
             Some(_) => from = next,
-            None => return Ok(()),
+            None => return still_blocked(shared).await,
         }
     }
+}
+
+/// Frees those records without a key that have changed while they wait.
+async fn singles<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
+    let mut from = 0;
+    loop {
+        let waiting = shared.hands.waiting_singles(from, BATCH);
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let ids: Vec<Bson> = waiting.iter().map(|(_, blocker)| Bson::from(&blocker.id)).collect();
+        let mut snapshot = Snapshot::begin(&shared.collections).await?;
+        let read = snapshot.waiting(&ids, shared.settings.batch_bytes).await?;
+        let read: HashMap<&RecordId, &Record> =
+            read.iter().map(|record| (&record.id, record)).collect();
+        for (key, blocker) in &waiting {
+            if !read.get(&blocker.id).is_some_and(|record| blocker.is(record)) {
+                shared.hands.free_from(key, blocker);
+            }
+        }
+        from += waiting.len();
+        tokio::time::sleep(began.elapsed() * REST).await;
+    }
+}
+
+/// Frees those keys whose dead record blocks them no more: while the change stream carries the
+/// records no rotation asks.
+async fn still_blocked<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
+    let dead = shared.hands.dead_blockers();
+    for some in dead.chunks(BATCH) {
+        let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
+        let mut snapshot = Snapshot::begin(&shared.collections).await?;
+        let still = snapshot.still_blocking(&ids).await?;
+        for (key, blocker) in some.iter().filter(|(_, dead)| !still.contains(&dead.id)) {
+            shared.hands.free_from(key, blocker);
+        }
+    }
+    Ok(())
 }
 
 /// Frees those keys whose blockers are not as they were; answers where they are.

@@ -12,7 +12,7 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::relay::reported::Reported;
 
 /// Which of them were reported: each once, not at every try. And which of them rest until the
-/// relay tries again to stamp them.
+/// relay tries again to correct them.
 ///
 /// The validator that Postrider gives the collection permits every change of the relay; a
 /// validator of the users' own may not. Such a record cannot even be made dead: an operator must
@@ -23,7 +23,7 @@ pub(crate) struct Refusals {
     resting: Mutex<HashMap<RecordId, Resting>>,
 }
 
-/// A record that waits, unstamped, until the relay tries again.
+/// A record that waits, misplaced, until the relay tries again.
 #[derive(Debug)]
 struct Resting {
     lane: LaneKey,
@@ -51,7 +51,7 @@ impl Refusals {
         }
     }
 
-    /// MongoDB refused to have this record stamped, for `code`: it rests for a while, and holds
+    /// MongoDB refused to have this record corrected, for `code`: it rests for a while, and holds
     /// back its key.
     pub(crate) fn rest(&self, record: &Record, code: i32) {
         self.report(record, code);

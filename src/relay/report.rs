@@ -80,7 +80,7 @@ impl<S: Sink> Shared<S> {
             let ids = self.hands.blockers(reason, NAMED);
             ids.iter().map(state_id).collect()
         };
-        // What cannot be leased, and what cannot be stamped or settled.
+        // What cannot be leased, and what cannot be corrected or settled.
         let resting = self.refusals.resting().into_iter().map(|(id, ..)| state_id(&id));
         let unsettled = self.outcomes.some(NAMED).into_iter().map(|id| state_id(&id));
         let refused = ids(HoldReason::Refused).into_iter().chain(resting).chain(unsettled);

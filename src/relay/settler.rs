@@ -198,6 +198,9 @@ fn conclude<S>(shared: &Shared<S>, item: Item, ours: bool) {
 
 fn finish<S>(shared: &Shared<S>, item: Item, ours: bool) {
     count(&shared.metrics, &item, ours);
+    if !ours {
+        item.lane.leave_incomplete();
+    }
     item.lane.settled(&item.settlement.id);
     if let Some(reply) = item.reply {
         // Whoever waited may be gone: its lane was dropped at a hard stop.

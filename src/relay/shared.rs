@@ -56,7 +56,7 @@ pub struct Shared<S> {
     pub collections: Collections,
     /// Takes and renews leases.
     pub leaser: Leaser,
-    /// Stamps, repairs, promotes.
+    /// Repairs, promotes.
     pub repairs: Repairs,
     /// The server's time.
     pub clock: Arc<ServerClock>,
@@ -225,6 +225,7 @@ impl<S> Shared<S> {
     pub(crate) fn lost(&self, held: &Held, lane: &Arc<Lane>) {
         self.in_hand.remove(held.record.size());
         self.metrics.lost("");
+        lane.leave_incomplete();
         lane.settled(&held.record.id);
     }
 

@@ -20,7 +20,7 @@ use crate::relay::blocker::Blocker;
 use crate::relay::hands::{HoldReason, Wait};
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
-use crate::relay::look::{Claim, Repairing, Seen};
+use crate::relay::look::{Claim, Origin, Repairing, Seen};
 use crate::relay::plan::Way;
 use crate::relay::refusals::Refusals;
 use crate::relay::shared::Shared;
@@ -32,6 +32,16 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(250);
 
 /// How long a stop waits for the release of a lease of unknown outcome.
 const LAST_TRIES: Duration = Duration::from_secs(2);
+
+/// What of a claim was leased.
+struct Holder {
+    lane: Arc<Lane>,
+    asked: Vec<RecordId>,
+    /// The leading ones that are held.
+    count: usize,
+    more: bool,
+    origin: Origin,
+}
 
 impl<S: Sink> Shared<S> {
     /// The second half of a take: one lease for all runs. Nothing is published here; the lanes
@@ -91,12 +101,12 @@ impl<S: Sink> Shared<S> {
             }
         }
         let repairs: Vec<&Record> = repairs.iter().collect();
-        Ok(changed | self.stamp(&repairs).await?)
+        Ok(changed | self.mend(&repairs).await?)
     }
 
     /// Gives each record what it lacks. One on which that does not fit becomes dead; one that
     /// MongoDB refuses rests, with its key. Answers whether any was changed.
-    pub(super) async fn stamp(&self, records: &[&Record]) -> Result<bool, StoreError> {
+    pub(super) async fn mend(&self, records: &[&Record]) -> Result<bool, StoreError> {
         if records.is_empty() {
             return Ok(false);
         }
@@ -106,8 +116,16 @@ impl<S: Sink> Shared<S> {
             self.refusals.rest(record, code);
         }
         let mut changed = repaired.any();
+        for record in records {
+            let partition = record.hashed_partition();
+            self.hands.changed(
+                self.lane_of(record.lane.clone(), &record.id),
+                partition,
+                record.id.clone(),
+            );
+        }
         for record in oversized {
-            // Read for its stamp alone: its dead letter needs all of it.
+            // Read for its place alone: its dead letter needs all of it.
             let Some(record) = self.read_again(&record.id, PENDING).await? else { continue };
             changed |= self.bury_oversized(&record, "its partition or seq").await?;
         }
@@ -138,13 +156,13 @@ impl<S: Sink> Shared<S> {
         };
         failpoint::hit("relay::after_lease");
         let mut fronts: Vec<Record> = Vec::with_capacity(wanted.len());
-        let mut holders: Vec<(Arc<Lane>, usize, bool, bool)> = Vec::with_capacity(claims.len());
+        let mut holders: Vec<Holder> = Vec::with_capacity(claims.len());
         let mut surplus: Vec<Record> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
         let mut refused: HashMap<LaneKey, Blocker> = HashMap::new();
-        for Claim { lane, records, more, new } in claims {
+        for Claim { lane, records, more, origin } in claims {
             // Only the leading part that is held: what is behind a gap would overtake it.
-            let asked = records.len();
+            let asked: Vec<RecordId> = records.iter().map(|record| record.id.clone()).collect();
             let before = fronts.len();
             let mut whole = true;
             for record in records {
@@ -168,14 +186,16 @@ impl<S: Sink> Shared<S> {
                 }
             }
             let count = fronts.len() - before;
-            holders.push((lane, count, more && count == asked, new));
+            let more = more && count == asked.len();
+            holders.push(Holder { lane, asked, count, more, origin });
         }
         self.leases.add(&lease);
         let mut held = lease.hold(fronts).into_iter();
         let mut lanes = Vec::new();
-        for (lane, count, more, new) in holders {
+        for Holder { lane, asked, count, more, origin } in holders {
             let records: Vec<Held> = held.by_ref().take(count).collect();
-            if new && records.is_empty() {
+            if origin == Origin::New && records.is_empty() {
+                lane.close();
                 self.hands.free(&lane.key);
                 if let Some(blocker) = refused.remove(&lane.key) {
                     let again = Instant::now() + Refusals::REST;
@@ -184,9 +204,13 @@ impl<S: Sink> Shared<S> {
                 }
                 continue;
             }
-            lane.add(records, more);
-            if new {
-                lanes.push(lane);
+            match origin {
+                Origin::New => {
+                    lane.add_expected(records, &asked, Some(more));
+                    lanes.push(lane);
+                }
+                Origin::Refill => lane.add(records, more),
+                Origin::Stream => lane.add_expected(records, &asked, None),
             }
         }
         self.give_back(id, surplus).await;
@@ -210,7 +234,8 @@ impl<S: Sink> Shared<S> {
         lane: Arc<Lane>,
         record: Record,
     ) -> Result<Option<Arc<Lane>>, StoreError> {
-        let claim = Claim { lane, records: vec![record], more: false, new: true };
+        lane.begin(std::slice::from_ref(&record), false);
+        let claim = Claim { lane, records: vec![record], more: false, origin: Origin::New };
         Ok(self.lease_claims(vec![self.reserved(claim)]).await?.pop())
     }
 
@@ -250,13 +275,21 @@ impl<S: Sink> Shared<S> {
     }
 
     /// Nothing was leased: the key is free again.
-    fn give_up(&self, claim: Claim) {
+    pub(super) fn give_up(&self, claim: Claim) {
         for record in &claim.records {
             self.in_hand.remove(record.size());
         }
-        match claim.new {
-            true => self.hands.free(&claim.lane.key),
-            false => claim.lane.add(Vec::new(), false),
+        let Claim { lane, records, origin, .. } = claim;
+        match origin {
+            Origin::New => {
+                lane.close();
+                self.hands.free(&lane.key);
+            }
+            Origin::Refill => lane.add(Vec::new(), false),
+            Origin::Stream => {
+                let asked: Vec<RecordId> = records.into_iter().map(|record| record.id).collect();
+                lane.add_expected(Vec::new(), &asked, None);
+            }
         }
     }
 

@@ -1,12 +1,14 @@
 //! How the relay learns that there is something to do before the timer says so.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use bson::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use crate::ids::RecordId;
-use crate::outbox::record::LaneKey;
+use crate::outbox::record::{LaneKey, Record};
 use crate::partition;
 
 /// A wake-up: never the truth, only a reason to look. Losing one costs one poll.
@@ -26,6 +28,65 @@ struct Inner {
     followed: AtomicBool,
     /// What blocks keys may have changed.
     recheck: Notify,
+    changes: Mutex<Changes>,
+    /// Changes were taken: there is room for more.
+    room: Notify,
+}
+
+/// What a change stream has said, until the relay takes it.
+#[derive(Debug, Default)]
+struct Changes {
+    waiting: VecDeque<Change>,
+    bytes: usize,
+}
+
+/// Bytes of changes that may wait for the relay: a few batches.
+const CHANGES: usize = 4 << 20;
+
+/// What a change stream says, in its order.
+#[derive(Debug)]
+pub enum Change {
+    /// It was opened: it will bring whatever a snapshot that is read from now on does not show.
+    Opened,
+    /// It is no more.
+    Closed,
+    /// This record became pending at this moment.
+    Pending(Box<Record>, Timestamp),
+    /// Something is pending in this lane, or was changed, at this moment.
+    Touched {
+        /// The lane's partition.
+        partition: u8,
+        /// The lane.
+        lane: LaneKey,
+        /// The record.
+        id: RecordId,
+        /// When.
+        at: Timestamp,
+    },
+    /// Something is pending, and nobody can say where.
+    Somewhere,
+}
+
+impl Change {
+    /// Where to look for what has become pending.
+    pub fn hint(&self) -> Option<Hint> {
+        match self {
+            Self::Pending(record, _) => {
+                Some(Hint::of(record.partition, record.lane.clone(), record.id.clone()))
+            }
+            Self::Touched { partition, lane, id, .. } => {
+                Some(Hint::of(*partition, lane.clone(), id.clone()))
+            }
+            Self::Opened | Self::Closed | Self::Somewhere => None,
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Pending(record, _) => record.size(),
+            _ => 0,
+        }
+    }
 }
 
 /// What has come since the relay was last woken.
@@ -114,6 +175,30 @@ impl Wake {
         self.inner.notify.notify_one();
     }
 
+    /// Tells what a change stream says.
+    pub fn tell(&self, change: Change) {
+        {
+            let mut changes = self.changes();
+            changes.bytes += change.size();
+            changes.waiting.push_back(change);
+        }
+        self.inner.notify.notify_one();
+    }
+
+    /// Resolves when there is room for more changes.
+    pub async fn until_room(&self) {
+        while self.changes().bytes > CHANGES {
+            self.inner.room.notified().await;
+        }
+    }
+
+    /// Takes what a change stream has said.
+    pub fn take_changes(&self) -> VecDeque<Change> {
+        let taken = std::mem::take(&mut *self.changes());
+        self.inner.room.notify_one();
+        taken.waiting
+    }
+
     /// Resolves at the next wake-up, or at once when one came since the last call.
     pub async fn woken(&self) {
         self.inner.notify.notified().await;
@@ -144,6 +229,10 @@ impl Wake {
     /// Whether what is inserted wakes the relay.
     pub fn is_followed(&self) -> bool {
         self.inner.followed.load(Ordering::Relaxed)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.inner.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn reasons(&self) -> MutexGuard<'_, Reasons> {

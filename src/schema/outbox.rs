@@ -29,7 +29,7 @@ pub const INDEXES: [Index; 6] = [
         partial: Some(Partial::Status(PENDING)),
         serves: &[
             "Every read of a take: the pending records of the partitions owned, by key and seq,",
-            "those whose partition is yet to be stamped, and one key from its very beginning.",
+            "those without a partition, and one key from its very beginning.",
         ],
         ..Index::PLAIN
     },

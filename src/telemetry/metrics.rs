@@ -31,6 +31,10 @@ pub const STORE_UP: &str = "postrider_store_up";
 pub const STORE_FAILING: &str = "postrider_store_failing";
 /// Whether inserts wake the relay.
 pub const FOLLOW_UP: &str = "postrider_follow_up";
+/// Partitions whose records the change stream carries.
+pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";
+/// Records that the change stream did not bring, found by an audit.
+pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
 /// Keys whose records must wait.
@@ -141,6 +145,14 @@ fn describe() {
     describe_gauge!(
         FOLLOW_UP,
         "1 while the change stream is open, or closed on purpose; 0 while the relay polls."
+    );
+    describe_gauge!(
+        PARTITIONS_LIVE,
+        "Partitions whose records the change stream carries, so that nothing is read to find them."
+    );
+    describe_counter!(
+        AUDIT_FINDINGS,
+        "Records that the change stream did not bring, found by an audit: there should be none."
     );
     describe_gauge!(SINK_UP, "1 while the sink is up, else 0.");
     describe_gauge!(KEYS_HELD, "Keys whose records must wait, by reason.");

@@ -289,6 +289,7 @@ impl History {
         }
         let finished_in = healed.elapsed();
         let mut oddities = Vec::from_iter(self.imbalance(patience).await);
+        oddities.extend(self.what_is_left().await);
         for (number, instance) in self.instances.iter().enumerate() {
             let code = instance.leave().await;
             if code != Some(0) {
@@ -357,6 +358,20 @@ impl History {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// For what some wait that are left, as an operator is told.
+    async fn what_is_left(&self) -> Vec<String> {
+        let left: Vec<String> =
+            self.watch.ledger.lock().unwrap().open().into_iter().take(4).collect();
+        let mut told = Vec::new();
+        for id in left {
+            let shown = self.operator(&["outbox", "show", &id, "--output", "json"]).await.json();
+            let fields = ["partition", "seq", "status", "waits", "leaseId", "attempt", "visibleAt"];
+            let said = fields.map(|field| format!("{field} {}", shown[field]));
+            told.push(format!("left: {id}: {}", said.join(", ")));
+        }
+        told
     }
 
     /// Whether nothing is left to do.

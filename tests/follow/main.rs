@@ -8,6 +8,7 @@
 mod support;
 
 mod crowd;
+mod live;
 mod losses;
 mod moment;
 mod process;
@@ -36,7 +37,10 @@ struct Followed {
 
 impl Followed {
     fn start(collections: &Collections, wake: &Wake) -> Self {
-        let follower = Follower::new(collections.clone(), wake.clone());
+        Self::run(Follower::new(collections.clone(), wake.clone()).carrying(true))
+    }
+
+    fn run(follower: Follower) -> Self {
         let following = follower.following();
         let stop = CancellationToken::new();
         tokio::spawn(follower.run(stop.clone()));
@@ -72,7 +76,7 @@ impl Followed {
 
 /// A relay that would not look again within any test.
 fn sleepy() -> Settings {
-    Settings { poll_interval: Duration::from_secs(600), ..settings() }
+    Settings { poll_interval: Duration::from_secs(600), live: true, ..settings() }
 }
 
 /// The streams that were opened so far.

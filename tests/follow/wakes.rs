@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bson::{Bson, DateTime, Document, doc};
+use postrider::follow::Follower;
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::snapshot::Room;
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::look::{Look, Target};
+use postrider::relay::settings::Settings;
 use postrider::relay::wake::{Hint, Wake};
 use postrider::sink::Verdict;
 use tokio::sync::watch;
@@ -31,11 +33,19 @@ struct Woken {
 
 impl Woken {
     async fn start(partitions: std::ops::RangeInclusive<u8>) -> Self {
+        Self::with(partitions, true).await
+    }
+
+    /// The same; `live` where the stream carries the records, and is not a reason to look only.
+    async fn with(partitions: std::ops::RangeInclusive<u8>, live: bool) -> Self {
         let outbox = TestOutbox::new().await;
         let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
-        let followed = Followed::up(&spy.collections, &wake).await;
+        let follower = Follower::new(spy.collections.clone(), wake.clone()).carrying(live);
+        let mut followed = Followed::run(follower);
+        followed.until_up().await;
+        let settings = Settings { live, ..sleepy() };
         let (owner, share) = watch::channel(Share::of(partitions));
-        let relay = run(parts(&spy.collections, sink.clone(), sleepy(), share, wake), owner);
+        let relay = run(parts(&spy.collections, sink.clone(), settings, share, wake), owner);
         let woken = Self { outbox, spy, sink, relay, followed };
         woken.until_idle().await;
         woken
@@ -86,14 +96,14 @@ fn without(fields: &[&str], mut record: Document) -> Document {
 
 /// Whether a read is one of a look at everything.
 fn is_of_all(command: &Command) -> bool {
-    let filter = command.sent.get_document("filter");
-    let partition = filter.and_then(|filter| filter.get_document("partition"));
-    partition.is_ok_and(|partition| partition.contains_key("$in"))
+    let Ok(filter) = command.sent.get_document("filter") else { return false };
+    let is_of_one = filter.contains_key("_id") || filter.get_str("key").is_ok();
+    filter.contains_key("partition") && !is_of_one
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes() {
-    let woken = Woken::start(0..=255).await;
+    let woken = Woken::with(0..=255, false).await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
 
@@ -110,6 +120,24 @@ async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes(
             find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == key)
         };
         assert!(first.iter().any(of_key), "{first:#?}");
+    }
+    woken.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_insert_is_taken_from_the_stream_and_costs_no_read() {
+    let woken = Woken::start(0..=255).await;
+    let mut long = record("of another type", "long");
+    long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
+
+    for record in [record("keyed", "k"), record("again", "k"), long] {
+        woken.until_idle().await;
+        let before = woken.looks().len();
+
+        woken.insert(record).await;
+
+        let reads: Vec<Command> = woken.looks().into_iter().skip(before).collect();
+        assert!(reads.is_empty(), "{reads:#?}");
     }
     woken.stop().await;
 }
@@ -158,7 +186,7 @@ async fn what_must_be_repaired_first_is_woken_too() {
     let woken = Woken::start(0..=255).await;
 
     for (id, lacks) in [
-        ("unstamped", ["partition"].as_slice()),
+        ("without partition", ["partition"].as_slice()),
         ("without seq", &["seq"]),
         ("bare", &["seq", "partition", "key"]),
     ] {

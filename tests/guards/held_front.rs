@@ -72,11 +72,14 @@ async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
     let relay = start(&outbox.collections, sink.clone(), short);
     until_under_way(&sink, "a1").await;
     let lease = peer.take_over("a2").await;
-    let first_end = *outbox.record("a1").await.get_datetime("leaseUntil").unwrap();
-    eventually("the lease is renewed", || async {
-        *outbox.record("a1").await.get_datetime("leaseUntil").unwrap() > first_end
-    })
-    .await;
+    // The second begins when the relay knows what the first one fell short of.
+    for _ in 0..2 {
+        let end = *outbox.record("a1").await.get_datetime("leaseUntil").unwrap();
+        eventually("the lease is renewed", || async {
+            *outbox.record("a1").await.get_datetime("leaseUntil").unwrap() > end
+        })
+        .await;
+    }
 
     sink.release();
     outbox.until_count(doc! { "_id": "a1", "status": "done" }, 1).await;

@@ -95,16 +95,16 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
 
 /// Every write that a follower's turn rests on survives a failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deaths_stamps_and_promotions_are_acknowledged_by_a_majority() {
+async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
     let sink = TestSink::default();
     sink.script("refused", [Fault::Answer(Verdict::Refuse)]);
-    let mut unstamped = record("unstamped", "a");
-    unstamped.remove("partition");
+    let mut misplaced = record("misplaced", "a");
+    misplaced.insert("partition", -1);
     let mut scheduled = record("scheduled", "b");
     scheduled.insert("status", "scheduled");
-    outbox.insert([unstamped, scheduled, record("refused", "c")]).await;
+    outbox.insert([misplaced, scheduled, record("refused", "c")]).await;
 
     let relay = start(&spy.collections, sink.clone(), settings());
     outbox.until_count(doc! { "status": "done" }, 2).await;

@@ -18,6 +18,7 @@ mod leases;
 mod line;
 mod odd_records;
 mod settling;
+mod singled_out;
 mod snapshot;
 mod standalone;
 mod suspects;

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use bson::{DateTime, Document, doc};
+use postrider::partition::share::Share;
+use postrider::relay::RelayParts;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
+use postrider::relay::wake::Wake;
 use postrider::sink::Verdict;
+use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::relay::{settings, start};
+use crate::support::relay::{parts, run, settings, start};
 use crate::support::sink::{Fault, TestSink};
 use crate::{rounds, until_under_way};
 
@@ -156,5 +160,28 @@ async fn a_done_record_is_never_touched_again() {
 
     assert_eq!(outbox.record("done").await, before);
     relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Retention `"0s"`: what is delivered is deleted, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero() {
+    let outbox = TestOutbox::retaining(Duration::ZERO).await;
+    let sink = TestSink::default();
+    sink.script("fails once", vec![Fault::Answer(Verdict::Charge)]);
+    sink.script("dies", vec![Fault::Answer(Verdict::Refuse)]);
+    outbox.insert([record("fails once", "a"), record("dies", "b"), record("goes", "c")]).await;
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let parts = parts(&outbox.collections, sink.clone(), settings(), share, Wake::default());
+
+    let relay = run(RelayParts { delete_done: true, ..parts }, owner);
+
+    outbox.until_count(doc! { "status": "pending" }, 0).await;
+    outbox.until_count(doc! {}, 1).await;
+    relay.stop().await;
+    assert_eq!(outbox.record("dies").await.get_str("status").unwrap(), "dead");
+    let mut delivered = sink.ids();
+    delivered.sort();
+    assert_eq!(delivered, ["fails once", "goes"]);
     outbox.drop().await;
 }

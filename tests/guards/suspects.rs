@@ -7,7 +7,7 @@ use postrider::relay::settings::Settings;
 
 use crate::support::fragile::FragileSink;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::relay::{settings, start};
+use crate::support::relay::{settings, start, start_counted};
 use crate::support::sink::{Fault, TestSink};
 use crate::support::spy::{Command, Spy};
 use crate::support::stage::Stage;
@@ -54,7 +54,7 @@ async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
         .insert([suspect("spent", "a", 10), record("behind", "a"), suspect("one left", "b", 9)])
         .await;
 
-    let relay = start(&outbox.collections, sink.clone(), settings());
+    let (relay, figures) = start_counted(&outbox.collections, sink.clone(), settings());
 
     outbox.until_count(doc! { "status": "done" }, 2).await;
     let mut ids = sink.ids();
@@ -64,6 +64,9 @@ async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
     assert_eq!(spent.get_str("deadReason").unwrap(), "lease expired: 10 times");
     assert_eq!(spent.get_i32("attempt").unwrap(), 10);
     assert!(spent.get_datetime("deadAt").is_ok() && !spent.contains_key("leaseId"), "{spent}");
+    let figures = figures.render();
+    let mut counted = figures.lines().filter(|line| line.contains("outcome=\"dead\""));
+    assert!(counted.any(|line| line.ends_with(" 1")), "{figures}");
     relay.stop().await;
     outbox.drop().await;
 }

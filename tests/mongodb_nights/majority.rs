@@ -57,8 +57,8 @@ async fn without_a_majority_nothing_is_taken_and_all_resumes_by_itself_when_it_i
     let (ready, report) = postrider.readyz().await;
     assert!(DateTime::now() < due, "noticed before anything is due");
     eventually("the time when it is due", || async { DateTime::now() > due }).await;
-    let looks = set.finds(primary).await;
-    eventually("looks", || async { set.finds(primary).await > looks + 10 }).await;
+    let looks = set.commands(primary, "find").await;
+    eventually("looks", || async { set.commands(primary, "find").await > looks + 10 }).await;
 
     let store = &report["parts"]["store"];
     assert_eq!((ready, &store["status"]), (503, &json!("down")), "{report}");
@@ -92,9 +92,9 @@ async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited
         admin.run_command(doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data })
     };
     let failed = fail("alwaysOn").await.unwrap().get_i32("count").unwrap();
-    let mut unstamped = record("unstamped", "u");
-    unstamped.remove("partition");
-    outbox.insert([unstamped]).await;
+    let mut misplaced = record("misplaced", "u");
+    misplaced.insert("partition", -1);
+    outbox.insert([misplaced]).await;
     let until_tried = |times: i32| {
         let times = i64::from(times);
         let wait =
@@ -118,7 +118,7 @@ async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited
     let detail = store["detail"].as_str().unwrap();
     // Whichever of its writes was refused first.
     assert!(detail.contains("postrider check"), "{report}");
-    let writes = ["lease records", "stamp partitions"];
+    let writes = ["lease records", "correct partitions"];
     assert!(writes.iter().any(|write| detail.contains(write)), "{report}");
     postrider.until_logged("taking goes on").await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;

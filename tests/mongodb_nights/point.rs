@@ -216,12 +216,12 @@ pub fn points(away: Duration) -> Vec<Point> {
         points.push(Point { more: vec![due], charged: 2, ..new(name, when, Then::Shut) });
     }
     for (name, when) in [
-        ("a stamp", When::Before("$nor")),
-        ("a stamp that nobody heard of", When::AtAnswerTo("$nor")),
+        ("a correction", When::Before("$nor")),
+        ("a correction that nobody heard of", When::AtAnswerTo("$nor")),
     ] {
-        let mut unstamped = record("unstamped", "u");
-        unstamped.remove("partition");
-        points.push(Point { more: vec![unstamped], ..new(name, when, Then::Shut) });
+        let mut misplaced = record("misplaced", "u");
+        misplaced.insert("partition", -1);
+        points.push(Point { more: vec![misplaced], ..new(name, when, Then::Shut) });
     }
     let mut no_seq = record("repaired", "r");
     no_seq.remove("seq");

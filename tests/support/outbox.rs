@@ -41,8 +41,13 @@ pub fn mongodb_uri() -> String {
 impl TestOutbox {
     /// Makes a database whose name nobody else has.
     pub async fn new() -> Self {
+        Self::retaining(Duration::MAX).await
+    }
+
+    /// The same, whose relay may do what it needs for this retention.
+    pub async fn retaining(retention: Duration) -> Self {
         match roles::are_wanted() {
-            true => Self::restricted().await,
+            true => Self::restricted_for(retention).await,
             false => Self::at(&mongodb_uri()).await,
         }
     }
@@ -72,8 +77,12 @@ impl TestOutbox {
     /// The same on the server with access control, where the schema was made by a user with the
     /// role for that, and the relay's user has no other than its own.
     pub async fn restricted() -> Self {
+        Self::restricted_for(Duration::MAX).await
+    }
+
+    async fn restricted_for(retention: Duration) -> Self {
         let (admin, database) = (client(&roles::admin_uri()).await, fresh_name());
-        roles::make(&admin, &database, "", Duration::MAX).await;
+        roles::make(&admin, &database, "", retention).await;
         let schema = client(&roles::uri_of(&SCHEMA, &database)).await;
         apply(&Collections::new(schema, &database, ""), Validator::Off).await;
         let uri = roles::uri_of(&RELAY, &database);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use postrider::ids::{InstanceId, SinkName};
 use postrider::outbox::collections::Collections;
 use postrider::partition::share::Share;
@@ -35,6 +36,8 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(20),
         probe_max: Duration::from_millis(200),
+        live: false,
+        audit_interval: Duration::from_secs(60),
         dead_letter: None,
         key_windows: BTreeMap::new(),
     }
@@ -124,7 +127,18 @@ pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) ->
     run(parts(collections, sink, settings, share, wake), owner)
 }
 
-/// The same with several sinks, of which the first is the default one.
+/// The same, and its figures.
+pub fn start_counted<S: Sink>(
+    collections: &Collections,
+    sink: S,
+    settings: Settings,
+) -> (Running, PrometheusHandle) {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let relay = metrics::with_local_recorder(&recorder, || start(collections, sink, settings));
+    (relay, recorder.handle())
+}
+
+/// Starts a relay with several sinks, of which the first is the default one.
 pub fn start_with<S: Sink, const N: usize>(
     collections: &Collections,
     sinks: [(&str, S); N],

@@ -238,13 +238,13 @@ impl ReplicaSet {
         answer.get_i32("rbid").unwrap()
     }
 
-    /// How many `find` commands a member has got since it started.
-    pub async fn finds(&self, member: usize) -> i64 {
+    /// How many commands of this name a member has got since it started.
+    pub async fn commands(&self, member: usize, name: &str) -> i64 {
         let status = doc! { "serverStatus": 1, "repl": 0, "wiredTiger": 0, "locks": 0 };
         let status = self.members[member].run(status).await.unwrap();
         let commands = status.get_document("metrics").and_then(|all| all.get_document("commands"));
-        let find = commands.and_then(|commands| commands.get_document("find")).unwrap();
-        find.get_i64("total").unwrap()
+        let named = commands.and_then(|commands| commands.get_document(name)).unwrap();
+        named.get_i64("total").unwrap()
     }
 
     fn answering(&self) -> impl Iterator<Item = (usize, &Member)> {

@@ -31,7 +31,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: somewhere a value of at least so much.
-const PEAKS: [(&str, f64); 18] = [
+const PEAKS: [(&str, f64); 19] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -47,6 +47,7 @@ const PEAKS: [(&str, f64); 18] = [
     ("Repaired", 1.0),
     ("Kafka: requests", 0.1),
     ("Partitions owned", 256.0),
+    ("Partitions live", 128.0),
     ("Rebalances", 1.0),
     ("Paused", 1.0),
     ("Appends by outcome", 0.1),

@@ -50,7 +50,7 @@ fn keyed(key: &str) -> LaneKey {
 /// What a test knows beside the records; all sinks are up, nothing is in hand, at first.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    unstamped: HashMap<LaneKey, Option<Timestamp>>,
+    misplaced: HashMap<LaneKey, Option<Timestamp>>,
     blocked: HashSet<LaneKey>,
     alone: HashSet<RecordId>,
     in_hand: HashSet<RecordId>,
@@ -65,7 +65,7 @@ impl Known {
             lane_cap: CAP,
             whole: CAP + 1,
             max_attempts: CEILING,
-            unstamped: self.unstamped.clone(),
+            misplaced: self.misplaced.clone(),
             blocked: self.blocked.clone(),
             alone: &self.alone,
             taken: self.taken.clone(),
@@ -181,16 +181,26 @@ fn a_blocked_key_plans_nothing() {
 }
 
 #[test]
-fn a_record_that_lacks_seq_or_partition_is_repaired_and_ends_its_run() {
-    for lack in ["seq", "partition"] {
-        let mut broken = sound("a", 2);
-        broken.remove(lack);
+fn a_record_without_a_seq_or_with_an_invalid_partition_is_repaired_and_ends_its_run() {
+    for broken in [doc! { "seq": Bson::Null }, doc! { "partition": 256 }] {
+        let record = with(sound("a", 2), broken.clone());
 
-        let plan = Known::default().plan_of([sound("a", 1), broken, sound("a", 3)]);
+        let plan = Known::default().plan_of([sound("a", 1), record, sound("a", 3)]);
 
-        assert_eq!(run_of(&plan, "a"), [id(1)], "without {lack}");
+        assert_eq!(run_of(&plan, "a"), [id(1)], "{broken}");
         assert_eq!(ids(&plan.repairs), [id(2)]);
     }
+}
+
+#[test]
+fn a_record_without_a_partition_goes_with_the_others_of_its_key() {
+    let mut without = sound("a", 2);
+    without.remove("partition");
+
+    let plan = Known::default().plan_of([sound("a", 1), without, sound("a", 3)]);
+
+    assert_eq!(run_of(&plan, "a"), [id(1), id(2), id(3)]);
+    assert!(plan.repairs.is_empty());
 }
 
 #[test]
@@ -211,10 +221,10 @@ fn a_record_that_no_command_can_name_is_to_die_where_it_is_and_ends_its_run() {
 }
 
 #[test]
-fn what_is_behind_an_unstamped_record_of_its_key_waits_until_it_is_stamped() {
+fn what_is_behind_a_misplaced_record_of_its_key_waits_until_it_is_corrected() {
     let between = Timestamp { time: 1, increment: 3 };
     let known =
-        Known { unstamped: HashMap::from([(keyed("a"), Some(between))]), ..Known::default() };
+        Known { misplaced: HashMap::from([(keyed("a"), Some(between))]), ..Known::default() };
 
     // Their increments are 2, 3 and 4.
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("b", 9)]);
@@ -224,8 +234,8 @@ fn what_is_behind_an_unstamped_record_of_its_key_waits_until_it_is_stamped() {
 }
 
 #[test]
-fn an_unstamped_record_without_a_seq_has_no_place_to_hold_others_from() {
-    let known = Known { unstamped: HashMap::from([(keyed("a"), None)]), ..Known::default() };
+fn a_misplaced_record_without_a_seq_has_no_place_to_hold_others_from() {
+    let known = Known { misplaced: HashMap::from([(keyed("a"), None)]), ..Known::default() };
 
     let plan = known.plan_of([sound("a", 1)]);
 
@@ -345,8 +355,8 @@ enum Trait {
 struct Key {
     traits: Vec<Trait>,
     blocked: bool,
-    /// The place in the key from which on everything is behind an unstamped record.
-    unstamped_before: Option<usize>,
+    /// The place in the key from which on everything is behind a misplaced record.
+    misplaced_before: Option<usize>,
 }
 
 fn keys() -> impl Strategy<Value = Vec<Key>> {
@@ -367,9 +377,9 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
     ];
     let traits = prop::collection::vec(one, 1..9);
     let blocked = prop::bool::weighted(0.1);
-    let unstamped_before = prop::option::weighted(0.1, 0..8_usize);
-    let key = (traits, blocked, unstamped_before)
-        .prop_map(|(traits, blocked, unstamped_before)| Key { traits, blocked, unstamped_before });
+    let misplaced_before = prop::option::weighted(0.1, 0..8_usize);
+    let key = (traits, blocked, misplaced_before)
+        .prop_map(|(traits, blocked, misplaced_before)| Key { traits, blocked, misplaced_before });
     prop::collection::vec(key, 1..5)
 }
 
@@ -408,10 +418,10 @@ fn scene(keys: &[Key]) -> (Vec<Record>, Known) {
                 }
             }));
         }
-        if let Some(place) = key.unstamped_before {
+        if let Some(place) = key.misplaced_before {
             // Just before the record at this place: its increment is one more than its number.
             let increment = u32::try_from(of_key * 100).unwrap() + u32::try_from(place).unwrap();
-            known.unstamped.insert(keyed(&name), Some(Timestamp { time: 1, increment }));
+            known.misplaced.insert(keyed(&name), Some(Timestamp { time: 1, increment }));
         }
     }
     (records, known)
@@ -455,8 +465,8 @@ proptest! {
                 let kind = key.traits[place];
                 let goes = matches!(kind, Trait::Sound | Trait::Failed);
                 prop_assert!(goes, "{kind:?} in {run:?}");
-                let behind_unstamped = key.unstamped_before.is_some_and(|before| before <= place);
-                prop_assert!(!behind_unstamped, "{run:?} of {key:?}");
+                let behind_misplaced = key.misplaced_before.is_some_and(|before| before <= place);
+                prop_assert!(!behind_misplaced, "{run:?} of {key:?}");
             }
         }
     }
@@ -508,7 +518,7 @@ proptest! {
         let plan = known.plan(records);
 
         for (number, key) in keys.iter().enumerate().filter(|(_, key)| !key.blocked) {
-            let unhindered = key.unstamped_before.unwrap_or(usize::MAX);
+            let unhindered = key.misplaced_before.unwrap_or(usize::MAX);
             let leading = key.traits.iter().take(unhindered);
             let leading = leading.take_while(|kind| matches!(kind, Trait::Sound | Trait::InHand));
             let sound = leading.filter(|kind| **kind == Trait::Sound).count();

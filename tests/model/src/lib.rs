@@ -1,7 +1,7 @@
 //! The protocols that carry the promise, checked in every state that they can reach.
 //!
 //! `protocol` is the way of the records of one key through any number of crashes, pauses, lost
-//! answers and failovers; `assignment` is who owns which partition. `book`, `circuit`, `stamping` and
+//! answers and failovers; `assignment` is who owns which partition. `book`, `circuit`, `placement` and
 //! `window` are small models of what `protocol` leaves out. `docs/proof.md` says what is
 //! modelled, what is left out and why that is sound, and what each removed guard leads to.
 //!
@@ -14,8 +14,9 @@
 mod assignment;
 mod book;
 mod circuit;
+mod live;
+mod placement;
 mod protocol;
-mod stamping;
 mod table;
 mod walk;
 mod window;

@@ -1,9 +1,12 @@
-//! Records of one key that have no valid partition: who is held back until they have one.
+//! Records of one key with a partition, without one, and with an invalid one: who goes before whom.
 //!
-//! A look reads the records that have a valid partition (`outbox::snapshot`), and asks in the same
-//! moment for those that have none or an invalid one (`relay::before`). It gives these the partition
-//! of their key (`outbox::repair`): one command, but a write for each record, in the order of their
-//! ids. What a relay leases, publishes and settles is much simpler here than in `protocol`.
+//! The two kinds that a relay delivers lie in two ranges of the index. A look reads both in one
+//! snapshot, a limited number of each, and puts them together by `seq` (`outbox::snapshot`,
+//! `outbox::merge`). It asks in the same moment for those with an invalid partition
+//! (`relay::before`), and gives these the partition of their key (`outbox::repair`): one command, but
+//! a write for each record, in the order of their ids. An instance of an older version writes a
+//! partition where there is none, too. What a relay leases, publishes and settles is much simpler
+//! here than in `protocol`.
 
 use stateright::{Model, Property};
 
@@ -13,7 +16,10 @@ use crate::walk::walk;
 const RELAYS: usize = 2;
 
 /// Records of the key: each was committed before the next was inserted.
-const RECORDS: usize = 2;
+const RECORDS: usize = 3;
+
+/// Records of one range that a look reads.
+const LIMIT: usize = 1;
 
 /// What one check covers.
 #[derive(Clone, Debug, Default)]
@@ -26,9 +32,13 @@ struct Bounds {
 /// A guard that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// A look asks for records without a partition.
-    AbsentRead,
-    /// A look asks for records with an invalid one.
+    /// A look reads both ranges.
+    BothRanges,
+    /// It reads them in one snapshot.
+    OneSnapshot,
+    /// Where one range is cut, so is the other.
+    CutTogether,
+    /// A look asks for records with an invalid partition.
     InvalidRead,
     /// A record that cannot be given a partition dies.
     RefusedDies,
@@ -40,7 +50,7 @@ enum Written {
     Valid,
     Absent,
     Invalid,
-    /// Absent, and the record is too large to be given one.
+    /// Invalid, and the record is too large to be given another.
     TooLarge,
 }
 
@@ -62,9 +72,19 @@ struct Record {
     has_arrived: bool,
 }
 
+/// What a look read of one range.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Part {
+    /// With those that somebody has leased.
+    records: Vec<(usize, bool)>,
+    is_cut: bool,
+}
+
 /// What a relay has seen, and has under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Relay {
+    /// What it has read of the one range, where it has still to read the other.
+    half: Option<Part>,
     /// What it is to publish, in this order.
     run: Vec<usize>,
     /// What it is to give a partition: each is a write of its own.
@@ -83,9 +103,14 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Insert(usize),
+    /// A look, or its first half.
     Look(usize),
+    /// The second half of a look.
+    LookOn(usize),
     /// The relay's command writes this record.
     Repair(usize, usize),
+    /// An older instance gives a record that has none its partition.
+    Stamp(usize),
     /// The relay leases the next record of its run, and hands it to the broker.
     Publish(usize),
     Arrive(usize),
@@ -106,28 +131,60 @@ impl Key {
         self.bounds.without != Some(guard)
     }
 
+    fn read(state: &State, range: Written) -> Part {
+        let records = state.records.iter().enumerate();
+        let pending = records
+            .filter(|(_, one)| one.status == Status::Pending && one.partition == range)
+            .map(|(number, one)| (number, one.lease.is_some()));
+        let all: Vec<(usize, bool)> = pending.collect();
+        Part { is_cut: all.len() > LIMIT, records: all.into_iter().take(LIMIT).collect() }
+    }
+
     fn look(&self, state: &mut State, relay: usize) {
+        // A page of either range is a page; that of the partitions is the one that can overtake
+        // what lies in the other.
+        let one = Self::read(state, Written::Valid);
+        if !self.has(Without::OneSnapshot) {
+            // The other way round: what is read first is what may have more by now.
+            let absent = Self::read(state, Written::Absent);
+            state.relays[relay].half = Some(absent);
+            return;
+        }
+        let other = match self.has(Without::BothRanges) {
+            true => Self::read(state, Written::Absent),
+            // A page of its own, at another time.
+            false if one.records.is_empty() => Self::read(state, Written::Absent),
+            false => Part::default(),
+        };
+        self.see(state, relay, one, other);
+    }
+
+    fn see(&self, state: &mut State, relay: usize, one: Part, other: Part) {
+        let end = |part: &Part| part.records.last().filter(|_| part.is_cut).map(|(last, _)| *last);
+        let ends = match self.has(Without::CutTogether) {
+            true => [end(&one), end(&other)],
+            false => [None, None],
+        };
+        let mut all = [one.records, other.records].concat();
+        all.sort_unstable();
+        all.retain(|(number, _)| ends.iter().flatten().all(|end| number <= end));
+        let invalid = |record: &Record| {
+            record.status == Status::Pending
+                && matches!(record.partition, Written::Invalid | Written::TooLarge)
+        };
         let mut seen = Relay { flight: state.relays[relay].flight, ..Relay::default() };
-        let mut is_held = false;
-        for (number, record) in state.records.iter().enumerate() {
-            if record.status != Status::Pending {
-                continue;
+        let misplaced = (0..RECORDS).filter(|number| invalid(&state.records[*number]));
+        // Housekeeping finds them in any case.
+        seen.repairs = misplaced.collect();
+        let first = match self.has(Without::InvalidRead) {
+            true => seen.repairs.first().copied(),
+            false => None,
+        };
+        for (number, is_leased) in all {
+            if is_leased || first.is_some_and(|first| first < number) {
+                break;
             }
-            let is_read = match record.partition {
-                Written::Valid => {
-                    if record.lease.is_some() {
-                        is_held = true;
-                    } else if !is_held {
-                        seen.run.push(number);
-                    }
-                    continue;
-                }
-                Written::Absent | Written::TooLarge => self.has(Without::AbsentRead),
-                Written::Invalid => self.has(Without::InvalidRead),
-            };
-            // Housekeeping finds it in any case.
-            seen.repairs.push(number);
-            is_held |= is_read;
+            seen.run.push(number);
         }
         state.relays[relay] = seen;
     }
@@ -135,13 +192,13 @@ impl Key {
     fn repair(&self, state: &mut State, relay: usize, number: usize) {
         state.relays[relay].repairs.retain(|other| *other != number);
         let record = &mut state.records[number];
-        if record.status != Status::Pending || record.partition == Written::Valid {
+        if record.status != Status::Pending {
             return;
         }
         match record.partition {
             Written::TooLarge if self.has(Without::RefusedDies) => record.status = Status::Dead,
-            Written::TooLarge => {}
-            _ => record.partition = Written::Valid,
+            Written::Invalid => record.partition = Written::Valid,
+            _ => {}
         }
     }
 
@@ -154,7 +211,13 @@ impl Key {
                 record.partition = self.bounds.written[number];
             }
             Action::Look(relay) => self.look(&mut state, relay),
+            Action::LookOn(relay) => {
+                let absent = state.relays[relay].half.take().unwrap_or_default();
+                let valid = Self::read(&state, Written::Valid);
+                self.see(&mut state, relay, valid, absent);
+            }
             Action::Repair(relay, number) => self.repair(&mut state, relay, number),
+            Action::Stamp(number) => state.records[number].partition = Written::Valid,
             Action::Publish(relay) => {
                 let number = state.relays[relay].run[0];
                 let record = &mut state.records[number];
@@ -203,6 +266,9 @@ impl Key {
         state.relays = Default::default();
         for _ in 0..2 * RECORDS {
             state = self.after(&state, Action::Look(0));
+            if state.relays[0].half.is_some() {
+                state = self.after(&state, Action::LookOn(0));
+            }
             for number in state.relays[0].repairs.clone() {
                 state = self.after(&state, Action::Repair(0, number));
             }
@@ -232,12 +298,18 @@ impl Model for Key {
             if record.lease.is_some() {
                 actions.push(Action::Expire(number));
             }
+            if record.status == Status::Pending && record.partition == Written::Absent {
+                actions.push(Action::Stamp(number));
+            }
         }
         for (number, relay) in state.relays.iter().enumerate() {
             actions.push(Action::Crash(number));
             match relay.flight {
                 None => {
-                    actions.push(Action::Look(number));
+                    actions.push(match relay.half {
+                        None => Action::Look(number),
+                        Some(_) => Action::LookOn(number),
+                    });
                     if !relay.run.is_empty() {
                         actions.push(Action::Publish(number));
                     }
@@ -262,11 +334,6 @@ impl Model for Key {
             Property::sometimes("all is over", |_, state: &State| {
                 state.records.iter().all(|one| matches!(one.status, Status::Done | Status::Dead))
             }),
-            Property::sometimes("a follower has a partition first", |key: &Self, state: &State| {
-                let needs = key.bounds.written.iter().all(|one| *one != Written::Valid);
-                let [first, second] = &state.records;
-                !needs || (first.partition != Written::Valid && second.partition == Written::Valid)
-            }),
         ]
     }
 }
@@ -274,41 +341,65 @@ impl Model for Key {
 const ORDER: &str = "first deliveries follow the order";
 const FINISH: &str = "work can finish";
 
-fn check(first: Written, second: Written, without: Option<Without>) -> crate::walk::Walk {
-    walk(Key { bounds: Bounds { written: [first, second], without } })
+fn check(written: [Written; RECORDS], without: Option<Without>) -> crate::walk::Walk {
+    walk(Key { bounds: Bounds { written, without } })
 }
 
-fn breaks(name: &str, first: Written, second: Written, without: Without, promise: &str) {
-    check(first, second, Some(without)).assert_breaks(name, promise);
+fn breaks(name: &str, written: [Written; RECORDS], without: Without, promise: &str) {
+    check(written, Some(without)).assert_breaks(name, promise);
 }
 
 #[test]
-fn records_without_a_valid_partition_keep_their_order() {
+fn records_of_all_kinds_keep_their_order() {
     use Written::{Absent, Invalid, TooLarge, Valid};
-    for first in [Valid, Absent, Invalid] {
-        for second in [Valid, Absent, Invalid] {
-            let name = format!("`stamping`: {first:?}, {second:?}").to_lowercase();
-            check(first, second, None).assert_holds(&name, "test");
-        }
+    for written in [
+        [Valid, Valid, Valid],
+        [Absent, Absent, Absent],
+        [Absent, Valid, Absent],
+        [Absent, Absent, Valid],
+        [Valid, Valid, Absent],
+        [Invalid, Absent, Valid],
+        [Absent, Invalid, Valid],
+        [Invalid, Invalid, Absent],
+        [TooLarge, Absent, Valid],
+    ] {
+        let [first, second, third] = written;
+        let name = format!("`placement`: {first:?}, {second:?}, {third:?}").to_lowercase();
+        check(written, None).assert_holds(&name.replace("toolarge", "too large"), "test");
     }
-    let walk = check(TooLarge, Absent, None);
-    walk.assert_holds("`stamping`: too large, absent", "test");
 }
 
 #[test]
-fn records_without_a_partition_hold_back_their_followers() {
-    let name = "`stamping`: records without a partition are read in the same look";
-    breaks(name, Written::Absent, Written::Absent, Without::AbsentRead, ORDER);
+fn a_look_reads_both_ranges() {
+    use Written::{Absent, Valid};
+    let name = "`placement`: a look reads both ranges";
+    breaks(name, [Absent, Valid, Valid], Without::BothRanges, ORDER);
+}
+
+#[test]
+fn a_look_reads_both_ranges_in_one_snapshot() {
+    use Written::{Absent, Valid};
+    let name = "`placement`: it reads them in one snapshot";
+    breaks(name, [Absent, Valid, Valid], Without::OneSnapshot, ORDER);
+}
+
+#[test]
+fn where_one_range_is_cut_so_is_the_other() {
+    use Written::{Absent, Valid};
+    let name = "`placement`: where one range is cut, so is the other";
+    breaks(name, [Absent, Absent, Valid], Without::CutTogether, ORDER);
 }
 
 #[test]
 fn records_with_an_invalid_partition_hold_back_their_followers() {
-    let name = "`stamping`: records with an invalid partition are read in the same look";
-    breaks(name, Written::Invalid, Written::Invalid, Without::InvalidRead, ORDER);
+    use Written::{Absent, Invalid};
+    let name = "`placement`: records with an invalid partition are read in the same look";
+    breaks(name, [Invalid, Absent, Absent], Without::InvalidRead, ORDER);
 }
 
 #[test]
-fn a_record_that_cannot_be_repaired_dies() {
-    let name = "`stamping`: a record that cannot be given a partition dies";
-    breaks(name, Written::TooLarge, Written::Absent, Without::RefusedDies, FINISH);
+fn a_record_that_cannot_be_corrected_dies() {
+    use Written::{Absent, TooLarge};
+    let name = "`placement`: a record that cannot be given a partition dies";
+    breaks(name, [TooLarge, Absent, Absent], Without::RefusedDies, FINISH);
 }

@@ -1,0 +1,103 @@
+//! Whether the change stream has brought everything.
+//!
+//! While it carries the records nothing else reads them. So now and then everything pending is read
+//! all the same, and compared with what the relay knows. A record is a finding if the stream must
+//! have brought it by now, it is still pending, and nothing is known of its key: neither is it in
+//! flight, nor does it wait for anything. Its key is read at once. There should be none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, warn};
+
+use crate::ids::RecordId;
+use crate::outbox::fields::PENDING;
+use crate::outbox::position::Position;
+use crate::outbox::record::LaneKey;
+use crate::outbox::snapshot::{PassOver, Room, Snapshot};
+use crate::relay::shared::Shared;
+use crate::relay::wake::Wake;
+use crate::sink::Sink;
+use crate::store::StoreError;
+use crate::telemetry::chain;
+
+/// By then the stream has brought what a read has shown: it is given up as lagging otherwise.
+const BROUGHT: Duration = Duration::from_secs(30);
+
+/// Records of one read.
+const PAGE: usize = 500;
+
+/// Records that one audit compares at most: of more the next one looks on.
+const COMPARED: usize = 10_000;
+
+/// The first record of a key of which nothing was known.
+struct Suspect {
+    lane: LaneKey,
+    partition: u8,
+    id: RecordId,
+}
+
+/// Audits for ever, at this interval.
+pub(super) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
+    loop {
+        tokio::time::sleep(shared.settings.audit_interval).await;
+        if let Err(error) = audit(&shared, &wake).await {
+            // The take meets the same trouble, and reports it.
+            debug!(error = chain(&error), "an audit failed; the next one is made in its time");
+        }
+    }
+}
+
+async fn audit<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreError> {
+    let Some(life) = shared.hands.life() else { return Ok(()) };
+    let suspects = suspects(shared).await?;
+    if suspects.is_empty() {
+        return Ok(());
+    }
+    tokio::time::sleep(BROUGHT).await;
+    for Suspect { lane, partition, id } in suspects {
+        if shared.hands.life() != Some(life) {
+            return Ok(());
+        }
+        let is_known = || shared.hands.is_entered(&lane);
+        // Known before or after the read: it came into a lane and was settled, or waits.
+        if is_known() || shared.read_again(&id, PENDING).await?.is_none() || is_known() {
+            continue;
+        }
+        warn!(
+            %id,
+            key = lane.as_str(),
+            partition,
+            "a record was not brought by the change stream: its key is read now; please report this"
+        );
+        shared.metrics.audit_finding();
+        shared.hands.must_scan(lane, partition, id);
+        wake.all();
+    }
+    Ok(())
+}
+
+/// Of each key that has anything pending, and of which nothing is known, the first record.
+async fn suspects<S: Sink>(shared: &Shared<S>) -> Result<Vec<Suspect>, StoreError> {
+    let owned = shared.hands.owned();
+    let mut suspects: Vec<Suspect> = Vec::new();
+    let mut snapshot = Snapshot::begin(&shared.collections).await?;
+    if !shared.settings.ordered {
+        snapshot.go_on_within_keys();
+    }
+    let mut next = Some(Position::start());
+    while let Some(from) = next.filter(|_| suspects.len() < COMPARED) {
+        let room = Room { records: PAGE, bytes: shared.settings.batch_bytes / 4 };
+        let page = snapshot.page(&from, &owned, &PassOver::default(), room).await?;
+        for record in page.records {
+            let record = shared.in_its_lane(record);
+            let is_next = suspects.last().is_none_or(|last| last.lane != record.lane);
+            if is_next && !shared.hands.is_entered(&record.lane) {
+                let (lane, partition, id) = (record.lane, record.partition, record.id);
+                suspects.push(Suspect { lane, partition, id });
+            }
+        }
+        next = page.next;
+    }
+    Ok(suspects)
+}

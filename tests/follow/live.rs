@@ -1,0 +1,271 @@
+//! While the change stream carries the records: the order of keys, and no record left behind.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bson::{DateTime, Document, doc};
+use postrider::outbox::redrive::{Redrive, Redriver};
+use postrider::outbox::undecoded::RawId;
+use postrider::partition::share::Share;
+use postrider::relay::RelayParts;
+use postrider::relay::settings::Settings;
+use postrider::relay::wake::Wake;
+use postrider::sink::Verdict;
+use tokio::sync::watch;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::relay::{Running, parts, run};
+use crate::support::sink::{Fault, TestSink};
+use crate::support::spy::Spy;
+use crate::{Followed, sleepy};
+
+/// A relay that lives from its stream: no timer helps it within any test.
+struct Scene {
+    outbox: TestOutbox,
+    spy: Spy,
+    sink: TestSink,
+    relay: Running,
+    followed: Followed,
+    share: watch::Sender<Share>,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        Self::with(sleepy(), []).await
+    }
+
+    /// The same where these are pending before.
+    async fn with(settings: Settings, before: impl IntoIterator<Item = Document>) -> Self {
+        let outbox = TestOutbox::new().await;
+        let before: Vec<Document> = before.into_iter().collect();
+        if !before.is_empty() {
+            outbox.insert(before).await;
+        }
+        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+        let followed = Followed::up(&spy.collections, &wake).await;
+        let (share, shares) = watch::channel(Share::of(0..=255));
+        let parts: RelayParts<TestSink> =
+            parts(&spy.collections, sink.clone(), settings, shares, wake);
+        let relay = run(parts, share.clone());
+        let scene = Self { outbox, spy, sink, relay, followed, share };
+        scene.until_live().await;
+        scene
+    }
+
+    /// Waits until what is inserted costs no read.
+    async fn until_live(&self) {
+        eventually("the stream carries the records", || self.costs_no_read()).await;
+    }
+
+    /// What has arrived, but for what [`until_live`](Self::until_live) sent.
+    fn ids(&self) -> Vec<String> {
+        self.sink.ids().into_iter().filter(|id| !id.starts_with("probe")).collect()
+    }
+
+    async fn costs_no_read(&self) -> bool {
+        let before = self.spy.commands("find").len();
+        let id = format!("probe {}", uuid::Uuid::new_v4());
+        self.outbox.insert([record(&id, &id)]).await;
+        self.until_done(&[&id]).await;
+        self.spy.commands("find").len() == before
+    }
+
+    async fn until_done(&self, ids: &[&str]) {
+        let count = u64::try_from(ids.len()).unwrap();
+        self.outbox.until_count(doc! { "_id": { "$in": ids }, "status": "done" }, count).await;
+    }
+
+    async fn until_under_way(&self, id: &str) {
+        eventually("it is under way", || async { self.sink.is_under_way(id) }).await;
+    }
+
+    async fn stop(self) {
+        self.relay.stop().await;
+        drop((self.followed, self.share));
+        self.outbox.drop().await;
+    }
+}
+
+fn unstamped(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    record.remove("partition");
+    record
+}
+
+/// Of each key in the order of the insertions, single ones and several with one command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
+    let scene = Scene::start().await;
+    let before = scene.spy.commands("find").len();
+
+    let mut expected: HashMap<String, Vec<String>> = HashMap::new();
+    for turn in 0..300 {
+        let batch: Vec<(String, String)> = (0..1 + turn % 7)
+            .map(|n| (format!("{turn:03} {n}"), format!("k{}", (turn * 3 + n / 2) % 40)))
+            .collect();
+        let record = |(id, key): &(String, String)| match turn % 3 {
+            0 => record(id, key),
+            _ => unstamped(id, key),
+        };
+        scene.outbox.insert(batch.iter().map(record)).await;
+        for (id, key) in batch {
+            expected.entry(key).or_default().push(id);
+        }
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let arrived = scene.ids();
+    for (key, ids) in &expected {
+        let of_key: Vec<&String> = arrived.iter().filter(|id| ids.contains(id)).collect();
+        assert_eq!(of_key, ids.iter().collect::<Vec<_>>(), "{key}");
+    }
+    let reads = scene.spy.commands("find").len() - before;
+    // Housekeeping and the recheck read in their own time.
+    assert!(reads < 40, "{reads} reads for {} records", arrived.len());
+    scene.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_into_a_key_in_flight_goes_behind_it() {
+    let scene = Scene::start().await;
+    scene.sink.script("1", [Fault::Hold]);
+
+    scene.outbox.insert([record("1", "k")]).await;
+    scene.until_under_way("1").await;
+    scene.outbox.insert([unstamped("2", "k"), record("3", "k")]).await;
+    scene.outbox.insert([record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+    scene.sink.release();
+
+    scene.until_done(&["1", "2", "3"]).await;
+    assert_eq!(scene.ids(), ["other", "1", "2", "3"]);
+    scene.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
+    let scene = Scene::start().await;
+    scene.sink.script("fails", [Fault::Answer(Verdict::Charge)]);
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
+    let mut due = record("due", "b");
+    due.insert("visibleAt", later);
+
+    scene.outbox.insert([record("fails", "a"), due]).await;
+    scene.outbox.insert([record("a2", "a"), record("b2", "b")]).await;
+    scene.until_done(&["fails", "a2", "due", "b2"]).await;
+
+    let place = |id: &str| scene.ids().iter().position(|other| other == id).unwrap();
+    assert!(place("fails") < place("a2") && place("due") < place("b2"), "{:?}", scene.ids());
+    scene.stop().await;
+}
+
+/// Each is not what its event said when the relay leases it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key() {
+    let scene = Scene::start().await;
+    scene.sink.script("head", [Fault::Hold]);
+    scene.outbox.insert([record("head", "k")]).await;
+    scene.until_under_way("head").await;
+    scene.outbox.insert([record("deleted", "k"), record("replaced", "k")]).await;
+    scene.outbox.records().delete_one(doc! { "_id": "deleted" }).await.unwrap();
+    let mut other = record("replaced", "k");
+    other.insert("payload", "another one");
+    scene.outbox.records().replace_one(doc! { "_id": "replaced" }, other).await.unwrap();
+    scene.outbox.insert([record("last", "k")]).await;
+    scene.sink.release();
+
+    scene.until_done(&["head", "replaced", "last"]).await;
+    let ids = scene.ids();
+    let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
+    assert!(place("head") < place("replaced") && place("replaced") < place("last"), "{ids:?}");
+    scene.outbox.insert([record("after", "k")]).await;
+    scene.until_done(&["after"]).await;
+    scene.stop().await;
+}
+
+/// A dead record blocks its key until an operator discards it, here without a word to the relay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {
+    let settings =
+        Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
+    let scene = Scene::with(settings, []).await;
+    for id in ["dies", "dies too"] {
+        scene.sink.script(id, [Fault::Answer(Verdict::Refuse)]);
+    }
+    scene.outbox.insert([record("dies", "a"), record("dies too", "b")]).await;
+    scene.outbox.until_count(doc! { "status": "dead" }, 2).await;
+    scene.outbox.insert([record("a2", "a"), record("b2", "b"), record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.outbox.count(doc! { "status": "pending" }).await, 2);
+
+    let redriver = Redriver::new(scene.outbox.hand.clone());
+    let id = |id: &str| RawId::from(&bson::Bson::from(id));
+    redriver.one(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
+    redriver.one(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
+
+    scene.until_done(&["a2", "dies too", "b2"]).await;
+    let ids = scene.ids();
+    let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
+    assert!(place("dies too") < place("b2"), "{ids:?}");
+    scene.stop().await;
+}
+
+/// More at once than can be taken, and then a flow again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after() {
+    let scene = Scene::start().await;
+    for batch in 0..20 {
+        let burst =
+            (0..1_000).map(|n| unstamped(&format!("{batch:02} {n:04}"), &format!("k{}", n % 700)));
+        scene.outbox.insert(burst).await;
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let mut last: HashMap<usize, String> = HashMap::new();
+    for id in scene.ids() {
+        let key = id[3..].parse::<usize>().unwrap() % 700;
+        let before = last.insert(key, id.clone());
+        let of_key = || -> Vec<String> {
+            let ids = scene.ids().into_iter();
+            ids.filter(|id| id[3..].parse::<usize>().unwrap() % 700 == key).collect()
+        };
+        assert!(before.as_ref().is_none_or(|before| *before < id), "{id} late: {:?}", of_key());
+    }
+    scene.until_live().await;
+    scene.stop().await;
+}
+
+/// Partitions go and come back, while records of them are inserted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_that_come_back_are_served_from_what_they_have_by_then() {
+    let scene = Scene::start().await;
+    for turn in 0..10 {
+        scene.share.send_replace(Share::of(0..=100));
+        scene
+            .outbox
+            .insert((0..20).map(|n| unstamped(&format!("{turn} a {n}"), &format!("k{n}"))))
+            .await;
+        scene.share.send_replace(Share::of(0..=255));
+        scene
+            .outbox
+            .insert((0..20).map(|n| record(&format!("{turn} b {n}"), &format!("k{n}"))))
+            .await;
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let ids = scene.ids();
+    for n in 0..20 {
+        let mut seen: Vec<&String> = Vec::new();
+        let of_key = ids.iter().filter(|id| id[4..] == n.to_string());
+        // Repetitions are permitted where a partition is given away.
+        of_key.for_each(|id| {
+            if !seen.contains(&id) {
+                seen.push(id)
+            }
+        });
+        assert!(seen.is_sorted(), "{seen:?}");
+        assert_eq!(seen.len(), 20);
+    }
+    scene.stop().await;
+}
