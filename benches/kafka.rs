@@ -6,20 +6,18 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use postrider::outbox::collections::Collections;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use support::daemon::{Daemon, Relayed};
 use support::queue::Queue;
-use support::{KEYS, KIND, cost, daemon, variable};
+use support::topic::{PATIENCE, Topic, brokers};
+use support::{KEYS, KIND, cost, daemon};
 
 /// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
 const WINDOW: usize = 1_000;
@@ -33,43 +31,7 @@ const PAUSED: usize = 1_000_000;
 /// Their type.
 const WAITING: &str = "Waiting";
 
-const PARTITIONS: i32 = 12;
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn brokers() -> String {
-    variable("POSTRIDER_TEST_KAFKA_BROKERS")
-}
-
-struct Topic {
-    name: String,
-    consumer: BaseConsumer,
-}
-
 impl Topic {
-    async fn make() -> Self {
-        let name = format!("bench-{}", uuid::Uuid::new_v4().simple());
-        let new = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(1));
-        let made = admin().create_topics([&new], &AdminOptions::new()).await.unwrap();
-        made.into_iter().for_each(|made| drop(made.unwrap()));
-        let consumer = ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap();
-        Self { name, consumer }
-    }
-
-    async fn delete(self) {
-        admin().delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap();
-    }
-
-    /// How many messages are in it.
-    async fn messages(&self) -> usize {
-        let ends = (0..PARTITIONS).map(|partition| {
-            let marks = self.consumer.fetch_watermarks(&self.name, partition, PATIENCE);
-            // A partition that was made just now has no leader yet.
-            marks.map_or(0, |(_, end)| usize::try_from(end).unwrap())
-        });
-        tokio::task::block_in_place(|| ends.sum())
-    }
-
     /// Messages per second of a bare producer with a window.
     async fn ceiling(&self, count: usize, window: usize, keys: usize) -> f64 {
         let producer: FutureProducer = ClientConfig::new()
@@ -103,18 +65,6 @@ impl Topic {
         while under_way.next().await.is_some() {}
         count as f64 / started.elapsed().as_secs_f64()
     }
-
-    fn settings(&self) -> Vec<String> {
-        vec![
-            "sinks.stream.kind=kafka".into(),
-            format!("sinks.stream.brokers={}", brokers()),
-            format!("sinks.stream.topic={}", self.name),
-        ]
-    }
-}
-
-fn admin() -> AdminClient<DefaultClientContext> {
-    ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap()
 }
 
 async fn relay(collections: &Collections, topic: &Topic, count: usize) -> Relayed {

@@ -10,6 +10,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use bson::raw::cstr;
 use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use node::Node;
@@ -30,7 +31,8 @@ async fn flow(collections: &Collections, from: usize, time: Duration) -> usize {
     while began.elapsed() < time {
         ticks.tick().await;
         let kind = if n.is_multiple_of(10) { "sick" } else { "well" };
-        let record = support::record_with(kind, n, support::KEYS);
+        let mut record = support::record_with(kind, n, support::KEYS);
+        record.append(cstr!("createdAt"), DateTime::now());
         let records = collections.records();
         inserts.spawn(async move { records.insert_one(record).await.unwrap() });
         n += 1;

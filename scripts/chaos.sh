@@ -8,7 +8,6 @@
 #                  (one broker), or both in turn
 #   DURATION=15    with SEEDS=n or SEED: seconds for which producers and faults go on; start, healing and verdict are extra
 #   JOBS=1         how many histories run at a time, each in a process with servers and folders of its own
-#   CHAOS_LIVE=1   with relay.live
 #   RESULTS=FILE   adds a line for each verdict: seed, kind, duration, verdict, commit, date, time taken, CPU time
 
 # shellcheck source=scripts/services/common.sh

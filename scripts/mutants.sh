@@ -4,6 +4,7 @@
 #
 #   MODULES="plan"     which modules: plan lane window assignment (unit tests), lease settle repair transaction
 #                      (tests/guards and tests/events with real servers); all of them by default
+#   SHARD=0/3          of each module every third mutant only, from the first on
 #   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
 #   MUTANTS_WORK=DIR   where it works, in a copy of the repository; .services/mutants by default
 #   RESUME=1           leave out what the results there say was noticed: for a run that was cut off, of the same tree
@@ -101,6 +102,7 @@ for module in $modules; do
   filter=("${named[$module]:-}")
   [[ ${tests[$module]} != *--test=guards* ]] || filter+=(-- "${measuring[@]}")
   cargo mutants --in-place --file "${files[$module]}" --features failpoints --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
+    ${SHARD:+--shard "$SHARD" --sharding round-robin} \
     --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1

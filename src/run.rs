@@ -258,7 +258,7 @@ async fn work(
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
-    let follower = || Follower::new(protocol.clone(), wake.clone()).carrying(plan.relay.live);
+    let follower = || Follower::new(protocol.clone(), wake.clone());
     let follower = plan.follow.then(follower);
     let relay = relay(plan, sinks, protocol.clone(), instance, shared_out, wake, stop);
     watch_relay(health, heartbeat.pulse(), &relay);

@@ -21,10 +21,21 @@ pub fn peak_mb(pid: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
+/// The process whose command line has this word.
+pub fn pid_of(word: &str) -> Option<String> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut pids = processes.filter_map(|process| process.file_name().into_string().ok());
+    pids.find(|pid| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        !word.is_empty() && line.split('\0').any(|part| part == word || part.ends_with(word))
+    })
+}
+
 /// The pid of the mongod and what it has counted so far.
 pub struct MongoCost {
     pub pid: String,
     pub commands: i64,
+    pub finds: i64,
     /// Of the network, both ways.
     pub bytes: i64,
 }
@@ -37,11 +48,10 @@ pub async fn mongo(collections: &Collections) -> MongoCost {
         _ => 0,
     };
     let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
-    let total = ["find", "update", "getMore", "aggregate", "delete"]
-        .iter()
-        .map(|name| number(commands.get_document(name).ok().and_then(|c| c.get("total"))))
-        .sum();
+    let count = |name: &str| number(commands.get_document(name).ok().and_then(|c| c.get("total")));
+    let total = ["find", "update", "getMore", "aggregate", "delete"].into_iter().map(count).sum();
+    let finds = count("find");
     let network = status.get_document("network").unwrap();
     let bytes = ["bytesIn", "bytesOut"].iter().map(|way| number(network.get(way))).sum();
-    MongoCost { pid: number(status.get("pid")).to_string(), commands: total, bytes }
+    MongoCost { pid: number(status.get("pid")).to_string(), commands: total, finds, bytes }
 }

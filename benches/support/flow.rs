@@ -22,8 +22,7 @@ pub struct Sent {
 
 impl Sent {
     pub fn now(record: &RawDocumentBuf) -> Self {
-        let partition = u8::try_from(record.get_i32("partition").unwrap()).unwrap();
-        Self { id: id(record), partition, at: Instant::now() }
+        Self { id: id(record), partition: super::partition_of(record), at: Instant::now() }
     }
 }
 

@@ -10,13 +10,15 @@ pub mod cost;
 pub mod daemon;
 pub mod flow;
 pub mod queue;
+pub mod topic;
 #[path = "../../tests/support/watched.rs"]
 pub mod watched;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
+use bson::raw::{RawDocumentBuf, cstr};
 use bson::{Bson, Timestamp, doc};
 use futures_util::future::join_all;
 use postrider::outbox::collections::Collections;
@@ -63,7 +65,6 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(25),
         probe_max: Duration::from_secs(5),
-        live: false,
         audit_interval: Duration::from_secs(60),
         dead_letter: None,
         key_windows: std::collections::BTreeMap::new(),
@@ -87,7 +88,7 @@ pub async fn outbox() -> Collections {
     collections
 }
 
-/// Fills the outbox with 400-byte payloads over `keys` keys, round robin.
+/// Fills the outbox with the records of the README, over `keys` keys, round robin.
 pub async fn fill(collections: &Collections, from: usize, count: usize, keys: usize) {
     fill_with(collections, KIND, from, count, keys).await;
 }
@@ -100,10 +101,24 @@ pub async fn fill_with(
     count: usize,
     keys: usize,
 ) {
-    let batches = (from..from + count).collect::<Vec<_>>();
-    for batch in batches.chunks(4_000) {
+    fill_from(collections, from..from + count, |n| record_with(kind, n, keys)).await;
+}
+
+/// The same with records that name their partition.
+pub async fn fill_stamped(collections: &Collections, from: usize, count: usize, keys: usize) {
+    fill_from(collections, from..from + count, |n| stamped(record(n, keys))).await;
+}
+
+async fn fill_from(
+    collections: &Collections,
+    numbers: Range<usize>,
+    record: impl Fn(usize) -> RawDocumentBuf,
+) {
+    let numbers: Vec<usize> = numbers.collect();
+    let record = &record;
+    for batch in numbers.chunks(4_000) {
         let inserts = batch.chunks(1_000).map(|chunk| async move {
-            let documents = chunk.iter().map(|n| record_with(kind, *n, keys));
+            let documents = chunk.iter().map(|n| record(*n));
             collections.records().insert_many(documents).await.unwrap();
         });
         join_all(inserts).await;
@@ -117,19 +132,28 @@ pub fn record(n: usize, keys: usize) -> RawDocumentBuf {
     record_with(KIND, n, keys)
 }
 
+/// The record of the README, with a payload of 400 bytes.
 pub fn record_with(kind: &str, n: usize, keys: usize) -> RawDocumentBuf {
-    let key = format!("{kind}-{}", n % keys);
     let document = doc! {
-        "_id": uuid::Uuid::new_v4(),
-        "partition": i32::from(postrider::partition::of_key(&key)),
-        "key": key,
+        "_id": bson::oid::ObjectId::new(),
+        "key": format!("{kind}-{}", n % keys),
         "type": kind,
         "payload": Bson::String(payload(n)),
         "status": "pending",
         "seq": Bson::Timestamp(Timestamp { time: 0, increment: 0 }),
-        "createdAt": bson::DateTime::now(),
     };
     RawDocumentBuf::try_from(&document).unwrap()
+}
+
+/// The partition that a record belongs to, and that [`stamped`] writes into it.
+pub fn partition_of(record: &RawDocumentBuf) -> u8 {
+    postrider::partition::of_key(record.get_str("key").unwrap())
+}
+
+/// The same record with its partition, as a producer may write it.
+pub fn stamped(mut record: RawDocumentBuf) -> RawDocumentBuf {
+    record.append(cstr!("partition"), i32::from(partition_of(&record)));
+    record
 }
 
 fn payload(n: usize) -> String {
@@ -194,10 +218,8 @@ pub async fn until_drained<T>(
 pub async fn is_pending(collections: &Collections) -> bool {
     let hint = mongodb::options::Hint::Name(LANE_INDEX.into());
     let records = collections.records();
-    let pending = records
-        .find_one(doc! { "status": "pending", "partition": { "$gte": 0 } })
-        .projection(doc! { "_id": 1 })
-        .hint(hint);
+    let pending =
+        records.find_one(doc! { "status": "pending" }).projection(doc! { "_id": 1 }).hint(hint);
     pending.await.unwrap().is_some()
 }
 

@@ -46,7 +46,7 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
     })
 }
 
-const COLUMNS: [&str; 6] = ["key", "reason", "blocker", "since", "until", "sink"];
+const COLUMNS: [&str; 7] = ["key", "reason", "blocker", "since", "until", "sink", "destination"];
 
 fn table(answer: &Value) -> Result<(), Failure> {
     let keys = answer["keys"].as_array().map(Vec::as_slice).unwrap_or_default();

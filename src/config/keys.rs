@@ -19,7 +19,7 @@ pub enum Holds {
 use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
-pub const KEYS: [(&str, Holds); 75] = [
+pub const KEYS: [(&str, Holds); 74] = [
     ("mongo.uri", Text),
     ("mongo.source", Text),
     ("mongo.sources.*.uri", Text),
@@ -35,7 +35,6 @@ pub const KEYS: [(&str, Holds); 75] = [
     ("relay.batch_bytes", Text),
     ("relay.poll_interval", Text),
     ("relay.follow", Value),
-    ("relay.live", Value),
     ("relay.lease", Text),
     ("relay.max_attempts", Value),
     ("relay.ordering", Text),

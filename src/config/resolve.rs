@@ -189,7 +189,6 @@ fn settings(config: &Config) -> Settings {
         shutdown_timeout: relay.shutdown_timeout,
         probe_max: relay.probe_max,
         audit_interval: relay.audit_interval,
-        live: relay.live,
         dead_letter: None,
         key_windows: config
             .sinks

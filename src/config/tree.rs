@@ -127,10 +127,8 @@ pub struct Relay {
     /// The longest wait between two looks at an idle outbox.
     #[serde(with = "duration")]
     pub poll_interval: Duration,
-    /// Whether a change stream wakes the relay; without it the relay only polls.
+    /// Whether a change stream brings the records; without it the relay only polls.
     pub follow: bool,
-    /// Whether records are taken from the change stream, without being read.
-    pub live: bool,
     /// Length of a lease: what a key in flight waits after a crash.
     #[serde(with = "duration")]
     pub lease: Duration,
@@ -166,7 +164,6 @@ impl Default for Relay {
             batch_bytes: 16 << 20,
             poll_interval: Duration::from_secs(1),
             follow: true,
-            live: false,
             // Three publish timeouts.
             lease: Duration::from_secs(30),
             // With the default backoff about 8 minutes of failures: nine waits, the last of 256 s.

@@ -45,7 +45,6 @@ pub enum Following {
 pub struct Follower {
     collections: Collections,
     wake: Wake,
-    carries: bool,
     following: watch::Sender<Following>,
 }
 
@@ -54,13 +53,7 @@ impl Follower {
     pub fn new(collections: Collections, wake: Wake) -> Self {
         let (following, _) = watch::channel(Following::Starting);
         gauge!(FOLLOW_UP).set(0.0);
-        Self { collections, wake, carries: false, following }
-    }
-
-    /// The same, whose stream carries the records themselves where `carries`, and not only where they
-    /// are.
-    pub fn carrying(self, carries: bool) -> Self {
-        Self { carries, ..self }
+        Self { collections, wake, following }
     }
 
     /// Whether the relay is woken, as it changes.
@@ -99,7 +92,7 @@ impl Follower {
                 Ok(Happened::Due)
             }
             State::Opening { .. } => {
-                ChangeStream::open(&self.collections, self.carries).await.map(Happened::Opened)
+                ChangeStream::open(&self.collections).await.map(Happened::Opened)
             }
             State::Open { stream, .. } => self.wake_from(stream).await,
             State::Resting { .. } => {

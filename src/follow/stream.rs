@@ -37,17 +37,18 @@ const LAG: Duration = Duration::from_secs(30);
 /// and does not tell a server without news from one that is frozen.
 pub(super) struct ChangeStream {
     cursor: RawBatchCursor,
-    carries: bool,
 }
 
 impl ChangeStream {
     /// Opens a stream of all that comes after this moment: whatever a snapshot that is read from
     /// now on does not show, the stream will.
-    pub(super) async fn open(collections: &Collections, carries: bool) -> Result<Self, StoreError> {
+    pub(super) async fn open(collections: &Collections) -> Result<Self, StoreError> {
         let after = moment(collections).await?;
+        // (Over shards the relay reads what an event names: it may come late.)
+        let largest = if collections.is_sharded() { 0 } else { LARGEST };
         let command = doc! {
             "aggregate": collections.name(names::RECORDS),
-            "pipeline": pipeline(after, carries),
+            "pipeline": pipeline(after, largest),
             "cursor": {},
             "readConcern": { "level": "majority" },
         };
@@ -58,7 +59,7 @@ impl ChangeStream {
             .max_time(MAX_AWAIT)
             .batch();
         let cursor = within("open the change stream", limits::BATCH, opening).await?;
-        Ok(Self { cursor, carries })
+        Ok(Self { cursor })
     }
 
     /// What came, as soon as anything does; nothing where the server had none for a while.
@@ -82,10 +83,7 @@ impl ChangeStream {
         let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
         let read = |event: RawBsonRef<'_>| event.as_document().map_or(Event::Unclear, read);
         let events = events.into_iter().map(|event| event.map_or(Event::Unclear, read));
-        match self.carries {
-            true => named(collections, events.collect()).await,
-            false => Ok(events.map(Event::hint).collect()),
-        }
+        named(collections, events.collect()).await
     }
 }
 
@@ -129,14 +127,13 @@ fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
 ///
 /// Not from `after` on but from the next moment: the stream could not get past an event that is too
 /// large for it, were that the last one that there was.
-fn pipeline(after: Timestamp, carries: bool) -> Vec<Document> {
+fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
         "operationType": { "$in": ["insert", "replace"] },
         field(STATUS): PENDING,
     };
     let path = |name: &str| format!("$fullDocument.{name}");
-    let largest = if carries { LARGEST } else { 0 };
     let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, largest] };
     // `fullDocument` is no part of these: looking it up would be a read for every lease.
     let updated = doc! {
@@ -180,16 +177,6 @@ enum Event {
     /// This record became pending by an update, which names no more of it.
     Updated(RecordId, Timestamp),
     Unclear,
-}
-
-impl Event {
-    /// As a reason to look: where an update leads is not asked.
-    fn hint(self) -> Change {
-        match self {
-            Self::Is(change) => change,
-            Self::Updated(..) | Self::Unclear => Change::Somewhere,
-        }
-    }
 }
 
 fn read(event: &RawDocument) -> Event {

@@ -63,7 +63,7 @@ impl OpsServer {
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(page))
-            .route("/blocked-keys", get(blocked_keys))
+            .route(BLOCKED_KEYS, get(blocked_keys))
             .layer(middleware::from_fn(guard))
             .with_state(context);
         axum::serve(self.listener, routes).await
@@ -74,10 +74,14 @@ impl OpsServer {
 ///
 /// `Host` decides nothing for GET and HEAD: Prometheus and the kubelet name a pod by its address, and
 /// scrapers by the name of a service. Neither sends an `Origin`.
+const BLOCKED_KEYS: &str = "/blocked-keys";
+
 async fn guard(request: Request, next: Next) -> Result<Response, Foreign> {
     let (parts, body) = request.into_parts();
     check_origin(&parts)?;
-    if !matches!(parts.method, Method::GET | Method::HEAD) {
+    // What shows keys is for who is on this host, by its name: no page that was pointed here.
+    let shows_keys = parts.uri.path() == BLOCKED_KEYS;
+    if shows_keys || !matches!(parts.method, Method::GET | Method::HEAD) {
         check_host(&parts)?;
     }
     Ok(next.run(Request::from_parts(parts, body)).await)

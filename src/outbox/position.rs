@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use bson::raw::RawBsonRef;
 use bson::{Bson, Document, Timestamp, doc};
 
+use crate::outbox::fields::KEY;
 use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::partition;
 
@@ -65,6 +67,8 @@ enum After {
     Nothing,
     /// Behind all records of this key.
     Key(Arc<str>),
+    /// Before all keys that are text: behind numbers.
+    Numbers,
     /// Among the records without order: behind this one.
     Record { key: Option<Arc<str>>, seq: Timestamp },
 }
@@ -75,6 +79,8 @@ pub(crate) struct Segment {
     pub(crate) partitions: Bson,
     pub(crate) key: Option<Document>,
     pub(crate) seq_after: Option<Timestamp>,
+    /// Whether only those keys are meant that sort behind all text: what no record should have.
+    pub(crate) is_behind_text: bool,
 }
 
 /// The least `seq`, for a record that has none yet.
@@ -121,30 +127,43 @@ impl Position {
     /// The first place from which on pages from here show anything.
     pub(crate) fn place(&self) -> Place {
         let key = match &self.after {
-            After::Nothing | After::Record { key: None, .. } => "".into(),
+            After::Nothing | After::Numbers | After::Record { key: None, .. } => "".into(),
             After::Key(key) | After::Record { key: Some(key), .. } => key.clone(),
         };
         (self.range, key)
     }
 
-    /// Behind the lane of `record`; behind itself if it has no order, or `within_keys`.
-    pub(crate) fn after(record: &Record, within_keys: bool) -> Self {
-        let after = match &record.lane {
-            LaneKey::Keyed(key) if !within_keys => After::Key(key.clone()),
-            LaneKey::Keyed(_) | LaneKey::Single(_) => After::Record {
-                key: record.raw.get_str(crate::outbox::fields::KEY).ok().map(Into::into),
-                seq: record.seq.unwrap_or(NO_SEQ),
-            },
+    /// Behind the lane of `record`; behind itself if it has no order, or `within_keys`. `None` where
+    /// nothing is behind it.
+    ///
+    /// Keys that are neither text nor absent make a record malformed. Behind one of these are all of
+    /// its kind, so that however many of them wait, they hold up no others.
+    pub(crate) fn after(record: &Record, within_keys: bool) -> Option<Self> {
+        let range = Range::of(record);
+        let seq = record.seq.unwrap_or(NO_SEQ);
+        let after = match (&record.lane, KeyKind::of(record)) {
+            (LaneKey::Keyed(key), _) if !within_keys => After::Key(key.clone()),
+            (_, KeyKind::Text(key)) => After::Record { key: Some(key.into()), seq },
+            (_, KeyKind::Absent) => After::Record { key: None, seq },
+            (_, KeyKind::Number) => After::Numbers,
+            (_, KeyKind::Other) => {
+                let range = match range {
+                    Range::Unstamped => Range::Partition(0),
+                    Range::Partition(partition) => Range::Partition(partition.checked_add(1)?),
+                };
+                return Some(Self { range, after: After::Nothing });
+            }
         };
-        Self { range: Range::of(record), after }
+        Some(Self { range, after })
     }
 
     /// The reads that lead from here to `until`, that key included, or to the end: among those
     /// without a partition, or through those in `owned`.
     pub(crate) fn segments(&self, owned: &[u8], until: Option<&Place>) -> Vec<Segment> {
         let mut segments = Vec::new();
-        let mut push = |partitions: &Bson, key: Option<Document>, seq_after| {
-            segments.push(Segment { partitions: partitions.clone(), key, seq_after });
+        let segment = |partitions: &Bson, key: Option<Document>| {
+            let partitions = partitions.clone();
+            Segment { partitions, key, seq_after: None, is_behind_text: false }
         };
         let here = match self.range {
             Range::Unstamped => Bson::Null,
@@ -159,13 +178,22 @@ impl Position {
         };
         match &self.after {
             _ if !is_ours => {}
-            After::Nothing => push(&here, ends_here.map(up_to), None),
-            After::Key(key) => push(&here, Some(beyond(Some(key), ends_here)), None),
+            After::Nothing => segments.push(segment(&here, ends_here.map(up_to))),
+            After::Key(key) => segments.push(segment(&here, Some(beyond(Some(key), ends_here)))),
+            After::Numbers => segments.push(segment(&here, Some(text_from("$gte", "", ends_here)))),
             After::Record { key, seq } => {
                 let same = key.as_deref().map_or(Bson::Null, Bson::from);
-                push(&here, Some(doc! { "$eq": same }), Some(*seq));
-                push(&here, Some(beyond(key.as_deref(), ends_here)), None);
+                let same = segment(&here, Some(doc! { "$eq": same }));
+                segments.push(Segment { seq_after: Some(*seq), ..same });
+                segments.push(segment(&here, Some(beyond(key.as_deref(), ends_here))));
             }
+        }
+        let is_among_text = match &self.after {
+            After::Nothing | After::Record { key: None, .. } => false,
+            After::Key(_) | After::Numbers | After::Record { key: Some(_), .. } => true,
+        };
+        if is_ours && is_among_text && ends_here.is_none() {
+            segments.push(Segment { is_behind_text: true, ..segment(&here, None) });
         }
         let Range::Partition(from) = self.range else { return segments };
         if ends_here.is_some() {
@@ -182,33 +210,65 @@ impl Position {
             .map(i32::from)
             .collect();
         if !whole.is_empty() {
-            push(&Bson::Document(doc! { "$in": whole }), None, None);
+            segments.push(segment(&Bson::Document(doc! { "$in": whole }), None));
         }
         if let Some((last, key)) = last
             && rest.clone().any(|own| own == last)
         {
-            push(&Bson::Int32(last.into()), Some(up_to(key)), None);
+            segments.push(segment(&Bson::Int32(last.into()), Some(up_to(key))));
         }
         segments
     }
 }
 
-/// What sorts behind a key (behind what has none), up to another one.
+/// What sorts behind what has no key, or the text that sorts behind a key; up to another key.
 fn beyond(key: Option<&str>, until: Option<&str>) -> Document {
-    let mut beyond = doc! { "$nin": [Bson::Null] };
     if let Some(key) = key {
-        beyond.insert("$not", doc! { "$lte": key });
+        return text_from("$gt", key, until);
     }
-    if let Some(until) = until {
-        // Of text alone: what sorts behind all text is behind this key.
-        beyond.insert("$lte", until);
-    }
+    let mut beyond = until.map(up_to).unwrap_or_default();
+    beyond.insert("$nin", [Bson::Null]);
     beyond
 }
 
-/// What sorts before a key, and the key.
+fn text_from(operator: &str, key: &str, until: Option<&str>) -> Document {
+    let mut text = doc! { operator: key };
+    if let Some(until) = until {
+        text.insert("$lte", until);
+    }
+    text
+}
+
+/// Everything but the text that sorts behind a key.
 fn up_to(key: &str) -> Document {
     doc! { "$not": { "$gt": key } }
+}
+
+/// What the key of a record is, in the order in which an index has them.
+pub(crate) enum KeyKind<'a> {
+    Absent,
+    Number,
+    Text(&'a str),
+    Other,
+}
+
+impl<'a> KeyKind<'a> {
+    pub(crate) fn of(record: &'a Record) -> Self {
+        match record.raw.get(KEY).ok().flatten() {
+            // (What sorts before it is read again: nobody has that.)
+            None | Some(RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::MinKey) => {
+                Self::Absent
+            }
+            Some(RawBsonRef::String(key) | RawBsonRef::Symbol(key)) => Self::Text(key),
+            Some(
+                RawBsonRef::Int32(_)
+                | RawBsonRef::Int64(_)
+                | RawBsonRef::Double(_)
+                | RawBsonRef::Decimal128(_),
+            ) => Self::Number,
+            Some(_) => Self::Other,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -246,16 +306,23 @@ mod tests {
     fn a_read_that_begins_behind_a_key_goes_on_through_the_later_partitions() {
         let from = Position::behind(&place(3, "k"));
 
-        let behind = doc! { "$nin": [Bson::Null], "$not": { "$lte": "k" } };
-        let expected = [(Bson::Int32(3), Some(behind)), (several(&[7, 9]), None)];
+        let behind = doc! { "$gt": "k" };
+        let expected =
+            [(Bson::Int32(3), Some(behind)), (Bson::Int32(3), None), (several(&[7, 9]), None)];
         assert_eq!(reads(&from, &[1, 3, 7, 9], None), expected);
+        let behind_text: Vec<bool> = from
+            .segments(&[1, 3, 7, 9], None)
+            .into_iter()
+            .map(|segment| segment.is_behind_text)
+            .collect();
+        assert_eq!(behind_text, [false, true, false]);
         assert_eq!(reads(&from, &[7, 9], None), [(several(&[7, 9]), None)]);
     }
 
     #[test]
     fn a_read_ends_with_the_key_that_it_is_bounded_by() {
         let from = Position::behind(&place(3, "k"));
-        let behind = doc! { "$nin": [Bson::Null], "$not": { "$lte": "k" } };
+        let behind = doc! { "$gt": "k" };
         let mut between = behind.clone();
         between.insert("$lte", "m");
 
@@ -267,6 +334,7 @@ mod tests {
             reads(&from, &[3, 7, 9], Some(&place(9, "m"))),
             [
                 (Bson::Int32(3), Some(behind)),
+                (Bson::Int32(3), None),
                 (several(&[7]), None),
                 (Bson::Int32(9), Some(doc! { "$not": { "$gt": "m" } })),
             ]

@@ -28,7 +28,7 @@ use crate::outbox::fields::{
     BLOCKS, DEAD, ID, KEY, PARTITION, PAYLOAD, PENDING, SEQ, STATUS, exactly,
 };
 use crate::outbox::merge::{Part, merged};
-use crate::outbox::position::{Place, Position, Range, Segment, partitions_of};
+use crate::outbox::position::{KeyKind, Place, Position, Range, Segment, partitions_of};
 use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::partition::{self, PARTITIONS};
 use crate::store::connect::primary;
@@ -198,8 +198,11 @@ impl Snapshot {
         }
         let is_unordered =
             |record: &Record| self.within_keys || matches!(record.lane, LaneKey::Single(_));
+        let is_odd = |last: &Record| matches!(KeyKind::of(last), KeyKind::Number | KeyKind::Other);
         let hides = |last: &Record| {
-            last.placement == Placement::Invalid || (is_unordered(last) && last.seq.is_none())
+            last.placement == Placement::Invalid
+                || is_odd(last)
+                || (is_unordered(last) && last.seq.is_none())
         };
         let is_all = !(is_full && records.last().is_some_and(hides));
         let next = match (is_full, &pass_over.until) {
@@ -207,7 +210,7 @@ impl Snapshot {
                 // One that is in this place by an element of an array names no place to go on from.
                 let is_placed = |record: &&Record| record.placement != Placement::Invalid;
                 let placed = records.iter().rev().find(is_placed);
-                placed.map(|record| Position::after(record, self.within_keys))
+                placed.and_then(|record| Position::after(record, self.within_keys))
             }
             (false, Some(until)) => Some(Position::behind(until)),
             (false, None) => from.next_side(),
@@ -658,7 +661,7 @@ fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
     let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: segment.partitions };
     let mut key = segment.key.unwrap_or_default();
     // An equality on key needs no list: it is never a key to be passed over.
-    if !key.contains_key("$eq") {
+    if !key.contains_key("$eq") && !segment.is_behind_text {
         let mut nin = key.get_array("$nin").cloned().unwrap_or_default();
         nin.extend_from_slice(pass_over);
         if nin.is_empty() {
@@ -669,6 +672,10 @@ fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
     }
     if !key.is_empty() {
         filter.insert(KEY, key);
+    }
+    if segment.is_behind_text {
+        // Nothing else compares across types, and by the index.
+        filter.insert("$expr", doc! { "$gte": [format!("${KEY}"), { "$literal": {} }] });
     }
     if let Some(after) = segment.seq_after {
         filter.insert(SEQ, doc! { "$gt": Bson::Timestamp(after) });

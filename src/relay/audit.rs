@@ -14,7 +14,7 @@ use crate::ids::RecordId;
 use crate::outbox::fields::PENDING;
 use crate::outbox::position::Position;
 use crate::outbox::record::LaneKey;
-use crate::outbox::snapshot::{PassOver, Room, Snapshot};
+use crate::outbox::snapshot::{Room, Snapshot};
 use crate::relay::shared::Shared;
 use crate::relay::wake::Wake;
 use crate::sink::Sink;
@@ -88,7 +88,8 @@ async fn suspects<S: Sink>(shared: &Shared<S>) -> Result<Vec<Suspect>, StoreErro
     let mut next = Some(Position::start());
     while let Some(from) = next.filter(|_| suspects.len() < COMPARED) {
         let room = Room { records: PAGE, bytes: shared.settings.batch_bytes / 4 };
-        let page = snapshot.page(&from, &owned, &PassOver::default(), room).await?;
+        let over = shared.hands.passed_over(&from);
+        let page = snapshot.page(&from, &owned, &over, room).await?;
         for record in page.records {
             let record = shared.in_its_lane(record);
             let is_next = suspects.last().is_none_or(|last| last.lane != record.lane);

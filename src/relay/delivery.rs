@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::{instrument, trace};
+
 use crate::failpoint;
 use crate::ids::SinkName;
 use crate::outbox::content::Content;
@@ -190,6 +192,17 @@ impl<S: Sink> Shared<S> {
     }
 
     /// The second half: publish, and what became of it.
+    #[instrument(
+        name = "publish",
+        level = "debug",
+        skip_all,
+        fields(
+            record_id = %held.record.id,
+            key = lane.key.as_str(),
+            attempt = held.attempt(),
+            sink = admitted.sink,
+        )
+    )]
     pub(super) async fn send(
         &self,
         admitted: Admitted<'_, S>,
@@ -219,6 +232,7 @@ impl<S: Sink> Shared<S> {
         let outcome = match result {
             Ok(()) => {
                 failpoint::hit("relay::after_confirm");
+                trace!("confirmed");
                 self.losses.forget(&held.record.id);
                 let confirms_again = outlet.circuits.confirmed(&destination, handed_over);
                 self.free_if(confirms_again, outlet, &destination);

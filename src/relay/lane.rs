@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use tracing::{debug, warn};
+use tracing::{debug, instrument, warn};
 
 use crate::ids::RecordId;
 use crate::outbox::reason::DeadReason;
@@ -327,6 +327,7 @@ impl Lane {
     /// The prefix rule in one loop: a record is published when all before it in this lane
     /// are confirmed, or dead by a write that a majority acknowledged and that matched.
     /// Anything else ends the lane, and gives back what is behind.
+    #[instrument(name = "lane", level = "debug", skip_all, fields(key = self.key.as_str()))]
     pub async fn run<S: Sink>(self: Arc<Self>, shared: &Shared<S>) -> LaneEnd {
         let mut publishing = shared.publishing();
         let end = loop {

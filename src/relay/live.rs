@@ -18,6 +18,7 @@
 
 use std::time::{Duration, Instant};
 
+use bson::{DateTime, Timestamp};
 use metrics::gauge;
 use tracing::{debug, info};
 
@@ -36,6 +37,13 @@ const MAX_UNSCANNED: usize = 512;
 /// Pauses before another pass after the stream brought more than could be taken, from and to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
+/// The stream is behind when what it brings became pending so long ago; its moments are whole
+/// seconds.
+const BEHIND: Duration = Duration::from_secs(3);
+
+/// How long it may be behind before rotations find the records.
+const BEHIND_FOR: Duration = Duration::from_secs(2);
+
 /// Where rotations end and the stream begins.
 #[derive(Debug, Default)]
 pub(super) struct Live {
@@ -44,6 +52,8 @@ pub(super) struct Live {
     /// No pass begins before.
     next_pass: Option<Instant>,
     pause: Option<Duration>,
+    /// Since when the stream is behind.
+    behind_since: Option<Instant>,
     /// Whether each look of the pass has seen all that it must.
     is_all: bool,
     /// What is to be leased next, in this order.
@@ -108,6 +118,17 @@ impl Live {
         self.claims.extend(claims);
     }
 
+    /// Whether the stream has been behind for too long, by an event of this moment that came now.
+    fn is_behind(&mut self, at: Timestamp, server: DateTime, now: Instant) -> bool {
+        let age = server.timestamp_millis() / 1_000 - i64::from(at.time);
+        if u64::try_from(age).is_ok_and(|age| age >= BEHIND.as_secs()) {
+            now.duration_since(*self.behind_since.get_or_insert(now)) > BEHIND_FOR
+        } else {
+            self.behind_since = None;
+            false
+        }
+    }
+
     /// The lease that was under way has come to something.
     pub(super) fn acquired(&mut self) {
         self.is_acquiring = false;
@@ -132,7 +153,7 @@ impl<S: Sink> Driver<S> {
                 // (Over shards an event comes when the slowest of them has said something: there it
                 // is a reason to look, and no more.)
                 let is_late = self.shared.collections.is_sharded();
-                self.live.is_open = self.shared.settings.live && !is_late;
+                self.live.is_open = !is_late;
                 Hints::Somewhere
             }
             (Change::Closed, _) => {
@@ -158,6 +179,10 @@ impl<S: Sink> Driver<S> {
             }
             (Change::Pending(record, at), Mode::Live { .. }) => {
                 self.shared.hands.passed(at);
+                if self.live.is_behind(at, self.shared.clock.now(), Instant::now()) {
+                    self.leave_live(Leaves::Overloaded);
+                    return Hints::Somewhere;
+                }
                 if self.share.borrow().partitions.contains(&record.partition) {
                     self.take_change(*record, at);
                 }
@@ -166,7 +191,7 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    fn take_change(&mut self, record: Record, at: bson::Timestamp) {
+    fn take_change(&mut self, record: Record, at: Timestamp) {
         let shared = self.shared.clone();
         shared.hands.note_place(&record);
         let record = shared.in_its_lane(record);
@@ -288,6 +313,7 @@ impl<S: Sink> Driver<S> {
             Mode::Live { since } => since.elapsed(),
         };
         self.live.mode = Mode::Scanning;
+        self.live.behind_since = None;
         gauge!(PARTITIONS_LIVE).set(0.0);
         self.shared.hands.unfollow();
         for claim in std::mem::take(&mut self.live.claims) {
@@ -308,5 +334,28 @@ impl<S: Sink> Driver<S> {
             );
         }
         self.look_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_stays_behind_is_left_and_one_that_catches_up_is_not() {
+        let mut live = Live::default();
+        let server = |second: i64| DateTime::from_millis(second * 1_000 + 999);
+        let event = |time| Timestamp { time, increment: 1 };
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+
+        assert!(!live.is_behind(event(100), server(102), after(0)), "seconds are whole");
+        assert!(!live.is_behind(event(100), server(103), after(1)), "it may catch up");
+        assert!(!live.is_behind(event(101), server(104), after(3)));
+        assert!(!live.is_behind(event(103), server(105), after(4)), "as it does");
+        assert!(!live.is_behind(event(103), server(106), after(5)));
+        assert!(live.is_behind(event(104), server(109), after(8)));
+        // Its clock may be ahead of ours.
+        assert!(!live.is_behind(event(200), server(109), after(8)));
     }
 }

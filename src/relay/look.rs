@@ -477,7 +477,7 @@ impl<S: Sink> Shared<S> {
         refill: Option<&Lane>,
         (cap, whole): (usize, usize),
     ) -> Plan {
-        let alone = self.losses.alone();
+        let goes_alone = |id: &RecordId| self.losses.goes_alone(id);
         let in_hand = |record: &Record| refill.is_some_and(|lane| lane.had(record));
         let all_well = self.all_open() && self.all_confirm();
         let way = |record: &Record| if all_well { Way::Open } else { self.way(record) };
@@ -489,7 +489,7 @@ impl<S: Sink> Shared<S> {
             misplaced: before.misplaced.clone(),
             blocked: before.blocked.keys().cloned().collect(),
             taken,
-            alone: &alone,
+            goes_alone: &goes_alone,
             in_hand: &in_hand,
             way: &way,
         };

@@ -28,8 +28,8 @@ pub struct Sight<'a> {
     pub blocked: HashSet<LaneKey>,
     /// Keys of which this relay has a lane, or a record that waits for its turn.
     pub taken: HashSet<LaneKey>,
-    /// Records that are to go alone for their lost connections.
-    pub alone: &'a HashSet<RecordId>,
+    /// Whether a record is to go alone, for its lost connections.
+    pub goes_alone: &'a dyn Fn(&RecordId) -> bool,
     /// Records of the lane that is refilled: known to go before, or confirmed.
     pub in_hand: &'a dyn Fn(&Record) -> bool,
     /// Whether the record's sink and destination take records.
@@ -215,7 +215,7 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
         let spent = record.attempt >= sight.max_attempts;
         return if spent { Standing::Spent } else { Standing::GoesAlone };
     }
-    if way == Way::Probe || sight.alone.contains(&record.id) {
+    if way == Way::Probe || (sight.goes_alone)(&record.id) {
         return Standing::GoesAlone;
     }
     Standing::Goes

@@ -124,8 +124,17 @@ impl<S: Sink> Shared<S> {
             "since": wait.and_then(|wait| at(wait.since)),
             "until": wait.and_then(|wait| at(wait.until?)),
             "sink": wait.and_then(|wait| wait.sink.as_deref()),
+            "destination": wait.and_then(|wait| Some(destination(wait.destination.as_ref()?))),
         })
     }
+}
+
+/// A destination in words: where it goes, and by which key.
+fn destination(address: &Address) -> String {
+    let Address { destination, key } = address;
+    let words = [destination.as_str(), key.as_deref().unwrap_or_default()];
+    let words = words.into_iter().filter(|word| !word.is_empty());
+    shortened(&words.collect::<Vec<_>>().join(" "), SHOWN)
 }
 
 /// An id as the state names it.

@@ -29,8 +29,6 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// The longest pause between two probes of a sink that is down.
     pub probe_max: Duration,
-    /// Whether records are taken from the change stream, without being read.
-    pub live: bool,
     /// How often everything pending is compared with what the change stream has brought.
     pub audit_interval: Duration,
     /// Where a copy of each dead record goes.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tracing::{info, warn};
+use tracing::{info, instrument, warn};
 
 use crate::failpoint;
 use crate::outbox::settle::{Outcome, Settlement, Settlements};
@@ -112,6 +112,7 @@ fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
 /// Writes one batch, however long MongoDB takes to come back: giving up would only
 /// turn its records into suspects. The hard end of a stop drops it. Answers what MongoDB refuses,
 /// with its code.
+#[instrument(name = "settle", level = "debug", skip_all, fields(records = items.len()))]
 async fn write<S>(
     shared: Arc<Shared<S>>,
     settlements: Settlements,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, info, instrument, warn};
 
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
@@ -133,6 +133,7 @@ impl<S: Sink> Shared<S> {
     }
 
     /// Leases all claims with one command, and makes lanes of what is held (guard 3).
+    #[instrument(name = "lease", level = "debug", skip_all, fields(keys = claims.len()))]
     async fn lease_claims(&self, claims: Vec<Claim>) -> Result<Vec<Arc<Lane>>, StoreError> {
         let wanted: Vec<RecordId> = claims
             .iter()

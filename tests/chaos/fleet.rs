@@ -229,7 +229,6 @@ impl Setup {
             format!("relay.batch_size={}", self.batch_size),
             format!("relay.poll_interval={}", millis(self.poll)),
             format!("relay.follow={}", self.follow),
-            format!("relay.live={}", std::env::var_os("CHAOS_LIVE").is_some()),
             format!("relay.lease={}", millis(self.lease)),
             format!("relay.max_attempts={}", self.max_attempts),
             format!("relay.on_dead={on_dead}"),

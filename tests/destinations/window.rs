@@ -83,6 +83,24 @@ fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
     made.collect()
 }
 
+/// Nothing was begun before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_record_that_is_not_sent_dies_and_lets_the_others_go() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut all = records(4);
+    all[0].insert("type", 5);
+    outbox.insert(all).await;
+    let relay = start(&outbox.collections, sink.clone(), with_window(3));
+
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+
+    assert_eq!(outbox.count(doc! { "_id": id(0), "status": "dead" }).await, 1);
+    assert_eq!(sink.begun(), [1, 2, 3].map(id));
+    relay.stop().await;
+    outbox.drop().await;
+}
+
 /// Issue 16, F8: whichever outcome came first, the next record was begun.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_begins_behind_a_record_that_is_not_sent() {
@@ -126,6 +144,24 @@ async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
         let ids: Vec<&String> = ids.iter().filter(|id| id.starts_with(&of_key)).collect();
         assert!(ids.is_sorted() && ids.len() == 5, "{ids:?}");
     }
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Its loss is told last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let late = Duration::from_millis(100);
+    sink.script(&id(1), [Fault::AnswerAfter(late, Verdict::Down)]);
+    sink.script(&id(2), [Fault::Answer(Verdict::Down)]);
+    outbox.insert(records(4)).await;
+    let relay = start(&outbox.collections, sink.clone(), with_window(3));
+
+    outbox.until_count(doc! { "status": "done" }, 4).await;
+
+    assert_eq!(sink.begun(), [0, 1, 2, 1, 2, 3].map(id));
     relay.stop().await;
     outbox.drop().await;
 }

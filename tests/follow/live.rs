@@ -31,16 +31,11 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Self {
-        Self::with(sleepy(), []).await
+        Self::with(sleepy()).await
     }
 
-    /// The same where these are pending before.
-    async fn with(settings: Settings, before: impl IntoIterator<Item = Document>) -> Self {
+    async fn with(settings: Settings) -> Self {
         let outbox = TestOutbox::new().await;
-        let before: Vec<Document> = before.into_iter().collect();
-        if !before.is_empty() {
-            outbox.insert(before).await;
-        }
         let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
         let followed = Followed::up(&spy.collections, &wake).await;
         let (share, shares) = watch::channel(Share::of(0..=255));
@@ -189,7 +184,7 @@ async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key
 async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {
     let settings =
         Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
-    let scene = Scene::with(settings, []).await;
+    let scene = Scene::with(settings).await;
     for id in ["dies", "dies too"] {
         scene.sink.script(id, [Fault::Answer(Verdict::Refuse)]);
     }

@@ -37,10 +37,7 @@ struct Followed {
 
 impl Followed {
     fn start(collections: &Collections, wake: &Wake) -> Self {
-        Self::run(Follower::new(collections.clone(), wake.clone()).carrying(true))
-    }
-
-    fn run(follower: Follower) -> Self {
+        let follower = Follower::new(collections.clone(), wake.clone());
         let following = follower.following();
         let stop = CancellationToken::new();
         tokio::spawn(follower.run(stop.clone()));
@@ -76,7 +73,7 @@ impl Followed {
 
 /// A relay that would not look again within any test.
 fn sleepy() -> Settings {
-    Settings { poll_interval: Duration::from_secs(600), live: true, ..settings() }
+    Settings { poll_interval: Duration::from_secs(600), ..settings() }
 }
 
 /// The streams that were opened so far.

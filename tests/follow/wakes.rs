@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bson::{Bson, DateTime, Document, doc};
-use postrider::follow::Follower;
+use postrider::outbox::collections::Collections;
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::snapshot::Room;
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::look::{Look, Target};
-use postrider::relay::settings::Settings;
 use postrider::relay::wake::{Hint, Wake};
 use postrider::sink::Verdict;
 use tokio::sync::watch;
@@ -33,19 +32,24 @@ struct Woken {
 
 impl Woken {
     async fn start(partitions: std::ops::RangeInclusive<u8>) -> Self {
-        Self::with(partitions, true).await
+        Self::with(partitions, |collections| collections).await
     }
 
-    /// The same; `live` where the stream carries the records, and is not a reason to look only.
-    async fn with(partitions: std::ops::RangeInclusive<u8>, live: bool) -> Self {
+    /// The same on a sharded cluster, as far as the relay knows: there an event is a reason to look.
+    async fn hinted() -> Self {
+        Self::with(0..=255, Collections::sharded).await
+    }
+
+    async fn with(
+        partitions: std::ops::RangeInclusive<u8>,
+        on: impl FnOnce(Collections) -> Collections,
+    ) -> Self {
         let outbox = TestOutbox::new().await;
         let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
-        let follower = Follower::new(spy.collections.clone(), wake.clone()).carrying(live);
-        let mut followed = Followed::run(follower);
-        followed.until_up().await;
-        let settings = Settings { live, ..sleepy() };
+        let collections = on(spy.collections.clone());
+        let followed = Followed::up(&collections, &wake).await;
         let (owner, share) = watch::channel(Share::of(partitions));
-        let relay = run(parts(&spy.collections, sink.clone(), settings, share, wake), owner);
+        let relay = run(parts(&collections, sink.clone(), sleepy(), share, wake), owner);
         let woken = Self { outbox, spy, sink, relay, followed };
         woken.until_idle().await;
         woken
@@ -103,7 +107,7 @@ fn is_of_all(command: &Command) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes() {
-    let woken = Woken::with(0..=255, false).await;
+    let woken = Woken::hinted().await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
 

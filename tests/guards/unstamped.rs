@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bson::{Bson, Decimal128, Document, Timestamp, doc};
 use postrider::partition::of_key;
+use postrider::relay::settings::Settings;
 
 use crate::history::{profile, reads};
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
@@ -282,6 +283,42 @@ async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others()
 }
 
 /// Records without a partition in these keys, `each` of them, made on the server.
+/// Such keys are malformed, and die when they are due; until then they must hold up nobody, however many
+/// there are. Text sorts between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_whose_key_is_no_text_hold_up_no_others_while_they_wait() {
+    const MANY: i32 = 70;
+    let outbox = TestOutbox::new().await;
+    let later = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
+    let odd = |n: i32, key: Bson, is_stamped: bool| {
+        let mut odd = record(&format!("{key} {is_stamped}"), "k");
+        odd.extend(doc! { "key": key, "visibleAt": later, "partition": n % 3 });
+        if !is_stamped {
+            odd.remove("partition");
+        }
+        odd
+    };
+    let both = |n: i32| [Bson::Int32(n), doc! { "of": n }.into()];
+    let all = (0..MANY).flat_map(|n| both(n).map(|key| (n, key)));
+    outbox
+        .insert(all.flat_map(|(n, key)| [true, false].map(|stamped| odd(n, key.clone(), stamped))))
+        .await;
+    let text = (0..30).flat_map(|n| {
+        let (key, other) = (format!("k{n}"), format!("o{n}"));
+        [record(&key, &key), unstamped(&other, &other)]
+    });
+    outbox.insert(text).await;
+    let settings = Settings { batch_size: 20, ..settings() };
+
+    let sink = TestSink::default();
+    let relay = start(&outbox.collections, sink.clone(), settings);
+
+    outbox.until_count(doc! { "status": "done" }, 60).await;
+    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 4 * MANY as u64);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
 async fn backlog(outbox: &TestOutbox, keys: i32, each: i32) {
     let pipeline = [
         doc! { "$documents": [{ "n": { "$range": [0, keys * each] } }] },

@@ -107,6 +107,12 @@ async fn the_ops_listener_answers_plain_reads_alone() {
         assert!(text.contains("\"code\":\"foreign_origin\""), "{text}");
     }
     assert_eq!(send(Method::POST, &[]).await.0, StatusCode::METHOD_NOT_ALLOWED);
+
+    // It shows keys and ids.
+    let keys = format!("http://{}/blocked-keys", api.postrider.address().await);
+    let by_name = client.get(&keys).header("host", "evil.example:9464").send().await.unwrap();
+    assert_eq!(by_name.status(), StatusCode::MISDIRECTED_REQUEST);
+    assert_eq!(client.get(&keys).send().await.unwrap().status(), StatusCode::OK);
     api.stop().await;
     outbox.drop().await;
 }

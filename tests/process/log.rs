@@ -50,6 +50,29 @@ async fn standard_output_has_the_messages_alone() {
     outbox.drop().await;
 }
 
+/// So that the lines of one delivery are found among those of a thousand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k")]).await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let more = ["log.format=json", "log.level=postrider=trace,warn"];
+    let mut postrider = Postrider::start(&with(settings, &more));
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    let stopped = postrider.stop().await;
+
+    let lines = stopped.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let confirmed: Vec<Value> = lines.filter(|line| line["message"] == "confirmed").collect();
+    assert_eq!(confirmed.len(), 1, "{stopped}");
+    let spans = &confirmed[0]["spans"];
+    assert_eq!(spans[0], json!({ "name": "lane", "key": "k" }));
+    let publish =
+        json!({ "name": "publish", "record_id": "a", "key": "k", "attempt": 1, "sink": "out" });
+    assert_eq!(spans[1], publish);
+    outbox.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);

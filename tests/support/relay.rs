@@ -36,7 +36,6 @@ pub fn settings() -> Settings {
         },
         shutdown_timeout: Duration::from_secs(20),
         probe_max: Duration::from_millis(200),
-        live: false,
         audit_interval: Duration::from_secs(60),
         dead_letter: None,
         key_windows: BTreeMap::new(),

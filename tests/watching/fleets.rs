@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is away, a pause, an instance that loses MongoDB and dies |
 //! | `lower` | fixed partitions, 0-127 of 256 | a record that is nobody's, no change stream, a slow MongoDB and then none |
-//! | `upper` | fixed partitions, 128-255, `relay.live` | nobody counts; it stops |
+//! | `upper` | fixed partitions, 128-255 | nobody counts; it stops |
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -109,7 +109,7 @@ impl Fleets {
                 "0-127",
                 &[by(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
             )),
-            high: Postrider::start(&fixed(&upper, "128-255", &["relay.live=true".to_owned()])),
+            high: Postrider::start(&fixed(&upper, "128-255", &[])),
             shop,
             lower,
             upper,

@@ -67,7 +67,7 @@ impl Known {
             max_attempts: CEILING,
             misplaced: self.misplaced.clone(),
             blocked: self.blocked.clone(),
-            alone: &self.alone,
+            goes_alone: &|id| self.alone.contains(id),
             taken: self.taken.clone(),
             in_hand: &|record| self.in_hand.contains(&record.id),
             way: &|record| match self.paused.contains(&record.id) {

@@ -1,0 +1,59 @@
+//! A topic of the benchmark's own on Kafka.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+pub const PARTITIONS: i32 = 12;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn brokers() -> String {
+    super::variable("POSTRIDER_TEST_KAFKA_BROKERS")
+}
+
+pub struct Topic {
+    pub name: String,
+    consumer: BaseConsumer,
+}
+
+impl Topic {
+    pub async fn make() -> Self {
+        let name = format!("bench-{}", uuid::Uuid::new_v4().simple());
+        let new = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(1));
+        let made = admin().create_topics([&new], &AdminOptions::new()).await.unwrap();
+        made.into_iter().for_each(|made| drop(made.unwrap()));
+        let consumer = ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap();
+        Self { name, consumer }
+    }
+
+    pub async fn delete(self) {
+        admin().delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap();
+    }
+
+    /// How many messages are in it.
+    pub async fn messages(&self) -> usize {
+        let ends = (0..PARTITIONS).map(|partition| {
+            let marks = self.consumer.fetch_watermarks(&self.name, partition, PATIENCE);
+            // A partition that was made just now has no leader yet.
+            marks.map_or(0, |(_, end)| usize::try_from(end).unwrap())
+        });
+        tokio::task::block_in_place(|| ends.sum())
+    }
+
+    /// Settings of a daemon that sends everything here.
+    pub fn settings(&self) -> Vec<String> {
+        vec![
+            "sinks.stream.kind=kafka".into(),
+            format!("sinks.stream.brokers={}", brokers()),
+            format!("sinks.stream.topic={}", self.name),
+        ]
+    }
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    ClientConfig::new().set("bootstrap.servers", brokers()).create().unwrap()
+}
