@@ -128,9 +128,13 @@ impl Follower {
     }
 
     fn note(&self, state: &State<ChangeStream>, why: Option<StoreError>) {
-        let is_open = matches!(state, State::Open { .. });
+        let opened = match state {
+            State::Open { stream, .. } => Some(stream.opened_at()),
+            _ => None,
+        };
+        let is_open = opened.is_some();
         if self.wake.is_followed() != is_open {
-            self.wake.tell(if is_open { Change::Opened } else { Change::Closed });
+            self.wake.tell(opened.map_or(Change::Closed, Change::Opened));
         }
         self.wake.set_followed(is_open);
         if is_open || why.is_some() {

@@ -126,8 +126,8 @@ pub(super) enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
     Leased(Result<Vec<Arc<Lane>>, StoreError>),
-    /// What the change stream brought is leased.
-    Acquired(Result<Vec<Arc<Lane>>, StoreError>),
+    /// What the change stream brought is leased, by the lease of this number.
+    Acquired(u64, Result<Vec<Arc<Lane>>, StoreError>),
     Repaired(Result<bool, StoreError>),
     /// One that went alone, if it came to that.
     Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
@@ -360,7 +360,7 @@ impl<S: Sink> Driver<S> {
                         // Seen while the stop came: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
                         // Leased while the stop came: the lanes give everything back.
-                        Event::Leased(Ok(lanes)) | Event::Acquired(Ok(lanes)) => {
+                        Event::Leased(Ok(lanes)) | Event::Acquired(_, Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
                         Event::Ended(lane, _) | Event::Alone(Ok(Some((lane, _)))) => {
@@ -542,8 +542,8 @@ impl<S: Sink> Driver<S> {
                 self.leasing -= 1;
                 self.on_leased(leased);
             }
-            Event::Acquired(leased) => {
-                self.live.acquired();
+            Event::Acquired(number, leased) => {
+                self.live.acquired(number);
                 self.on_leased(leased);
             }
             Event::Repaired(repaired) => {

@@ -361,7 +361,12 @@ impl Book {
         self.note_stray(&key, partition);
         let is_entered = self.busy.contains_key(&key) || self.wait(&key).is_some();
         let strays = self.strays.get(&key).into_iter().flatten().copied();
-        let ours = std::iter::once(partition).chain(strays).find(|partition| self.owns(*partition));
+        let own = match &key {
+            LaneKey::Keyed(name) => partition::of_key(name),
+            LaneKey::Single(_) => partition,
+        };
+        let all = [partition, own].into_iter().chain(strays);
+        let ours = all.into_iter().find(|partition| self.owns(*partition));
         if let Some(partition) = ours.filter(|_| self.follows && !is_entered) {
             let since = self.heard;
             let unscanned = Unscanned { partition, id, is_asked: false, since };
@@ -587,7 +592,10 @@ impl Hands {
     pub(super) fn end(&self, lane: &Lane, is_complete: bool) {
         let mut book = self.book();
         match is_complete && !book.withheld.contains_key(&lane.key) {
-            true => book.strike(&lane.key),
+            true => {
+                book.strike(&lane.key);
+                book.strays.remove(&lane.key);
+            }
             false => book.release(&lane.key),
         }
     }
@@ -691,7 +699,8 @@ impl Hands {
             return Known::Covered;
         }
         match book.busy.get(key) {
-            Some(lane) if lane.expects(&record.id) => Known::Covered,
+            // It was deleted, and inserted once more.
+            Some(lane) if lane.expects(&record.id) => Known::Waits,
             Some(lane) => Known::Busy(lane.clone()),
             None if book.wait(key).is_some() || book.unscanned.contains_key(key) => Known::Waits,
             None => Known::Free,
@@ -767,6 +776,7 @@ impl Hands {
             book.withheld.remove(key);
             book.covered.insert(key.clone(), at);
             book.unscanned.remove(key);
+            book.strays.remove(key);
         }
     }
 

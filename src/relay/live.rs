@@ -16,6 +16,7 @@
 //! finds nothing. Whatever loses the thread (the stream, a partition, more keys to be read than can
 //! be) leads back to rotations, which find everything, and later to another pass.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{DateTime, Timestamp};
@@ -32,7 +33,15 @@ use crate::sink::Sink;
 use crate::telemetry::metrics::PARTITIONS_LIVE;
 
 /// Keys that are to be read, beyond which a rotation is cheaper.
-const MAX_UNSCANNED: usize = 512;
+const MAX_UNSCANNED: usize = 2_048;
+
+/// Leases under way at once, of different lanes. As a rule there is one, and what comes meanwhile goes
+/// with the next.
+const MAX_ACQUIRING: usize = 3;
+
+/// After so long a lease under way keeps the others waiting no more: it may wait for a transaction of
+/// the users' own.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// Pauses before another pass after the stream brought more than could be taken, from and to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -58,9 +67,20 @@ pub(super) struct Live {
     is_all: bool,
     /// What is to be leased next, in this order.
     claims: Vec<Claim>,
-    /// Whether a lease of such claims is under way. One at a time, or one lane's records could come
+    /// The leases of such claims that are under way.
+    acquiring: Vec<Acquiring>,
+    /// How many there were.
+    acquired: u64,
+}
+
+/// A lease under way.
+#[derive(Debug)]
+struct Acquiring {
+    number: u64,
+    began: Instant,
+    /// Whose records it is about. No other one is about any of these, or a lane's records could come
     /// into it in the wrong order.
-    is_acquiring: bool,
+    lanes: Vec<Arc<Lane>>,
 }
 
 #[derive(Debug, Default)]
@@ -129,16 +149,41 @@ impl Live {
         }
     }
 
-    /// The lease that was under way has come to something.
-    pub(super) fn acquired(&mut self) {
-        self.is_acquiring = false;
+    /// The lease of this number has come to something.
+    pub(super) fn acquired(&mut self, number: u64) {
+        self.acquiring.retain(|one| one.number != number);
+    }
+
+    /// Takes from what waits, in its order, what may be leased next: of lanes that no lease under way
+    /// is about, up to so many records.
+    fn next_claims(&mut self, limit: usize, now: Instant) -> Vec<Claim> {
+        let is_slow = |one: &Acquiring| now.duration_since(one.began) > SLOW;
+        if self.acquiring.len() >= MAX_ACQUIRING || !self.acquiring.iter().all(is_slow) {
+            return Vec::new();
+        }
+        let is_in = |lane: &Arc<Lane>| {
+            self.acquiring.iter().flat_map(|one| &one.lanes).any(|other| Arc::ptr_eq(lane, other))
+        };
+        let (mut next, mut left, mut records, mut is_full) = (Vec::new(), Vec::new(), 0, false);
+        for claim in std::mem::take(&mut self.claims) {
+            is_full |= !next.is_empty() && records + claim.records.len() > limit;
+            // Behind one that is left come no others of its lane: there is one claim of each.
+            if is_full || is_in(&claim.lane) {
+                left.push(claim);
+            } else {
+                records += claim.records.len();
+                next.push(claim);
+            }
+        }
+        self.claims = left;
+        next
     }
 
     /// Puts a record behind what is to be leased for its lane.
     fn add(&mut self, claim: Claim) {
         claim.lane.queued();
         let mut waiting = self.claims.iter_mut().filter(|one| one.origin != Origin::Refill);
-        match waiting.find(|waiting| std::sync::Arc::ptr_eq(&waiting.lane, &claim.lane)) {
+        match waiting.find(|waiting| Arc::ptr_eq(&waiting.lane, &claim.lane)) {
             Some(waiting) => waiting.records.extend(claim.records),
             None => self.claims.push(claim),
         }
@@ -148,8 +193,16 @@ impl Live {
 impl<S: Sink> Driver<S> {
     /// Takes, notes or passes on one change.
     pub(super) fn on_change(&mut self, change: Change) -> Hints {
+        if let Some(at) = change.at() {
+            self.shared.hands.passed(at);
+            let now = (self.shared.clock.now(), Instant::now());
+            if self.live.is_live() && self.live.is_behind(at, now.0, now.1) {
+                self.leave_live(Leaves::Overloaded);
+                return Hints::Somewhere;
+            }
+        }
         match (change, &self.live.mode) {
-            (Change::Opened, _) => {
+            (Change::Opened(_), _) => {
                 // (Over shards an event comes when the slowest of them has said something: there it
                 // is a reason to look, and no more.)
                 let is_late = self.shared.collections.is_sharded();
@@ -173,16 +226,10 @@ impl<S: Sink> Driver<S> {
                 Hints::None
             }
             (Change::Touched { partition, lane, id, at }, _) => {
-                self.shared.hands.passed(at);
                 self.shared.hands.withhold(self.shared.lane_of(lane, &id), partition, id, at);
                 Hints::None
             }
             (Change::Pending(record, at), Mode::Live { .. }) => {
-                self.shared.hands.passed(at);
-                if self.live.is_behind(at, self.shared.clock.now(), Instant::now()) {
-                    self.leave_live(Leaves::Overloaded);
-                    return Hints::Somewhere;
-                }
                 if self.share.borrow().partitions.contains(&record.partition) {
                     self.take_change(*record, at);
                 }
@@ -259,30 +306,27 @@ impl<S: Sink> Driver<S> {
         self.acquire();
     }
 
-    /// Leases what is next, unless a lease is under way.
+    /// Leases what is next.
     fn acquire(&mut self) {
-        if self.live.is_acquiring || self.live.claims.is_empty() {
+        if self.live.claims.is_empty() {
             return;
         }
-        let limit = self.shared.settings.batch_size;
-        let (mut count, mut records) = (0, 0);
-        for claim in &self.live.claims {
-            if count > 0 && records + claim.records.len() > limit {
-                break;
-            }
-            (count, records) = (count + 1, records + claim.records.len());
-        }
-        let claims = self.live.claims.drain(..count);
+        let now = Instant::now();
+        let claims = self.live.next_claims(self.shared.settings.batch_size, now);
         // What was to come behind the first record of a lane that was not to be had.
-        let (ended, claims): (Vec<_>, Vec<_>) = claims.partition(|claim| claim.lane.is_closed());
+        let (ended, claims): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|claim| claim.lane.is_closed());
         ended.into_iter().for_each(|claim| self.shared.give_up(claim));
         if claims.is_empty() {
             return;
         }
-        self.live.is_acquiring = true;
+        let number = self.live.acquired;
+        self.live.acquired += 1;
+        let lanes = claims.iter().map(|claim| claim.lane.clone()).collect();
+        self.live.acquiring.push(Acquiring { number, began: now, lanes });
         let shared = self.shared.clone();
         let seen = Seen { claims, ..Seen::default() };
-        self.tasks.spawn(async move { Event::Acquired(shared.lease(seen).await) });
+        self.tasks.spawn(async move { Event::Acquired(number, shared.lease(seen).await) });
     }
 
     /// A look of a rotation is over, the last one where there is no `more`. Where it was a pass, the
@@ -340,6 +384,38 @@ impl<S: Sink> Driver<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outbox::record::LaneKey;
+
+    fn claim(lane: &Arc<Lane>) -> Claim {
+        let (records, origin) = (Vec::new(), Origin::Stream);
+        Claim { lane: lane.clone(), records, more: false, origin }
+    }
+
+    #[test]
+    fn a_lease_that_takes_long_holds_up_its_own_lanes_alone() {
+        let lanes: Vec<Arc<Lane>> =
+            (0..3).map(|n| Lane::new(LaneKey::Keyed(n.to_string().into()), 0)).collect();
+        let names = |claims: Vec<Claim>| -> Vec<String> {
+            claims.iter().map(|claim| claim.lane.key.as_str().to_owned()).collect()
+        };
+        let (mut live, began) = (Live::default(), Instant::now());
+        let lease = |live: &mut Live, number, of: &[usize], began| {
+            let lanes = of.iter().map(|n| lanes[*n].clone()).collect();
+            live.acquiring.push(Acquiring { number, began, lanes });
+        };
+        lease(&mut live, 0, &[0], began);
+        lanes.iter().for_each(|lane| live.add(claim(lane)));
+
+        assert!(live.next_claims(9, began).is_empty(), "they go with the next lease");
+        let later = began + 2 * SLOW;
+        assert_eq!(names(live.next_claims(9, later)), ["1", "2"]);
+        lease(&mut live, 1, &[1, 2], later);
+        assert!(live.next_claims(9, later + 2 * SLOW).is_empty());
+        live.acquired(0);
+
+        assert!(live.next_claims(9, later).is_empty(), "the other one is under way");
+        assert_eq!(names(live.next_claims(9, later + 2 * SLOW)), ["0"]);
+    }
 
     #[test]
     fn a_stream_that_stays_behind_is_left_and_one_that_catches_up_is_not() {

@@ -46,8 +46,8 @@ const CHANGES: usize = 4 << 20;
 /// What a change stream says, in its order.
 #[derive(Debug)]
 pub enum Change {
-    /// It was opened: it will bring whatever a snapshot that is read from now on does not show.
-    Opened,
+    /// It was opened: it brings whatever a snapshot of this moment does not show.
+    Opened(Timestamp),
     /// It is no more.
     Closed,
     /// This record became pending at this moment.
@@ -77,15 +77,25 @@ impl Change {
             Self::Touched { partition, lane, id, .. } => {
                 Some(Hint::of(*partition, lane.clone(), id.clone()))
             }
-            Self::Opened | Self::Closed | Self::Somewhere => None,
+            Self::Opened(_) | Self::Closed | Self::Somewhere => None,
+        }
+    }
+
+    /// The moment up to which the stream was read.
+    pub(super) fn at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Opened(at) | Self::Pending(_, at) | Self::Touched { at, .. } => Some(*at),
+            Self::Closed | Self::Somewhere => None,
         }
     }
 
     fn size(&self) -> usize {
-        match self {
-            Self::Pending(record, _) => record.size(),
-            _ => 0,
-        }
+        size_of::<Self>()
+            + match self {
+                Self::Pending(record, _) => record.size(),
+                Self::Touched { lane, .. } => 2 * lane.as_str().len(),
+                Self::Opened(_) | Self::Closed | Self::Somewhere => 0,
+            }
     }
 }
 

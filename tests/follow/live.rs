@@ -179,6 +179,32 @@ async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key
     scene.stop().await;
 }
 
+/// No event says that it became pending: it was before, in another key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() {
+    let scene =
+        Scene::with(Settings { poll_interval: Duration::from_millis(500), ..sleepy() }).await;
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    let mut waits = unstamped("waits", "a");
+    waits.insert("visibleAt", later);
+    scene.outbox.insert([waits]).await;
+    let records = scene.outbox.records();
+    let set = async |fields: Document| {
+        let update = doc! { "$set": fields };
+        records.update_one(doc! { "_id": "waits" }, update).await.unwrap();
+    };
+
+    set(doc! { "key": "b" }).await;
+    scene.outbox.insert([record("behind", "b"), record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+    set(doc! { "visibleAt": DateTime::now() }).await;
+
+    scene.until_done(&["waits", "behind"]).await;
+    assert_eq!(scene.ids(), ["other", "waits", "behind"]);
+    scene.stop().await;
+}
+
 /// A dead record blocks its key until an operator discards it, here without a word to the relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {

@@ -302,12 +302,27 @@ fn a_key_is_free_again_when_a_complete_lane_has_ended_and_else_it_is_to_be_read(
     }
 }
 
+/// With its own `_id`, while the one before is in hand.
 #[test]
-fn a_record_that_a_lane_expects_is_no_news() {
+fn a_record_that_was_deleted_and_inserted_once_more_is_not_taken_for_the_one_in_hand() {
     let hands = live();
     take(&hands, "k");
 
-    assert!(matches!(hands.known(&head("k"), at(9)), Known::Covered));
+    assert!(matches!(hands.known(&head("k"), at(9)), Known::Waits));
+}
+
+#[test]
+fn a_key_is_read_where_its_own_records_lie_whatever_partition_its_blocker_was_in() {
+    let hands = live();
+    let own = partition::of_key("k");
+    let foreign = own.wrapping_add(1);
+    hands.own(&[own]);
+    let dead = Dead { id: head("dead").id, partition: foreign };
+    hands.note_blocked(vec![(key("k"), dead)]);
+
+    hands.free(&key("k"));
+
+    assert_eq!(asked(&hands), ["k"]);
 }
 
 #[test]
