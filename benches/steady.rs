@@ -58,6 +58,8 @@ const SCENARIOS: [Scenario; 5] = [
 struct Times {
     sent: Mutex<Vec<Instant>>,
     arrived: Mutex<Vec<Option<Instant>>>,
+    /// When an insertion was sent, and how many milliseconds its answer took.
+    answers: Mutex<Vec<(Instant, f64)>>,
 }
 
 impl Times {
@@ -87,10 +89,19 @@ impl Times {
         took.sort_by(f64::total_cmp);
         took
     }
+
+    /// Milliseconds that the answers took to insertions which were sent within this time, sorted.
+    fn answered(&self, from: Instant, to: Instant) -> Vec<f64> {
+        let answers = self.answers.lock().unwrap();
+        let within = answers.iter().filter(|(sent, _)| (from..to).contains(sent));
+        let mut took: Vec<f64> = within.map(|(_, took)| *took).collect();
+        took.sort_by(f64::total_cmp);
+        took
+    }
 }
 
 /// Inserts for so long, at an even pace.
-async fn produce(collections: &Collections, flow: Scenario, time: Duration, times: &Times) {
+async fn produce(collections: &Collections, flow: Scenario, time: Duration, times: &Arc<Times>) {
     let mut ticks =
         tokio::time::interval(Duration::from_secs(1) * flow.by as u32 / flow.rate as u32);
     let (began, mut inserts) = (Instant::now(), JoinSet::new());
@@ -99,9 +110,14 @@ async fn produce(collections: &Collections, flow: Scenario, time: Duration, time
         let from = times.sent.lock().unwrap().len();
         let records: Vec<_> =
             (from..from + flow.by).map(|n| support::record(n, support::KEYS)).collect();
-        times.sent.lock().unwrap().extend(vec![Instant::now(); flow.by]);
-        let outbox = collections.records();
-        inserts.spawn(async move { outbox.insert_many(records).await.unwrap() });
+        let sent = Instant::now();
+        times.sent.lock().unwrap().extend(vec![sent; flow.by]);
+        let (outbox, times) = (collections.records(), times.clone());
+        inserts.spawn(async move {
+            outbox.insert_many(records).await.unwrap();
+            let took = sent.elapsed().as_secs_f64() * 1_000.0;
+            times.answers.lock().unwrap().push((sent, took));
+        });
         while let Some(inserted) = inserts.try_join_next() {
             inserted.unwrap();
         }
@@ -215,7 +231,7 @@ impl Spent {
 /// Microseconds of mongod per record that is only inserted.
 async fn insertion(flow: Scenario, time: Duration) -> f64 {
     let collections = support::outbox().await;
-    let times = Times::default();
+    let times: Arc<Times> = Arc::default();
     let before = Spent::now(&collections, "", &[]).await;
     produce(&collections, flow, time, &times).await;
     let after = Spent::now(&collections, "", &[]).await;
@@ -255,14 +271,18 @@ async fn steady(flow: Scenario, time: Duration) {
         let took = times.took(from.at, to.at);
         let per_record = |spent: u64| spent as f64 / took.len() as f64;
         let at = |share| support::at(&took, share);
+        let answered = times.answered(from.at, to.at);
         println!(
-            "  window {:>2}  {:>6} records  ms: p50 {:>5.1}  p90 {:>5.1}  p99 {:>6.1}  max {:>6.1}  us per record: mongod {:>4.0} beside the insertion, daemons {:>4.0}, broker {:>4.0}  finds per record {:.3}",
+            "  window {:>2}  {:>6} records  ms: p50 {:>5.1}  p90 {:>5.1}  p99 {:>6.1}  max {:>6.1} (the insertion's answer: p50 {:>4.1}  p99 {:>5.1}  max {:>5.1})  us per record: mongod {:>4.0} beside the insertion, daemons {:>4.0}, broker {:>4.0}  finds per record {:.3}",
             number + 1,
             took.len(),
             at(0.5),
             at(0.9),
             at(0.99),
             at(1.0),
+            support::at(&answered, 0.5),
+            support::at(&answered, 0.99),
+            support::at(&answered, 1.0),
             per_record(to.mongod - from.mongod) - alone,
             per_record(to.daemons - from.daemons),
             per_record(to.broker - from.broker),

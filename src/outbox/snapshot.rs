@@ -236,17 +236,19 @@ impl Snapshot {
         is_unstamped: bool,
         room: Room,
     ) -> Result<(Vec<Record>, Vec<LaneKey>), StoreError> {
-        let last = page.last().map(|record| record.lane.clone());
-        let mut lanes: Vec<(LaneKey, Part)> = Vec::new();
+        let last = page.last().map(|record| (record.lane.clone(), Range::of(record)));
+        let mut lanes: Vec<((LaneKey, Range), Part)> = Vec::new();
         for record in page {
             if is_unstamped && !owned.contains(&record.partition) {
                 continue;
             }
-            match lanes.last_mut().filter(|(lane, _)| *lane == record.lane) {
+            // A key may lie in two partitions, one right behind the other.
+            let place = (record.lane.clone(), Range::of(&record));
+            match lanes.last_mut().filter(|(before, _)| *before == place) {
                 Some((_, part)) => part.records.push(record),
                 None => {
-                    let is_cut = is_full && last.as_ref() == Some(&record.lane);
-                    lanes.push((record.lane.clone(), Part { records: vec![record], is_cut }));
+                    let is_cut = is_full && last.as_ref() == Some(&place);
+                    lanes.push((place, Part { records: vec![record], is_cut }));
                 }
             }
         }
@@ -256,13 +258,13 @@ impl Snapshot {
             None => false,
         };
         let keys = lanes.iter().filter(|(_, part)| is_mixed(part));
-        let keys = keys.filter_map(|(lane, _)| match lane {
+        let keys = keys.filter_map(|((lane, _), _)| match lane {
             LaneKey::Keyed(key) => Some(key.clone()),
             LaneKey::Single(_) => None,
         });
         let (mut rest, unknown) = self.other_range(keys.collect(), is_unstamped, room).await?;
         let (mut records, mut skipped) = (Vec::new(), Vec::new());
-        for (lane, part) in lanes {
+        for ((lane, _), part) in lanes {
             let other = match &lane {
                 LaneKey::Keyed(key) if unknown.contains(key) && is_mixed(&part) => {
                     skipped.push(lane);

@@ -122,7 +122,9 @@ struct Book {
     /// The latest event of each key that was not taken: a read counts at this moment or later.
     withheld: HashMap<LaneKey, Timestamp>,
     /// In which partitions keys have records that are not the hash of the key.
-    strays: HashMap<LaneKey, BTreeSet<u8>>,
+    strays: HashMap<LaneKey, Strays>,
+    /// How often one of these was noted.
+    strays_noted: StraysNoted,
     /// When keys were read: their events up to then say nothing new.
     covered: HashMap<LaneKey, Timestamp>,
     /// Whether a wait was not noted for want of room.
@@ -139,11 +141,24 @@ struct Book {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Period(u64);
 
-/// When a key was read, and in which period that was begun.
+/// How often a partition was noted in which a key has records that is not the hash of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StraysNoted(u64);
+
+/// The partitions in which a key has records, that are not the hash of the key.
+#[derive(Debug, Default)]
+struct Strays {
+    partitions: BTreeSet<u8>,
+    /// The latest that was noted: a read that was begun before has not looked there.
+    noted: StraysNoted,
+}
+
+/// When a key was read, and what was known when that was begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
     pub(super) at: Timestamp,
     pub(super) period: Period,
+    pub(super) strays: StraysNoted,
 }
 
 /// Where a key is to be read, or a record without one.
@@ -241,6 +256,7 @@ impl Default for Book {
             unscanned: HashMap::new(),
             withheld: HashMap::new(),
             strays: HashMap::new(),
+            strays_noted: StraysNoted::default(),
             covered: HashMap::new(),
             is_overfull: false,
             lives: 0,
@@ -316,8 +332,10 @@ impl Book {
     /// Whether a read of a key that is to be read shows all that was withheld.
     fn counts(&self, key: &LaneKey, read: Read) -> bool {
         let shows = |event: &Timestamp| *event <= read.at;
+        let is_everywhere = self.strays.get(key).is_none_or(|strays| strays.noted <= read.strays);
         self.follows
             && self.period == read.period
+            && is_everywhere
             && self.withheld.get(key).is_none_or(shows)
             && self.unscanned.get(key).is_some_and(|one| one.since.as_ref().is_none_or(shows))
     }
@@ -350,17 +368,24 @@ impl Book {
         let LaneKey::Keyed(name) = key else { return };
         if self.follows && partition != partition::of_key(name) {
             self.is_overfull |= self.strays.len() >= REMEMBERED;
-            if self.strays.entry(key.clone()).or_default().insert(partition) {
+            let strays = self.strays.entry(key.clone()).or_default();
+            if strays.partitions.insert(partition) {
+                self.strays_noted.0 += 1;
+                strays.noted = self.strays_noted;
                 // Its reads did not look there.
                 self.covered.remove(key);
             }
         }
     }
 
+    fn strays_of(&self, key: &LaneKey) -> BTreeSet<u8> {
+        self.strays.get(key).map(|strays| strays.partitions.clone()).unwrap_or_default()
+    }
+
     fn must_scan(&mut self, key: LaneKey, partition: u8, id: RecordId) {
         self.note_stray(&key, partition);
         let is_entered = self.busy.contains_key(&key) || self.wait(&key).is_some();
-        let strays = self.strays.get(&key).into_iter().flatten().copied();
+        let strays = self.strays_of(&key);
         let own = match &key {
             LaneKey::Keyed(name) => partition::of_key(name),
             LaneKey::Single(_) => partition,
@@ -733,8 +758,8 @@ impl Hands {
     /// The partitions of ours in which a key may have records.
     pub(super) fn places_of(&self, key: &LaneKey) -> Vec<u8> {
         let book = self.book();
-        let strays = book.strays.get(key).into_iter().flatten().copied();
-        let all: BTreeSet<u8> = strays.chain([partition::of_key(key.as_str())]).collect();
+        let mut all = book.strays_of(key);
+        all.insert(partition::of_key(key.as_str()));
         all.into_iter().filter(|partition| book.owns(*partition)).collect()
     }
 
@@ -783,6 +808,11 @@ impl Hands {
     /// The period that it is now.
     pub(super) fn period(&self) -> Period {
         self.book().period
+    }
+
+    /// How often a partition was noted in which a key has records, up to now.
+    pub(super) fn strays_noted(&self) -> StraysNoted {
+        self.book().strays_noted
     }
 
     /// The latest event of all that were handled.

@@ -197,6 +197,7 @@ impl<S: Sink> Shared<S> {
         let spoken_for = self.hands.spoken_for();
         let openings = self.hands.openings();
         let (period, heard) = (self.hands.period(), self.hands.heard());
+        let strays = self.hands.strays_noted();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         if !self.settings.ordered {
             snapshot.go_on_within_keys();
@@ -214,7 +215,7 @@ impl<S: Sink> Shared<S> {
                 let blocked = first_keys(before.blocked.keys().filter_map(key_of));
                 let run = (Settings::LANE, Settings::WHOLE);
                 let (mut from, mut left) = (from, room);
-                let mut plans = Vec::new();
+                let (mut plans, mut shown) = (Vec::new(), Vec::new());
                 // Up to where there is something; from the records without a partition to the others
                 // all the same, so that a round of a quiet outbox is one look.
                 loop {
@@ -236,6 +237,11 @@ impl<S: Sink> Shared<S> {
                     seen.skipped.extend(skipped);
                     self.note_places(&records, &before);
                     let records = self.prepared(records);
+                    shown.extend(
+                        records.iter().map(|record| {
+                            (record.lane.clone(), record.partition, record.id.clone())
+                        }),
+                    );
                     plans.push(self.plan(records, &before, &spoken_for, None, run));
                     let is_found = plans.iter().any(|plan| !plan.runs.is_empty());
                     match page.next {
@@ -251,6 +257,10 @@ impl<S: Sink> Shared<S> {
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
                 for plan in plans {
                     self.note(plan, openings, None, None, &mut seen);
+                }
+                // A lane that ended since the page was read has left none of it in silence.
+                for (lane, partition, id) in shown {
+                    self.hands.must_scan(lane, partition, id);
                 }
                 for key in std::mem::take(&mut seen.skipped) {
                     let partition = partition::of_key(key.as_str());
@@ -307,7 +317,7 @@ impl<S: Sink> Shared<S> {
                     };
                     planned.push((plan, lane.cloned(), scan, is_empty));
                 }
-                let read = snapshot.moment().map(|at| Read { at, period });
+                let read = snapshot.moment().map(|at| Read { at, period, strays });
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
                 for (plan, lane, scan, is_empty) in planned {
                     let Some((key, dead, is_cut, is_known, partition)) = scan else {

@@ -40,6 +40,8 @@ pub struct Instance {
     api: Mutex<Option<(u32, SocketAddr)>>,
     /// How its processes ended that were asked to, and what went wrong.
     pub oddities: Mutex<Vec<String>>,
+    /// What their audits found: records that the change stream should have brought.
+    pub unbrought: std::sync::Mutex<Vec<String>>,
 }
 
 impl Instance {
@@ -63,6 +65,7 @@ impl Instance {
             process: Mutex::default(),
             api: Mutex::default(),
             oddities: Mutex::default(),
+            unbrought: std::sync::Mutex::default(),
         }
     }
 
@@ -207,7 +210,10 @@ impl Instance {
         let file = self.folder.join(format!("postrider-{}.log", self.number));
         let mut text = std::fs::read_to_string(&file).unwrap_or_default();
         let _ = writeln!(text, "---- process {}", process.id());
-        text.push_str(&process.stderr());
+        let log = process.stderr();
+        let found = log.lines().filter(|line| line.contains("not brought by the change stream"));
+        self.unbrought.lock().unwrap().extend(found.map(str::to_owned));
+        text.push_str(&log);
         std::fs::write(file, text).unwrap();
     }
 }
@@ -240,6 +246,8 @@ impl Setup {
             "events.enabled=true".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
             "relay.probe_max=1s".to_owned(),
+            // Each takes half a minute more: in the longer histories there are some.
+            "relay.audit_interval=5s".to_owned(),
             "relay.backoff.initial=200ms".to_owned(),
             "relay.backoff.max=2s".to_owned(),
         ]

@@ -288,6 +288,7 @@ impl History {
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
         let finished_in = healed.elapsed();
+        let mut unbrought = Vec::new();
         let mut oddities = Vec::from_iter(self.imbalance(patience).await);
         oddities.extend(self.what_is_left().await);
         for (number, instance) in self.instances.iter().enumerate() {
@@ -296,6 +297,7 @@ impl History {
                 oddities.push(format!("process {number}: the last stop ended with {code:?}"));
             }
             oddities.append(&mut *instance.oddities.lock().await);
+            unbrought.append(&mut *instance.unbrought.lock().unwrap());
         }
         self.until_watched().await;
         let arrivals = self.broker.lock().await.arrivals().await;
@@ -312,7 +314,7 @@ impl History {
             arrivals: &arrivals,
             dead_letters,
         };
-        Verdict { oddities, finished_in, ..seen.judge(&self.plan) }
+        Verdict { oddities, unbrought, finished_in, ..seen.judge(&self.plan) }
     }
 
     /// Makes everything deliverable that is not to stay as it is.

@@ -28,6 +28,8 @@ pub struct Verdict {
     pub forgotten: Vec<String>,
     /// Processes that ended otherwise than they were asked to.
     pub oddities: Vec<String>,
+    /// Records that the change stream should have brought, and that an audit found.
+    pub unbrought: Vec<String>,
     /// What is wrong with the appends.
     pub appends: Vec<appends::Fault>,
     /// Dead records without a copy at the dead-letter destination.
@@ -52,6 +54,7 @@ impl Verdict {
             ("stuck", self.stuck.len()),
             ("forgotten", self.forgotten.len()),
             ("process", self.oddities.len()),
+            ("unbrought", self.unbrought.len()),
             ("append", self.appends.len()),
             ("without-copy", self.without_copy.len()),
             ("held-up", usize::from(self.held_up.is_some())),
@@ -88,6 +91,7 @@ impl fmt::Display for Verdict {
         some(f, "stuck", &self.stuck)?;
         some(f, "acknowledged and not there", &self.forgotten)?;
         some(f, "processes", &self.oddities)?;
+        some(f, "found by audits", &self.unbrought)?;
         some(f, "appends", &self.appends)?;
         some(f, "dead without a copy", &self.without_copy)?;
         some(f, "held up by other destinations", self.held_up.as_slice())

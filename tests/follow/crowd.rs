@@ -33,7 +33,8 @@ async fn streams(outbox: &TestOutbox) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them() {
-    const MANY: usize = 3_000;
+    // More keys than are read one by one, while the change stream carries the records.
+    const MANY: usize = 8_000;
     let outbox = TestOutbox::new().await;
     let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
     let settings = Settings { batch_size: 20, ..sleepy() };

@@ -205,6 +205,24 @@ async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() 
     scene.stop().await;
 }
 
+/// A page ends within the second of its partitions, right behind the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() {
+    let scene = Scene::with(Settings { batch_size: 2, ..sleepy() }).await;
+    scene.share.send_replace(Share::of(9..=255));
+    let within = |id: &str, partition: i32| {
+        let mut within = record(id, "k");
+        within.insert("partition", partition);
+        within
+    };
+    scene.outbox.insert([within("1", 8), within("2", 8), within("3", 7)]).await;
+
+    scene.share.send_replace(Share::of(0..=255));
+
+    scene.until_done(&["1", "2", "3"]).await;
+    scene.stop().await;
+}
+
 /// A dead record blocks its key until an operator discards it, here without a word to the relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {

@@ -255,7 +255,7 @@ fn at(second: u32) -> Timestamp {
 
 /// A read of now that shows this moment.
 fn read(hands: &Hands, second: u32) -> Read {
-    Read { at: at(second), period: hands.period() }
+    Read { at: at(second), period: hands.period(), strays: hands.strays_noted() }
 }
 
 fn withhold(hands: &Hands, name: &str, second: u32) {
@@ -309,6 +309,31 @@ fn a_record_that_was_deleted_and_inserted_once_more_is_not_taken_for_the_one_in_
     take(&hands, "k");
 
     assert!(matches!(hands.known(&head("k"), at(9)), Known::Waits));
+}
+
+/// Two records of one transaction in different partitions: the event of the second came while the key was
+/// read, in the partition of the first alone.
+#[test]
+fn a_read_that_has_not_looked_into_all_partitions_of_a_key_says_nothing() {
+    let own = partition::of_key("k");
+    let [one, two] = [own.wrapping_add(1), own.wrapping_add(2)];
+    for comes_before in [true, false] {
+        let hands = live();
+        hands.withhold(key("k"), one, head("k").id, at(5));
+        assert_eq!(asked(&hands), ["k"]);
+        let second = || hands.withhold(key("k"), two, head("second").id, at(5));
+        if comes_before {
+            second();
+        }
+        let read = read(&hands, 9);
+        if !comes_before {
+            second();
+        }
+
+        hands.scanned(&key("k"), Some(read));
+
+        assert_eq!(known(&hands, "k", 10), if comes_before { "free" } else { "waits" });
+    }
 }
 
 #[test]
