@@ -56,6 +56,10 @@ pub struct Snapshot {
 /// with a large backlog there; keys without an answer wait for another look.
 const QUESTIONS: usize = 16;
 
+/// Partitions of one key whose ranges one read merges: of more than 200 the server reads everything and
+/// sorts it.
+const MERGED: usize = 190;
+
 /// A stretch of `lane_idx`, in its order.
 #[derive(Debug)]
 pub struct Page {
@@ -367,13 +371,25 @@ impl Snapshot {
         key: &str,
         room: Room,
     ) -> Result<Vec<Record>, StoreError> {
-        let filter = doc! {
-            STATUS: exactly(PENDING),
-            PARTITION: partitions_of(partitions, key),
-            KEY: key,
-        };
-        // The server merges the ranges in this order, by the index.
-        self.find("read a lane", filter, doc! { SEQ: 1 }, room).await
+        let mut parts = Vec::new();
+        for some in partitions.chunks(MERGED) {
+            let filter = doc! {
+                STATUS: exactly(PENDING),
+                PARTITION: partitions_of(some, key),
+                KEY: key,
+            };
+            // The server merges the ranges in this order, by the index.
+            let records = self.find("read a lane", filter, doc! { SEQ: 1 }, room).await?;
+            let is_cut = records.len() >= room.records || size_of(&records) >= room.bytes;
+            parts.push(Part { records, is_cut });
+        }
+        let mut parts = parts.into_iter();
+        let first = parts.next().unwrap_or_default();
+        // There are two at most.
+        Ok(match parts.next() {
+            Some(second) => merged(first, second),
+            None => first.records,
+        })
     }
 
     /// Of each of these lanes what is pending up to a `seq`, without payloads, in no order: as a

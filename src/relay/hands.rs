@@ -125,6 +125,11 @@ struct Book {
     strays: HashMap<LaneKey, Strays>,
     /// How often one of these was noted.
     strays_noted: StraysNoted,
+    /// Whether there ever was one.
+    has_strays: bool,
+    /// Keys of which a pass has not shown in which partitions they have records, since it went over them:
+    /// they are to be read in all.
+    unplaced: HashSet<LaneKey>,
     /// When keys were read: their events up to then say nothing new.
     covered: HashMap<LaneKey, Timestamp>,
     /// Whether a wait was not noted for want of room.
@@ -257,6 +262,8 @@ impl Default for Book {
             withheld: HashMap::new(),
             strays: HashMap::new(),
             strays_noted: StraysNoted::default(),
+            has_strays: false,
+            unplaced: HashSet::new(),
             covered: HashMap::new(),
             is_overfull: false,
             lives: 0,
@@ -284,8 +291,12 @@ impl Book {
     }
 
     fn put(&mut self, key: &LaneKey) {
-        if let LaneKey::Keyed(key) = key {
-            self.places.extend(Range::both_of(key).map(|range| (range, key.clone())));
+        if let LaneKey::Keyed(name) = key {
+            self.places.extend(Range::both_of(name).map(|range| (range, name.clone())));
+            // The pages of a pass that are still to come go over it, in whatever partition.
+            if self.follows && self.has_strays && self.lives.is_multiple_of(2) {
+                self.unplaced.insert(key.clone());
+            }
         }
     }
 
@@ -366,6 +377,7 @@ impl Book {
     /// Notes a partition in which a key has records, where that is not the hash of the key.
     fn note_stray(&mut self, key: &LaneKey, partition: u8) {
         let LaneKey::Keyed(name) = key else { return };
+        self.has_strays |= partition != partition::of_key(name);
         if self.follows && partition != partition::of_key(name) {
             self.is_overfull |= self.strays.len() >= REMEMBERED;
             let strays = self.strays.entry(key.clone()).or_default();
@@ -481,6 +493,7 @@ impl Hands {
             false => lane.leave_incomplete(),
             true => {
                 book.withheld.remove(&lane.key);
+                book.unplaced.remove(&lane.key);
                 book.covered.insert(lane.key.clone(), at);
             }
         }
@@ -688,6 +701,11 @@ impl Hands {
         book.period.0 += 1;
         book.is_overfull = false;
         book.blocked.clear();
+        if book.has_strays {
+            let waits = book.held.keys().chain(book.suspects.keys());
+            let all: HashSet<LaneKey> = book.busy.keys().chain(waits).cloned().collect();
+            book.unplaced = all;
+        }
         // What came meanwhile was a reason to look, and no more.
         book.busy.values().for_each(|lane| lane.leave_incomplete());
     }
@@ -712,6 +730,7 @@ impl Hands {
         book.withheld.clear();
         book.covered.clear();
         book.strays.clear();
+        book.unplaced.clear();
         book.busy.values().for_each(|lane| lane.leave_incomplete());
         book.strike_held(|wait| matches!(wait.reason, HoldReason::Blocked | HoldReason::Repair));
     }
@@ -760,6 +779,9 @@ impl Hands {
         let book = self.book();
         let mut all = book.strays_of(key);
         all.insert(partition::of_key(key.as_str()));
+        if book.unplaced.contains(key) {
+            all.extend(0..=u8::MAX);
+        }
         all.into_iter().filter(|partition| book.owns(*partition)).collect()
     }
 
@@ -799,6 +821,7 @@ impl Hands {
         if book.counts(key, read) {
             let at = read.at;
             book.withheld.remove(key);
+            book.unplaced.remove(key);
             book.covered.insert(key.clone(), at);
             book.unscanned.remove(key);
             book.strays.remove(key);

@@ -223,6 +223,32 @@ async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() 
     scene.stop().await;
 }
 
+/// The pass after the partition's return goes over the key, which waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_it_goes_on() {
+    let settings = Settings { poll_interval: Duration::from_millis(300), ..sleepy() };
+    let scene = Scene::with(settings).await;
+    let within = |id: &str, partition: i32| {
+        let mut within = record(id, "k");
+        within.insert("partition", partition);
+        within
+    };
+    let mut waits = within("waits", 7);
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    waits.insert("visibleAt", later);
+    scene.outbox.insert([waits]).await;
+    scene.share.send_replace(Share::of(0..=7));
+    scene.outbox.insert([within("hidden", 8)]).await;
+    scene.share.send_replace(Share::of(0..=255));
+    scene.until_live().await;
+
+    let due = doc! { "$set": { "visibleAt": DateTime::now() } };
+    scene.outbox.records().update_one(doc! { "_id": "waits" }, due).await.unwrap();
+
+    scene.until_done(&["waits", "hidden"]).await;
+    scene.stop().await;
+}
+
 /// A dead record blocks its key until an operator discards it, here without a word to the relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {
