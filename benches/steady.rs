@@ -127,14 +127,14 @@ async fn produce(collections: &Collections, flow: Scenario, time: Duration, time
 
 /// Where the records go.
 enum Target {
-    Queue(Queue),
+    Queue(Box<Queue>),
     Topic(Topic),
 }
 
 impl Target {
     async fn make(broker: Broker) -> Self {
         match broker {
-            Broker::RabbitMq => Self::Queue(Queue::declare("classic").await),
+            Broker::RabbitMq => Self::Queue(Box::new(Queue::declare("classic").await)),
             Broker::Kafka => Self::Topic(Topic::make().await),
         }
     }

@@ -137,7 +137,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
         assert!(LABELS.contains(&&**label), "{label}: {page}");
     }
     assert!(metrics.iter().all(|metric| metric.starts_with("postrider_")), "{metrics:?}");
-    assert_eq!(metrics.len(), 19, "each is described: {metrics:?}");
+    assert_eq!(metrics.len(), 20, "each is described: {metrics:?}");
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
     for id in ["planted", &outbox.database, &queue.name, &instance] {
