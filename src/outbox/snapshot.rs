@@ -52,9 +52,9 @@ pub struct Snapshot {
     within_keys: bool,
 }
 
-/// Questions about the keys of one page in the other range. Each answer settles at least one key
-/// with a large backlog there; keys without an answer wait for another look.
-const QUESTIONS: usize = 16;
+/// Questions about what the keys of one page have elsewhere. Each answer settles at least one key with
+/// a large backlog there; keys without an answer wait for another look.
+pub(crate) const QUESTIONS: usize = 16;
 
 /// Partitions of one key whose ranges one read merges: of more than 200 the server reads everything and
 /// sorts it.
@@ -115,6 +115,13 @@ pub struct Room {
     pub records: usize,
     /// Bytes after which no further record is read (the first always is).
     pub bytes: usize,
+}
+
+impl Room {
+    /// Whether a read ended with these since there was no room for more.
+    pub(crate) fn is_filled_by(&self, records: &[Record]) -> bool {
+        records.len() >= self.records || size_of(records) >= self.bytes
+    }
 }
 
 impl Snapshot {
@@ -325,7 +332,7 @@ impl Snapshot {
             };
             let action = "read pending records of some keys";
             let read = self.find(action, filter, lane_order(), left).await?;
-            let is_full = read.len() >= left.records || size_of(&read) >= left.bytes;
+            let is_full = left.is_filled_by(&read);
             left.records = left.records.saturating_sub(read.len());
             left.bytes = left.bytes.saturating_sub(size_of(&read));
             let last = read.iter().rev().find_map(|record| match &record.lane {
@@ -380,7 +387,7 @@ impl Snapshot {
             };
             // The server merges the ranges in this order, by the index.
             let records = self.find("read a lane", filter, doc! { SEQ: 1 }, room).await?;
-            let is_cut = records.len() >= room.records || size_of(&records) >= room.bytes;
+            let is_cut = room.is_filled_by(&records);
             parts.push(Part { records, is_cut });
         }
         let mut parts = parts.into_iter();
@@ -655,7 +662,8 @@ fn above() -> Document {
     doc! { PARTITION: { "$gt": i32::from(PARTITIONS) - 1 } }
 }
 
-fn size_of(records: &[Record]) -> usize {
+/// The bytes of these records.
+pub(crate) fn size_of(records: &[Record]) -> usize {
     records.iter().map(Record::size).sum()
 }
 

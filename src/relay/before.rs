@@ -1,8 +1,8 @@
 //! What must be known before lanes are planned, and how it is read with them.
 //!
-//! Records with an invalid partition and dead ones that block hold back the lanes of their keys. There may be
-//! any number of either, so no read here is for all of them: each has a limit, and of what lies
-//! beyond it a look asks by the keys that it is about to plan.
+//! Records with an invalid partition, in short *misplaced* ones, and dead ones that block hold back
+//! the lanes of their keys. There may be any number of either, so no read here is for all of them:
+//! each has a limit, and of what lies beyond it a look asks by the keys that it is about to plan.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,16 +10,16 @@ use bson::{Bson, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::{Dead, Room, Snapshot, Stretch, first_keys};
+use crate::outbox::snapshot::{Dead, QUESTIONS, Room, Snapshot, Stretch, first_keys};
 use crate::partition;
 use crate::relay::blocker::Blocker;
 use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
-/// Misplaced records that one look reads and corrects, where a batch is smaller: without their payloads
-/// they are small, and records keep coming.
-const STAMPS: usize = 100;
+/// Misplaced records that one look reads and corrects, where a batch is smaller: without their
+/// payloads they are small, and records keep coming.
+const CORRECTED: usize = 100;
 
 /// Blocked keys that one look reads; of more it asks by its candidates' keys.
 const BLOCKED: usize = 2_000;
@@ -27,11 +27,7 @@ const BLOCKED: usize = 2_000;
 /// Records that one question about some keys brings.
 const ANSWERS: usize = 500;
 
-/// Questions about the keys of one page. Each answer settles at least one key with a large
-/// misplaced backlog; keys without an answer wait for another look.
-const QUESTIONS: usize = 16;
-
-/// The earliest `seq` of misplaced records by key: those with an invalid partition; `None` where they have no `seq` either.
+/// The earliest `seq` of misplaced records by key; `None` where they have no `seq` either.
 type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 
 /// What holds lanes back, of the same snapshot.
@@ -87,7 +83,7 @@ impl<S: Sink> Shared<S> {
         snapshot: &mut Snapshot,
         limit: usize,
     ) -> Result<(Before, Vec<Record>), StoreError> {
-        let limit = limit.max(STAMPS);
+        let limit = limit.max(CORRECTED);
         let refused = self.refusals.resting();
         // One without a `seq` holds back nothing: others of its key must be asked for.
         let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());

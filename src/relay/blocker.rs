@@ -40,7 +40,7 @@ impl Blocker {
 
     /// A record that was not read, in this partition.
     pub(super) fn unseen(partition: u8) -> Self {
-        Self { id: RecordId::from(bson::Bson::Null), partition, seq: None, state: None }
+        Self::dead(RecordId::from(bson::Bson::Null), partition)
     }
 
     /// Whether a later read can be compared with it.

@@ -134,8 +134,8 @@ struct Book {
     covered: HashMap<LaneKey, Timestamp>,
     /// Whether a wait was not noted for want of room.
     is_overfull: bool,
-    /// How often it was found that the stream carries all records; odd while it does.
-    lives: u64,
+    /// Whether everything was read since it follows: the stream carries all records.
+    is_live: bool,
     /// How often it began or ended to follow: what was read before says nothing of the time after.
     period: Period,
     /// The latest event of all.
@@ -158,12 +158,22 @@ struct Strays {
     noted: StraysNoted,
 }
 
+/// What the book knows when a read is begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    period: Period,
+    strays: StraysNoted,
+    /// Whether the stream carries the records, or is about to.
+    pub(super) follows: bool,
+    /// The latest event of all that were handled.
+    pub(super) heard: Option<Timestamp>,
+}
+
 /// When a key was read, and what was known when that was begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
     pub(super) at: Timestamp,
-    pub(super) period: Period,
-    pub(super) strays: StraysNoted,
+    pub(super) begun: Begun,
 }
 
 /// Where a key is to be read, or a record without one.
@@ -266,7 +276,7 @@ impl Default for Book {
             unplaced: HashSet::new(),
             covered: HashMap::new(),
             is_overfull: false,
-            lives: 0,
+            is_live: false,
             period: Period::default(),
             heard: None,
         }
@@ -294,7 +304,7 @@ impl Book {
         if let LaneKey::Keyed(name) = key {
             self.places.extend(Range::both_of(name).map(|range| (range, name.clone())));
             // The pages of a pass that are still to come go over it, in whatever partition.
-            if self.follows && self.has_strays && self.lives.is_multiple_of(2) {
+            if self.follows && self.has_strays && !self.is_live {
                 self.unplaced.insert(key.clone());
             }
         }
@@ -343,9 +353,10 @@ impl Book {
     /// Whether a read of a key that is to be read shows all that was withheld.
     fn counts(&self, key: &LaneKey, read: Read) -> bool {
         let shows = |event: &Timestamp| *event <= read.at;
-        let is_everywhere = self.strays.get(key).is_none_or(|strays| strays.noted <= read.strays);
+        let is_everywhere =
+            self.strays.get(key).is_none_or(|strays| strays.noted <= read.begun.strays);
         self.follows
-            && self.period == read.period
+            && self.period == read.begun.period
             && is_everywhere
             && self.withheld.get(key).is_none_or(shows)
             && self.unscanned.get(key).is_some_and(|one| one.since.as_ref().is_none_or(shows))
@@ -408,6 +419,14 @@ impl Book {
             let since = self.heard;
             let unscanned = Unscanned { partition, id, is_asked: false, since };
             self.unscanned.entry(key).or_insert(unscanned);
+        }
+    }
+
+    fn hold_blocked(&mut self, keys: Vec<(LaneKey, Dead)>) {
+        for (key, dead) in keys {
+            self.note_stray(&key, dead.partition);
+            let blocker = Blocker::dead(dead.id, dead.partition);
+            self.hold(key, Wait::new(HoldReason::Blocked, blocker, None));
         }
     }
 
@@ -712,12 +731,13 @@ impl Hands {
 
     /// Everything was read since it follows: the stream carries all records.
     pub(super) fn live(&self) {
-        self.book().lives += 1;
+        self.book().is_live = true;
     }
 
     /// Which period it is in which the stream carries all records; `None` where it does not.
-    pub(super) fn life(&self) -> Option<u64> {
-        Some(self.book().lives).filter(|lives| lives % 2 == 1)
+    pub(super) fn life(&self) -> Option<Period> {
+        let book = self.book();
+        book.is_live.then_some(book.period)
     }
 
     /// The stream carries the records no more: rotations find them.
@@ -725,7 +745,7 @@ impl Hands {
         let mut book = self.book();
         book.follows = false;
         book.period.0 += 1;
-        book.lives += book.lives % 2;
+        book.is_live = false;
         book.unscanned.clear();
         book.withheld.clear();
         book.covered.clear();
@@ -828,19 +848,10 @@ impl Hands {
         }
     }
 
-    /// The period that it is now.
-    pub(super) fn period(&self) -> Period {
-        self.book().period
-    }
-
-    /// How often a partition was noted in which a key has records, up to now.
-    pub(super) fn strays_noted(&self) -> StraysNoted {
-        self.book().strays_noted
-    }
-
-    /// The latest event of all that were handled.
-    pub(super) fn heard(&self) -> Option<Timestamp> {
-        self.book().heard
+    /// What is known now, for a read that is about to begin.
+    pub(super) fn begun(&self) -> Begun {
+        let Book { period, strays_noted, follows, heard, .. } = *self.book();
+        Begun { period, strays: strays_noted, follows, heard }
     }
 
     /// A record was changed in a way of which the stream says nothing: its key is read, now or when
@@ -908,24 +919,17 @@ impl Hands {
     /// Notes which keys a rotation found blocked by their dead.
     pub fn note_blocked(&self, keys: Vec<(LaneKey, Dead)>) {
         let mut book = self.book();
-        if !book.follows {
-            book.blocked = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect();
-            return;
-        }
-        for (key, dead) in keys {
-            book.note_stray(&key, dead.partition);
-            let blocker = Blocker::dead(dead.id, dead.partition);
-            book.hold(key, Wait::new(HoldReason::Blocked, blocker, None));
+        match book.follows {
+            true => book.hold_blocked(keys),
+            false => book.blocked = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect(),
         }
     }
 
-    /// The same for the keys of what was read, where the stream carries the records.
-    pub(super) fn hold_blocked(&self, keys: Vec<(LaneKey, Blocker)>) {
+    /// Lets these keys wait for their dead, where the stream carries the records.
+    pub(super) fn hold_blocked(&self, keys: Vec<(LaneKey, Dead)>) {
         let mut book = self.book();
-        for (key, dead) in keys {
-            if book.follows {
-                book.hold(key, Wait::new(HoldReason::Blocked, dead, None));
-            }
+        if book.follows {
+            book.hold_blocked(keys);
         }
     }
 

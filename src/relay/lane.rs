@@ -75,6 +75,11 @@ impl State {
         self.waiting.extend(records);
     }
 
+    /// How many were published, or are being so, and are not settled.
+    fn unsettled(&self) -> usize {
+        self.in_hand.len().saturating_sub(self.waiting.len())
+    }
+
     /// Whether nothing is to come of it, but for what waits.
     fn is_idle(&self) -> bool {
         self.in_hand.is_empty() && self.expected.is_empty() && !self.refilling
@@ -308,16 +313,17 @@ impl Lane {
 
     /// MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
-        let empty = {
+        let is_news = {
             let mut state = self.state();
             if let Some(id) = state.in_hand.take(id)
                 && state.refilling
             {
                 state.settled_meanwhile.insert(id);
             }
-            state.in_hand.is_empty()
+            // It may end, or ask for more.
+            state.in_hand.is_empty() || state.waiting.is_empty() && state.more && !state.refilling
         };
-        if empty {
+        if is_news {
             self.changed.notify_one();
         }
     }
@@ -489,7 +495,8 @@ impl Lane {
 
     fn next<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Next {
         let mut state = self.state();
-        let low = state.waiting.len() <= state.came / 2;
+        // (A refill reads what is unsettled once more.)
+        let low = state.waiting.len() <= state.came / 2 && state.unsettled() <= shared.share();
         // Without room the key makes way for others: it ends, and is read again in its turn.
         if low && state.more && !state.refilling && shared.has_room() {
             (state.refilling, state.is_complete) = (true, false);

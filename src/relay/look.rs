@@ -7,8 +7,7 @@ use std::time::Instant;
 use crate::ids::RecordId;
 use crate::outbox::position::Position;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::snapshot::first_keys;
-use crate::outbox::snapshot::{Room, Snapshot, Stretch};
+use crate::outbox::snapshot::{Dead, Room, Snapshot, Stretch, first_keys, size_of};
 use crate::partition;
 use crate::relay::alone::Candidate;
 use crate::relay::before::{Before, key_of};
@@ -196,8 +195,7 @@ impl<S: Sink> Shared<S> {
         // and one that waits its turn to go alone may have had it.
         let spoken_for = self.hands.spoken_for();
         let openings = self.hands.openings();
-        let (period, heard) = (self.hands.period(), self.hands.heard());
-        let strays = self.hands.strays_noted();
+        let begun = self.hands.begun();
         let mut snapshot = Snapshot::begin(&self.collections).await?;
         if !self.settings.ordered {
             snapshot.go_on_within_keys();
@@ -225,11 +223,10 @@ impl<S: Sink> Shared<S> {
                     let page = snapshot.page(&from, owned, &over, left).await?;
                     seen.skipped.extend(page.skipped);
                     // (A new primary may not know yet what the stream has shown.)
-                    seen.is_all &= page.is_all && heard <= snapshot.moment();
+                    seen.is_all &= page.is_all && begun.heard <= snapshot.moment();
                     seen.full |= page.is_full;
                     left.records -= page.records.len().min(left.records / 2);
-                    let size = page.records.iter().map(Record::size).sum();
-                    left.bytes = left.bytes.saturating_sub(size);
+                    left.bytes = left.bytes.saturating_sub(size_of(&page.records));
                     let stretch = Stretch::Page(&from, owned, &over);
                     let (records, before, skipped) = self
                         .view(page.records, before.clone(), &stretch, left, &mut snapshot)
@@ -237,8 +234,10 @@ impl<S: Sink> Shared<S> {
                     seen.skipped.extend(skipped);
                     self.note_places(&records, &before);
                     let records = self.prepared(records);
+                    // (Where rotations go on, they meet it again.)
+                    let read = records.iter().filter(|_| begun.follows);
                     shown.extend(
-                        records.iter().map(|record| {
+                        read.map(|record| {
                             (record.lane.clone(), record.partition, record.id.clone())
                         }),
                     );
@@ -292,9 +291,8 @@ impl<S: Sink> Shared<S> {
                     };
                     let room = Room { records: had + cap + 1, bytes: left };
                     let records = snapshot.read(&stretch, room).await?;
-                    let size: usize = records.iter().map(Record::size).sum();
-                    let is_cut = records.len() >= room.records || size >= left;
-                    left = left.saturating_sub(size);
+                    let is_cut = room.is_filled_by(&records);
+                    left = left.saturating_sub(size_of(&records));
                     let before = before.clone();
                     let (records, before, unknown) =
                         self.view(records, before, &stretch, room, &mut snapshot).await?;
@@ -317,7 +315,7 @@ impl<S: Sink> Shared<S> {
                     };
                     planned.push((plan, lane.cloned(), scan, is_empty));
                 }
-                let read = snapshot.moment().map(|at| Read { at, period, strays });
+                let read = snapshot.moment().map(|at| Read { at, begun });
                 // Not before the last read has succeeded: nobody would lease, or free, the rest.
                 for (plan, lane, scan, is_empty) in planned {
                     let Some((key, dead, is_cut, is_known, partition)) = scan else {
@@ -331,7 +329,7 @@ impl<S: Sink> Shared<S> {
                     let read = read.filter(|_| is_known);
                     self.note(plan, openings, None, read.filter(|_| !is_cut), &mut seen);
                     let blocked = dead.map(|dead| (key.clone(), dead));
-                    self.hands.note_blocked(blocked.into_iter().collect());
+                    self.hands.hold_blocked(blocked.into_iter().collect());
                     // What was found is entered, or it is read again.
                     self.hands.scanned(&key, read.filter(|_| is_empty));
                 }
@@ -347,7 +345,7 @@ impl<S: Sink> Shared<S> {
         for record in records {
             self.hands.note_place(record);
             if let Some(dead) = before.blocked.get(&record.lane) {
-                let dead = Blocker::dead(dead.id.clone(), record.partition);
+                let dead = Dead { id: dead.id.clone(), partition: record.partition };
                 blocked.push((record.lane.clone(), dead));
             }
         }

@@ -255,7 +255,7 @@ fn at(second: u32) -> Timestamp {
 
 /// A read of now that shows this moment.
 fn read(hands: &Hands, second: u32) -> Read {
-    Read { at: at(second), period: hands.period(), strays: hands.strays_noted() }
+    Read { at: at(second), begun: hands.begun() }
 }
 
 fn withhold(hands: &Hands, name: &str, second: u32) {
