@@ -35,6 +35,8 @@ pub struct Brokers {
 struct RabbitMq {
     lease: Box<node::Lease>,
     wires: Vec<Arc<Wire>>,
+    /// The queue whose process is suspended.
+    suspended: Option<String>,
 }
 
 struct Kafka {
@@ -71,7 +73,8 @@ impl Brokers {
             wire.delay(setup.distance);
             wire.cut_at(if sick.contains(&Sick::Poison) { MARK } else { "" });
         }
-        if let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka)) {
+        let kind = self.kind;
+        if let Some(rabbitmq) = self.rabbitmq.as_mut().filter(|_| kind != Some(Kind::Kafka)) {
             let hand = rabbitmq.hand().await;
             hand.topic(&name).await;
             hand.classic(&name).await;
@@ -82,10 +85,16 @@ impl Brokers {
             if !sick.contains(&Sick::Exchange) {
                 rabbitmq.add_exchange(&name, "sick").await;
             }
+            let silent = format!("{name}-silent");
+            hand.classic(&silent).await;
+            rabbitmq.add_exchange(&name, "silent").await;
+            if sick.contains(&Sick::Queue) {
+                rabbitmq.lease.node.suspend_queue(&silent).await;
+                rabbitmq.suspended = Some(silent);
+            }
             hand.classic(&format!("{name}-dead")).await;
             rabbitmq.add_exchange(&name, "dead").await;
         }
-        let kind = self.kind;
         if let Some(kafka) = self.kafka.as_mut().filter(|_| kind != Some(Kind::RabbitMq)) {
             kafka.topics.clear();
             let main = if kind == Some(Kind::Mixed) { Place::Stream } else { Place::Main };
@@ -118,6 +127,12 @@ impl Brokers {
                 }
             }
             Sick::Poison => self.wires().for_each(|wire| wire.cut_at("")),
+            Sick::Queue => {
+                let rabbitmq = self.rabbitmq.as_mut().expect("mixed");
+                if let Some(queue) = rabbitmq.suspended.take() {
+                    rabbitmq.lease.node.resume_queue(&queue).await;
+                }
+            }
         }
     }
 
@@ -198,10 +213,16 @@ impl Brokers {
         }
     }
 
-    /// Starts it again, with all that it has stored.
+    /// Starts it again, with all that it has stored. A queue that was suspended is suspended again.
     pub async fn start_again(&mut self, which: Peer) {
         match self.is_kafka(which) {
-            false => self.rabbitmq().lease.node.start().await,
+            false => {
+                let RabbitMq { lease, suspended, .. } = self.rabbitmq();
+                lease.node.start().await;
+                if let Some(queue) = suspended {
+                    lease.node.suspend_queue(queue).await;
+                }
+            }
             true => self.kafka.as_mut().expect("there").node.start_again().await,
         }
     }
@@ -264,6 +285,7 @@ impl Brokers {
             let (hand, name) = (self.rabbitmq().hand().await, &self.name);
             all.push((Place::Main, at_queue(&hand, name).await));
             all.push((Place::SickExchange, at_queue(&hand, &format!("{name}-sick")).await));
+            all.push((Place::SilentQueue, at_queue(&hand, &format!("{name}-silent")).await));
         }
         if self.kind != Some(Kind::RabbitMq) {
             for (place, topic) in &self.kafka().topics {
@@ -289,7 +311,7 @@ impl Brokers {
     pub async fn clear(&mut self) {
         if let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka)) {
             let hand = rabbitmq.hand().await;
-            for suffix in ["", "-sick", "-dead"] {
+            for suffix in ["", "-sick", "-silent", "-dead"] {
                 hand.delete_queue(&format!("{}{suffix}", self.name)).await;
                 hand.delete_exchange(&format!("{}{suffix}", self.name)).await;
             }
@@ -312,7 +334,7 @@ impl RabbitMq {
         for _ in 0..WIRES {
             wires.push(Arc::new(Wire::to(address(&lease.node.uri())).await));
         }
-        Self { lease, wires }
+        Self { lease, wires, suspended: None }
     }
 
     async fn hand(&self) -> Hand {

@@ -51,10 +51,13 @@ pub enum Sick {
     Topic,
     /// Every connection that carries a marked payload is cut.
     Poison,
+    /// A queue confirms nothing: its process is suspended.
+    Queue,
 }
 
 impl Sick {
-    pub const ALL: [Self; 4] = [Self::Exchange, Self::Replicas, Self::Topic, Self::Poison];
+    pub const ALL: [Self; 5] =
+        [Self::Exchange, Self::Replicas, Self::Topic, Self::Poison, Self::Queue];
 }
 
 /// What an operator does with records that wait.
@@ -110,8 +113,7 @@ impl Plan {
             if sick == Sick::Poison && !setup.blocks && rng.random() {
                 continue;
             }
-            let at = duration.mul_f64(rng.random_range(0.4..0.65));
-            faults.push(Planned { at, fault: Fault::Heal { sick } });
+            faults.push(healing(rng, duration, sick));
         }
         line(rng, duration, 1..3, &mut faults, |rng| {
             let how = one_of(
@@ -142,15 +144,27 @@ impl Plan {
             let lasts = millis(rng, 1000..5000);
             faults.push(Planned { at, fault: Fault::Unprivileged { lost, lasts } });
         }
+        // Drawn last, so that the rest of the plan is as it was before `Sick::Queue` was added.
+        if rng.random_range(0..3) > 0 {
+            setup.territory.sick.push(Sick::Queue);
+            faults.push(healing(rng, duration, Sick::Queue));
+        }
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
     }
 }
 
+/// When something sick is healthy again.
+fn healing(rng: &mut StdRng, duration: Duration, sick: Sick) -> Planned {
+    let at = duration.mul_f64(rng.random_range(0.4..0.65));
+    Planned { at, fault: Fault::Heal { sick } }
+}
+
 impl Territory {
     fn random(rng: &mut StdRng) -> Self {
         let mut sick = Vec::from(Sick::ALL);
-        sick.retain(|_| rng.random_range(0..3) > 0);
+        // `Plan::mixed` decides last whether the queue is sick.
+        sick.retain(|sick| *sick != Sick::Queue && rng.random_range(0..3) > 0);
         Self {
             dead_letters: one_of(rng, &[None, Some(Peer::Broker), Some(Peer::Stream)]),
             key_window: one_of(rng, &[1, 1, 3]),

@@ -267,7 +267,11 @@ fn a_mixed_plan_has_two_brokers_and_operators() {
     assert!(plans.iter().all(|plan| plan.setup.kind == Kind::Mixed));
     for what in [
         "Tamper",
-        "Heal",
+        "Heal { sick: Exchange }",
+        "Heal { sick: Replicas }",
+        "Heal { sick: Topic }",
+        "Heal { sick: Poison }",
+        "Heal { sick: Queue }",
         "Forbid",
         "Unprivileged",
         "Burst",

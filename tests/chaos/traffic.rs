@@ -7,7 +7,7 @@ use bson::{Bson, DateTime, Document, doc};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::plan::{Kind, Plan};
+use crate::plan::{Kind, Plan, Sick};
 use crate::support::outbox::record;
 use crate::support::producers::{Make, Name, in_order};
 
@@ -44,6 +44,8 @@ pub enum Place {
     Main,
     /// The queue of the exchange that may be missing.
     SickExchange,
+    /// The queue that may confirm nothing.
+    SilentQueue,
     /// The topic, where there are two brokers.
     Stream,
     /// The topic with too few replicas.
@@ -55,9 +57,10 @@ pub enum Place {
 }
 
 impl Place {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Main,
         Self::SickExchange,
+        Self::SilentQueue,
         Self::Stream,
         Self::SickTopic,
         Self::LateTopic,
@@ -71,6 +74,7 @@ impl Place {
         match (kind.starts_with(STREAM), destination) {
             _ if kind == GHOST => Self::Ghost,
             (false, to) if to.ends_with("-sick") => Self::SickExchange,
+            (false, to) if to.ends_with("-silent") => Self::SilentQueue,
             (false, _) => Self::Main,
             (true, to) if to.ends_with("-sick") => Self::SickTopic,
             (true, to) if to.ends_with("-late") => Self::LateTopic,
@@ -242,6 +246,8 @@ fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut 
         true => format!("{STREAM}{kind}"),
         false => kind.to_owned(),
     };
+    // In other plans the records are as they were before `Sick::Queue` was added.
+    let has_silent = !class.is_stream && plan.setup.territory.sick.contains(&Sick::Queue);
     match rng.random_range(0..100) {
         0..5 => made.extend(scheduled(rng)),
         5..10 => without_key(made),
@@ -260,6 +266,7 @@ fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut 
         45..48 => _ = made.insert("type", FLAKY),
         50..53 if !class.is_stream => _ = made.insert("type", FORBIDDEN),
         n if (60..60 + deadly).contains(&n) && !class.is_stream => _ = made.insert("type", DOOMED),
+        70..75 if has_silent => _ = made.insert("destination", format!("{name}-silent")),
         _ => {}
     }
 }

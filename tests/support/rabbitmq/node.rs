@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::queue_order;
 use crate::support::authority::Authority;
 use crate::support::watched::{afterwards, dismiss};
 
@@ -131,6 +132,17 @@ impl Node {
 
     pub async fn ctl(&self, arguments: &[&str]) {
         self.script(&[&["ctl"], arguments].concat()).await;
+    }
+
+    /// Stops the process of a queue: it takes and confirms nothing, and no other queue is concerned.
+    /// A restart of the node ends that.
+    pub async fn suspend_queue(&self, name: &str) {
+        self.ctl(&["eval", &queue_order("suspend", "/", name)]).await;
+    }
+
+    /// Lets it continue.
+    pub async fn resume_queue(&self, name: &str) {
+        self.ctl(&["eval", &queue_order("resume", "/", name)]).await;
     }
 
     async fn script(&self, arguments: &[&str]) {

@@ -5,8 +5,8 @@ use std::process::Command;
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::address;
 use super::hand::Hand;
+use super::{address, queue_order};
 
 /// The variable with the URI of the shared broker.
 const URI: &str = "POSTRIDER_TEST_AMQP_URI";
@@ -113,9 +113,7 @@ impl Vhost {
     }
 
     async fn tell_queue(&self, what: &str, name: &str) {
-        let queue = format!("rabbit_misc:r(<<\"{}\">>, queue, <<\"{name}\">>)", self.name);
-        let found = format!("{{ok, Queue}} = rabbit_amqqueue:lookup({queue})");
-        let eval = format!("{found}, sys:{what}(amqqueue:get_pid(Queue)).");
+        let eval = queue_order(what, &self.name, name);
         let telling = tokio::task::spawn_blocking(move || {
             let output = Command::new(variable(CTL)).args(["eval", &eval]).output().unwrap();
             assert!(output.status.success(), "{eval}: {output:?}");
