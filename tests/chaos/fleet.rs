@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::commands::Settles;
 use crate::plan::{Hurt, Peer, Setup};
+use crate::privileges::Withdrawals;
 use crate::support::clock::faketime;
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::replica_set::ReplicaSet;
@@ -35,13 +36,20 @@ pub struct Instance {
     to_brokers: Vec<Arc<Wire>>,
     /// What everything to the broker takes when nothing is hurt.
     distance: Duration,
-    process: Mutex<Option<Postrider>>,
+    process: Mutex<Option<Running>>,
+    withdrawals: Arc<Withdrawals>,
     /// Where the API of a process is, by its id.
     api: Mutex<Option<(u32, SocketAddr)>>,
     /// How its processes ended that were asked to, and what went wrong.
     pub oddities: Mutex<Vec<String>>,
     /// What their audits found: records that the change stream should have brought.
     pub unbrought: std::sync::Mutex<Vec<String>>,
+}
+
+/// A process that was started.
+struct Running {
+    process: Postrider,
+    since: Instant,
 }
 
 impl Instance {
@@ -51,6 +59,7 @@ impl Instance {
         set: &ReplicaSet,
         to_brokers: Vec<Arc<Wire>>,
         settles: &Arc<Settles>,
+        withdrawals: &Arc<Withdrawals>,
         folder: &Path,
     ) -> Self {
         let to_mongodb = wires(set, settles).await;
@@ -63,6 +72,7 @@ impl Instance {
             to_brokers,
             distance: Duration::ZERO,
             process: Mutex::default(),
+            withdrawals: withdrawals.clone(),
             api: Mutex::default(),
             oddities: Mutex::default(),
             unbrought: std::sync::Mutex::default(),
@@ -86,8 +96,8 @@ impl Instance {
 
     /// Where the API of its process is.
     pub async fn api(&self) -> Option<SocketAddr> {
-        let process = self.process.lock().await;
-        let process = process.as_ref()?;
+        let running = self.process.lock().await;
+        let process = &running.as_ref()?.process;
         let mut known = self.api.lock().await;
         if known.is_none_or(|(id, _)| id != process.id()) {
             let log = process.stderr();
@@ -100,8 +110,8 @@ impl Instance {
 
     /// Waits until its process is ready.
     pub async fn until_ready(&self) {
-        if let Some(process) = &*self.process.lock().await {
-            process.until_ready().await;
+        if let Some(running) = &*self.process.lock().await {
+            running.process.until_ready().await;
         }
     }
 
@@ -113,7 +123,26 @@ impl Instance {
         }
     }
 
-    fn spawn(&self) -> Postrider {
+    /// Starts another process, as a supervisor would, where one has ended because privileges were
+    /// withdrawn. A process that ended otherwise is left, and counted when it is signalled next.
+    pub async fn supervise(&self) {
+        let mut process = self.process.lock().await;
+        if let Some(running) = &mut *process
+            && running.process.has_ended()
+            && self.had_to_end(running).await
+        {
+            self.keep_log(&running.process);
+            *running = self.spawn();
+        }
+    }
+
+    /// Whether withdrawn privileges explain that a process has ended by itself.
+    async fn had_to_end(&self, running: &mut Running) -> bool {
+        let ended = running.process.until_ended(STOP).await;
+        self.withdrawals.explain(&ended, running.since, Instant::now())
+    }
+
+    fn spawn(&self) -> Running {
         let mut command = run_with(&self.settings);
         command
             .env("LD_PRELOAD", faketime())
@@ -123,7 +152,7 @@ impl Instance {
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         let mut command = watched(&command, None);
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-        Postrider::of(command)
+        Running { process: Postrider::of(command), since: Instant::now() }
     }
 
     fn clock(&self) -> PathBuf {
@@ -138,37 +167,35 @@ impl Instance {
     /// `kill -9`.
     pub async fn kill(&self) {
         let mut process = self.process.lock().await;
-        if let Some(mut process) = process.take() {
-            if process.has_ended() {
-                self.odd("ended by itself").await;
-            } else {
-                process.signal(Signal::KILL);
-            }
-            process.until_ended(STOP).await;
-            self.keep_log(&process);
+        if let Some(mut running) = process.take() {
+            self.signal_or_note(&mut running, Signal::KILL).await;
+            running.process.until_ended(STOP).await;
+            self.keep_log(&running.process);
         }
     }
 
     /// SIGSTOP or SIGCONT.
     pub async fn signal(&self, signal: Signal) {
-        if let Some(process) = &mut *self.process.lock().await {
-            match process.has_ended() {
-                true => self.odd("ended by itself").await,
-                false => process.signal(signal),
-            }
+        if let Some(running) = &mut *self.process.lock().await {
+            self.signal_or_note(running, signal).await;
+        }
+    }
+
+    /// Signals a process, or notes that it has ended and should not have.
+    async fn signal_or_note(&self, running: &mut Running, signal: Signal) {
+        if !running.process.has_ended() {
+            running.process.signal(signal);
+        } else if !self.had_to_end(running).await {
+            self.odd("ended by itself").await;
         }
     }
 
     /// SIGTERM; its exit code.
     pub async fn leave(&self) -> Option<i32> {
-        let mut process = self.process.lock().await.take()?;
-        if process.has_ended() {
-            self.odd("ended by itself").await;
-        } else {
-            process.signal(Signal::TERM);
-        }
-        let ended = process.until_ended(STOP).await;
-        self.keep_log(&process);
+        let mut running = self.process.lock().await.take()?;
+        self.signal_or_note(&mut running, Signal::TERM).await;
+        let ended = running.process.until_ended(STOP).await;
+        self.keep_log(&running.process);
         // It has not finished in time where its ways are hurt.
         if !matches!(ended.code, Some(0 | 1)) {
             self.odd(&format!("a stop ended with {:?}", ended.code)).await;
@@ -221,8 +248,8 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         // Where the history ended early.
-        if let Some(process) = self.process.get_mut().take() {
-            self.keep_log(&process);
+        if let Some(running) = self.process.get_mut().take() {
+            self.keep_log(&running.process);
         }
     }
 }

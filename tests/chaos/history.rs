@@ -9,14 +9,15 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
 use postrider::config::tree::Validator;
-use tokio::sync::{Mutex, RwLock};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::appends::{self, Append, Appenders};
 use crate::broker::{BOUND, Brokers};
 use crate::commands::{Settles, id_of};
 use crate::fleet::{Instance, USER};
 use crate::plan::{Fault, Hurt, Kind, Lost, Peer, Plan, Sick};
-use crate::privileges::privileges;
+use crate::privileges::{Withdrawals, privileges};
 use crate::runs::folder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Signal;
@@ -29,6 +30,9 @@ use crate::watch::Watch;
 
 /// How often operators do in the end what waits for them.
 const TIDY: Duration = Duration::from_secs(2);
+
+/// How often the supervisor of processes looks at them.
+const SUPERVISION: Duration = Duration::from_millis(500);
 
 /// Servers that serve one history after the other.
 #[derive(Default)]
@@ -45,8 +49,29 @@ pub struct History {
     set: Mutex<ReplicaSet>,
     instances: Arc<Vec<Instance>>,
     pub watch: Watch,
-    /// Held by who takes privileges away: a process that starts meanwhile would end at once.
-    privileged: RwLock<()>,
+    withdrawals: Arc<Withdrawals>,
+    _supervisor: Supervisor,
+}
+
+/// Starts processes again that ended because privileges were withdrawn, until dropped.
+struct Supervisor(JoinHandle<()>);
+
+impl Supervisor {
+    fn start(instances: &Arc<Vec<Instance>>) -> Self {
+        let instances = instances.clone();
+        Self(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SUPERVISION).await;
+                join_all(instances.iter().map(Instance::supervise)).await;
+            }
+        }))
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// What was acknowledged to those who wrote.
@@ -77,10 +102,12 @@ impl History {
         roles::user_with(&database, USER, privileges(&outbox.database, None)).await;
         let settles = Arc::<Settles>::default();
         let watch = Watch::start(&outbox, settles.clone()).await;
+        let withdrawals = Arc::<Withdrawals>::default();
         let mut instances = Vec::new();
         for number in 0..setup.instances {
             let wires = brokers.wires_of(number);
-            let mut instance = Instance::new(number, &set, wires, &settles, &folder).await;
+            let mut instance =
+                Instance::new(number, &set, wires, &settles, &withdrawals, &folder).await;
             let sinks = brokers.settings(setup, number);
             instance.configure(&outbox.database, setup, sinks);
             if plan.begins_with(number) {
@@ -92,8 +119,9 @@ impl History {
             join_all(instances.iter().map(Instance::until_ready)).await;
         }
         let (set, broker) = (Mutex::new(set), Mutex::new(brokers));
-        let (instances, privileged) = (Arc::new(instances), RwLock::default());
-        Self { plan, outbox, broker, set, instances, watch, privileged }
+        let instances = Arc::new(instances);
+        let _supervisor = Supervisor::start(&instances);
+        Self { plan, outbox, broker, set, instances, watch, withdrawals, _supervisor }
     }
 
     /// Producers at work while what is planned happens; then everything is healed.
@@ -114,20 +142,14 @@ impl History {
         Acknowledged { records, appends }
     }
 
-    /// Starts a process, once it has the privileges for it.
-    async fn start(&self, process: usize) {
-        let _privileged = self.privileged.read().await;
-        self.instances[process].start().await;
-    }
-
     async fn befall(&self, fault: &Fault) {
         let rest = |lasts| tokio::time::sleep(lasts);
         match *fault {
-            Fault::Join { process } => self.start(process).await,
+            Fault::Join { process } => self.instances[process].start().await,
             Fault::Kill { process, down } => {
                 self.instances[process].kill().await;
                 rest(down).await;
-                self.start(process).await;
+                self.instances[process].start().await;
             }
             Fault::Suspend { process, lasts } => {
                 self.instances[process].signal(Signal::STOP).await;
@@ -137,7 +159,7 @@ impl History {
             Fault::Leave { process, away } => {
                 self.instances[process].leave().await;
                 rest(away).await;
-                self.start(process).await;
+                self.instances[process].start().await;
             }
             Fault::Clock { process, minutes, lasts } => {
                 self.instances[process].set_clock(minutes);
@@ -218,12 +240,11 @@ impl History {
 
     /// Takes privileges from the relays' user for a while.
     async fn take_privileges(&self, lost: Lost, lasts: Duration) {
-        let _unprivileged = self.privileged.write().await;
-        // What has just started may still be at its first steps.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        self.withdrawals.begin(Instant::now());
         self.permit(Some(lost)).await;
         tokio::time::sleep(lasts).await;
         self.permit(None).await;
+        self.withdrawals.end(Instant::now());
     }
 
     /// Gives the relays' user its privileges, without those that it has lost. The administrator may

@@ -1,13 +1,56 @@
-//! The privileges of the relays' user in MongoDB.
+//! The privileges of the relays' user in MongoDB, and when it lacked some.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use bson::Document;
 use postrider::context::ContextSettings;
 use postrider::schema::roles::{APPEND, Configured, RELAY, SCHEMA};
 
 use crate::plan::Lost;
+use crate::support::process::Ended;
 use crate::support::roles;
+
+/// How the last line of a process begins that MongoDB refused at its start. (One that has started
+/// logs a refusal, and does not end.)
+const REFUSED: &str = "error: MongoDB refuses this instance";
+
+/// When privileges were withdrawn.
+#[derive(Default)]
+pub struct Withdrawals {
+    periods: Mutex<Vec<Period>>,
+}
+
+struct Period {
+    begin: Instant,
+    end: Option<Instant>,
+}
+
+impl Withdrawals {
+    /// Notes that privileges are withdrawn from now on.
+    pub fn begin(&self, now: Instant) {
+        self.periods.lock().unwrap().push(Period { begin: now, end: None });
+    }
+
+    /// Notes that they were given back.
+    pub fn end(&self, now: Instant) {
+        if let Some(period) = self.periods.lock().unwrap().last_mut() {
+            period.end = Some(now);
+        }
+    }
+
+    /// Whether they explain the end of a process that ran from `since` to `until`: MongoDB refused
+    /// it while privileges were withdrawn, and its exit code is 1, so that a supervisor starts
+    /// another one.
+    pub fn explain(&self, ended: &Ended, since: Instant, until: Instant) -> bool {
+        let periods = self.periods.lock().unwrap();
+        let were_withdrawn = periods
+            .iter()
+            .any(|period| period.begin <= until && period.end.is_none_or(|end| end >= since));
+        let is_refused = ended.stderr.lines().any(|line| line.starts_with(REFUSED));
+        ended.code == Some(1) && is_refused && were_withdrawn
+    }
+}
 
 /// Those that a relay with the append path needs at least, without those that it has lost.
 pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {

@@ -1,9 +1,14 @@
-//! The ledger proves itself: it must catch what is seeded, and nothing else.
+//! The ledger proves itself: it must catch what is seeded, and nothing else. So does the rule by
+//! which a supervisor starts a process again.
+
+use std::time::{Duration, Instant};
 
 use bson::{Binary, Bson, DateTime, Document, Timestamp, Uuid, doc, spec::BinarySubtype};
 
 use crate::commands::Settles;
 use crate::ledger::{Breach, Change, Ledger, What};
+use crate::privileges::Withdrawals;
+use crate::support::process::Ended;
 
 const MINE: Uuid = Uuid::from_bytes([1; 16]);
 const OTHERS: Uuid = Uuid::from_bytes([2; 16]);
@@ -162,5 +167,35 @@ fn what_a_person_or_the_clock_does_is_no_breach_and_may_exempt_from_the_order() 
     {
         assert_eq!(book.breaches(), []);
         assert_eq!(book.ledger.committed()[0].exempt, exempt);
+    }
+}
+
+#[test]
+fn a_process_may_end_by_itself_only_when_refused_without_its_privileges() {
+    let start = Instant::now();
+    let second = |second| start + Duration::from_secs(second);
+    let refused = "error: MongoDB refuses this instance; mend the credentials or privileges";
+    let explains = |withdrawals: &Withdrawals, code, said: &str, since, until| {
+        let ended = Ended { code, stdout: String::new(), stderr: said.to_owned() };
+        withdrawals.explain(&ended, second(since), second(until))
+    };
+    let never = Withdrawals::default();
+    let withdrawals = Withdrawals::default();
+    withdrawals.begin(second(10));
+
+    assert!(!explains(&never, Some(1), refused, 5, 12));
+    // Started before, meanwhile and, where they are not given back, at any time later.
+    assert!(explains(&withdrawals, Some(1), refused, 5, 12));
+    assert!(explains(&withdrawals, Some(1), refused, 11, 12));
+    assert!(explains(&withdrawals, Some(1), refused, 30, 31));
+    withdrawals.end(second(20));
+    assert!(explains(&withdrawals, Some(1), refused, 19, 21));
+    assert!(!explains(&withdrawals, Some(1), refused, 5, 9));
+    assert!(!explains(&withdrawals, Some(1), refused, 21, 31));
+    // Ended for another reason, with another code, or by a signal.
+    let logged = "MongoDB refuses this instance\nerror: the heartbeat ended by itself";
+    assert!(!explains(&withdrawals, Some(1), logged, 11, 12));
+    for code in [Some(0), Some(101), None] {
+        assert!(!explains(&withdrawals, code, refused, 11, 12));
     }
 }
