@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::commands::Settles;
-use crate::plan::{Hurt, Peer, Setup};
+use crate::plan::{Hurt, PROBE_MAX, Peer, Setup};
 use crate::privileges::Withdrawals;
 use crate::support::clock::faketime;
 use crate::support::process::{Postrider, Signal, run_with};
@@ -272,7 +272,7 @@ impl Setup {
             "api.listen=127.0.0.1:0".to_owned(),
             "events.enabled=true".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
-            "relay.probe_max=1s".to_owned(),
+            format!("relay.probe_max={}", millis(PROBE_MAX)),
             // Each takes half a minute more: in the longer histories there are some.
             "relay.audit_interval=5s".to_owned(),
             "relay.backoff.initial=200ms".to_owned(),

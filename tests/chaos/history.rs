@@ -1,10 +1,10 @@
 //! One history: a fleet, its load, what befalls them, and the verdict.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
@@ -31,6 +31,9 @@ use crate::watch::Watch;
 /// How often operators do in the end what waits for them.
 const TIDY: Duration = Duration::from_secs(2);
 
+/// How long the processes of a calm history may take to divide the partitions before it begins.
+const DIVISION: Duration = Duration::from_secs(30);
+
 /// How often the supervisor of processes looks at them.
 const SUPERVISION: Duration = Duration::from_millis(500);
 
@@ -50,8 +53,15 @@ pub struct History {
     instances: Arc<Vec<Instance>>,
     pub watch: Watch,
     withdrawals: Arc<Withdrawals>,
+    /// In a calm history: who owned which partition when the producers began.
+    owners: OnceLock<Owners>,
+    /// Since when no record takes connections down.
+    unpoisoned: OnceLock<DateTime>,
     _supervisor: Supervisor,
 }
+
+/// Each partition with its owner and its epoch, which every change of the owner raises.
+type Owners = BTreeMap<String, [String; 2]>;
 
 /// Starts processes again that ended because privileges were withdrawn, until dropped.
 struct Supervisor(JoinHandle<()>);
@@ -121,12 +131,32 @@ impl History {
         let (set, broker) = (Mutex::new(set), Mutex::new(brokers));
         let instances = Arc::new(instances);
         let _supervisor = Supervisor::start(&instances);
-        Self { plan, outbox, broker, set, instances, watch, withdrawals, _supervisor }
+        let (owners, unpoisoned) = (OnceLock::new(), OnceLock::new());
+        Self {
+            plan,
+            outbox,
+            broker,
+            set,
+            instances,
+            watch,
+            withdrawals,
+            owners,
+            unpoisoned,
+            _supervisor,
+        }
     }
 
     /// Producers at work while what is planned happens; then everything is healed.
     pub async fn happen(&self) -> Acknowledged {
         let setup = &self.plan.setup;
+        if setup.territory.calm {
+            // What is wrong then is wrong in the end as well.
+            let _ = self.imbalance(DIVISION).await;
+            let _ = self.owners.set(self.owners().await);
+        }
+        if !setup.territory.sick.contains(&Sick::Poison) {
+            let _ = self.unpoisoned.set(DateTime::now());
+        }
         let make = traffic::make(&self.plan, &self.broker.lock().await.name);
         let name = traffic::naming(&self.plan);
         let producers = Producers::naming(&self.outbox, setup.producers, setup.rest, make, name);
@@ -196,7 +226,12 @@ impl History {
                 while self.operator(&["relay", "resume"]).await.code != Some(0) {}
             }
             Fault::Discard => self.discard().await,
-            Fault::Heal { sick } => self.broker.lock().await.heal(sick).await,
+            Fault::Heal { sick } => {
+                self.broker.lock().await.heal(sick).await;
+                if sick == Sick::Poison {
+                    let _ = self.unpoisoned.set(DateTime::now());
+                }
+            }
             Fault::Forbid { lasts } => {
                 self.broker.lock().await.forbid(true).await;
                 rest(lasts).await;
@@ -312,6 +347,7 @@ impl History {
         let mut unbrought = Vec::new();
         let mut oddities = Vec::from_iter(self.imbalance(patience).await);
         oddities.extend(self.what_is_left().await);
+        let undisturbed = self.undisturbed().await;
         for (number, instance) in self.instances.iter().enumerate() {
             let code = instance.leave().await;
             if code != Some(0) {
@@ -334,6 +370,7 @@ impl History {
             stored: &stored,
             arrivals: &arrivals,
             dead_letters,
+            undisturbed,
         };
         Verdict { oddities, unbrought, finished_in, ..seen.judge(&self.plan) }
     }
@@ -366,10 +403,9 @@ impl History {
     async fn imbalance(&self, patience: Duration) -> Option<String> {
         let deadline = Instant::now() + patience;
         loop {
-            let listed = self.operator(&["partitions", "--output", "json"]).await;
             let mut owned: HashMap<String, usize> = HashMap::new();
-            for partition in listed.json().as_array().unwrap() {
-                *owned.entry(partition["instanceId"].to_string()).or_default() += 1;
+            for [instance, _] in self.owners().await.into_values() {
+                *owned.entry(instance).or_default() += 1;
             }
             let fair = 256 / self.instances.len();
             let is_fair = owned.values().all(|count| [fair, fair + 1].contains(count));
@@ -381,6 +417,23 @@ impl History {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    async fn owners(&self) -> Owners {
+        let listed = self.operator(&["partitions", "--output", "json"]).await.json();
+        let partitions = listed.as_array().unwrap().iter();
+        let owner = |partition: &serde_json::Value| {
+            let field = |name: &str| partition[name].to_string();
+            (field("_id"), [field("instanceId"), field("epoch")])
+        };
+        partitions.map(owner).collect()
+    }
+
+    /// Since when nothing but destinations could hold up a record, if that is so at all.
+    async fn undisturbed(&self) -> Option<DateTime> {
+        let owners = self.owners.get()?;
+        let since = *self.unpoisoned.get()?;
+        (self.owners().await == *owners).then_some(since)
     }
 
     /// For what some wait that are left, as an operator is told.

@@ -16,6 +16,8 @@ pub struct Change {
     pub id: String,
     /// The primary's clock when it wrote.
     pub at: DateTime,
+    /// When the change stream brought it here.
+    pub brought: DateTime,
     pub what: What,
 }
 
@@ -52,9 +54,13 @@ struct Life {
     gone: bool,
     kind: String,
     place: Place,
-    /// When a majority had it, and when it was done.
+    /// When it was inserted, when the change stream brought that here, and when it was done or
+    /// deleted.
     since: DateTime,
+    brought: DateTime,
     until: Option<DateTime>,
+    /// Whether something else than a settlement set its `visibleAt`.
+    is_postponed: bool,
     /// Whether an attempt failed and was counted.
     is_tried_again: bool,
     /// Why it died, each time.
@@ -102,13 +108,14 @@ pub struct Ledger {
 impl Ledger {
     /// Writes down what comes next.
     pub fn note(&mut self, change: Change, settles: &Settles) {
-        let Change { id, at, what } = change;
+        let Change { id, at, brought, what } = change;
         match what {
-            What::Inserted(record) => _ = self.lives.insert(id, Life::of(&record, at)),
+            What::Inserted(record) => _ = self.lives.insert(id, Life::of(&record, at, brought)),
             What::Deleted => {
                 self.tally.discards += 1;
                 let life = self.lives.get_mut(&id).expect("it was inserted");
                 (life.gone, life.exempt) = (true, true);
+                life.until = life.until.or(Some(at));
             }
             What::Updated { set, unset } => self.update(&id, at, &set, &unset, settles),
         }
@@ -147,6 +154,7 @@ impl Ledger {
             *ends = until;
         }
         let ends_lease = unset.iter().any(|field| field == "leaseId");
+        life.is_postponed |= set.contains_key("visibleAt") && !ends_lease;
         if ends_lease || (life.status == "pending" && to != "pending") {
             let lease = life.lease.take();
             let is_fenced = match lease {
@@ -261,10 +269,39 @@ impl Ledger {
         let plain = self.lives.iter().filter(|(_, life)| !life.exempt);
         plain.filter_map(waited).max()
     }
+
+    /// The same of records that waited for nothing but the relay: inserted after `from`, and not
+    /// behind a record of their key that was inserted before, or that an operator postponed. What
+    /// MongoDB took until it brought them to the change stream of this ledger is not counted.
+    pub fn slowest_undisturbed(
+        &self,
+        from: DateTime,
+        such: impl Fn(&str) -> bool,
+    ) -> Option<(Duration, String)> {
+        let lives = || {
+            let lives = self.lives.iter();
+            lives.filter_map(|(id, life)| Some((id, life.key.as_deref()?, life)))
+        };
+        let mut free_from: HashMap<&str, DateTime> = HashMap::new();
+        for (_, key, life) in lives().filter(|(.., life)| life.since < from || life.is_postponed) {
+            let free = free_from.entry(key).or_insert(from);
+            *free = (*free).max(life.until.unwrap_or(DateTime::MAX));
+        }
+        let waited = |(id, key, life): (&String, &str, &Life)| {
+            let is_judged = such(key)
+                && !life.exempt
+                && !life.is_postponed
+                && life.since >= *free_from.get(key).unwrap_or(&from);
+            let begin = life.since.max(life.brought);
+            let waited = life.until.filter(|_| is_judged)?.saturating_duration_since(begin);
+            Some((waited, id.clone()))
+        };
+        lives().filter_map(waited).max()
+    }
 }
 
 impl Life {
-    fn of(record: &Document, at: DateTime) -> Self {
+    fn of(record: &Document, at: DateTime, brought: DateTime) -> Self {
         let status = record.get_str("status").unwrap().to_owned();
         Self {
             key: record.get_str("key").ok().map(str::to_owned),
@@ -275,7 +312,9 @@ impl Life {
             kind: record.get_str("type").unwrap_or_default().to_owned(),
             place: Place::of(record),
             since: at,
+            brought,
             until: None,
+            is_postponed: false,
             is_tried_again: false,
             reasons: Vec::new(),
             event: EventOf::of(record),

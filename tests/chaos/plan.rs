@@ -12,6 +12,9 @@ pub use mixed::{Lost, Sick, Tamper, Territory};
 #[path = "mixed.rs"]
 mod mixed;
 
+/// `relay.probe_max` of each process.
+pub const PROBE_MAX: Duration = Duration::from_secs(1);
+
 /// A history before it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

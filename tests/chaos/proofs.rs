@@ -37,7 +37,7 @@ impl Book {
     }
 
     fn note(&mut self, millis: i64, what: What) {
-        let change = Change { id: "k1".to_owned(), at: at(millis), what };
+        let change = Change { id: "k1".to_owned(), at: at(millis), brought: at(millis), what };
         self.ledger.note(change, &self.settles);
     }
 

@@ -20,6 +20,7 @@ fn plan() -> Plan {
     let territory = &mut plan.setup.territory;
     (territory.key_window, territory.calm, territory.validator) = (1, true, false);
     territory.dead_letters = Some(Peer::Broker);
+    plan.setup.batch_size = 10;
     plan
 }
 
@@ -33,25 +34,31 @@ struct Book {
     ledger: Ledger,
     settles: Settles,
     dead_letters: Vec<String>,
+    undisturbed: Option<DateTime>,
 }
 
 impl Book {
     fn new() -> Self {
         let (ledger, settles) = (Ledger::default(), Settles::default());
-        Self { plan: plan(), ledger, settles, dead_letters: Vec::new() }
+        Self { plan: plan(), ledger, settles, dead_letters: Vec::new(), undisturbed: None }
     }
 
     fn note(&mut self, id: &str, at: i64, what: What) {
         let at = DateTime::from_millis(at);
-        self.ledger.note(Change { id: id.to_owned(), at, what }, &self.settles);
+        let change = Change { id: id.to_owned(), at, brought: at, what };
+        self.ledger.note(change, &self.settles);
     }
 
     fn insert(&mut self, id: &str, key: &str, more: Document) {
+        self.insert_at(0, id, key, more);
+    }
+
+    fn insert_at(&mut self, at: i64, id: &str, key: &str, more: Document) {
         let time = u32::try_from(self.ledger.committed().len()).unwrap() + 1;
         let seq = Timestamp { time, increment: 1 };
         let mut record = doc! { "key": key, "seq": seq, "status": "pending", "type": "T" };
         record.extend(more);
-        self.note(id, 0, What::Inserted(record));
+        self.note(id, at, What::Inserted(record));
     }
 
     /// A lease, and what ends it.
@@ -75,6 +82,7 @@ impl Book {
             stored: &[],
             arrivals,
             dead_letters: Some(self.dead_letters.clone()),
+            undisturbed: self.undisturbed,
         };
         seen.judge(&self.plan)
     }
@@ -169,6 +177,60 @@ fn a_seeded_wait_of_a_healthy_record_is_caught_where_nothing_else_fails() {
     assert_eq!(book.judge(&arrivals).word(), "broken:held-up=1");
     book.plan.setup.territory.calm = false;
     assert_eq!(book.judge(&arrivals).word(), "kept");
+}
+
+/// The word for a history with these records of one healthy key. Each is inserted and, where there
+/// is a third time, postponed at that time; it is done at the second.
+fn waits(from: Option<i64>, records: &[(i64, i64, Option<i64>)]) -> String {
+    let key = key_such(|class| class.is_healthy && class.has_own_partition());
+    let mut book = Book { undisturbed: from.map(DateTime::from_millis), ..Book::new() };
+    let mut ids = Vec::new();
+    for (number, (inserted, done, postponed)) in records.iter().enumerate() {
+        let id = number.to_string();
+        book.insert_at(*inserted, &id, &key, doc! {});
+        if let Some(at) = postponed {
+            let set = doc! { "visibleAt": DateTime::from_millis(*done) };
+            book.note(&id, *at, What::Updated { set, unset: Vec::new() });
+        }
+        book.settle(&id, *done, doc! { "status": "done" });
+        ids.push(id);
+    }
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    book.judge(&[(Place::Main, arrived(&ids, &key))]).word()
+}
+
+#[test]
+fn a_seeded_wait_of_some_seconds_is_caught_where_nothing_else_can_cause_it() {
+    let held_up = "broken:held-up=1";
+
+    assert_eq!(waits(Some(1000), &[(2000, 7000, None)]), held_up);
+    assert_eq!(waits(Some(1000), &[(2000, 4000, None)]), "kept");
+    assert_eq!(waits(None, &[(2000, 7000, None)]), "kept", "something else fails");
+    assert_eq!(waits(Some(2500), &[(2000, 7000, None)]), "kept", "inserted before");
+    // A record that waits for something else excuses those behind it, until it is done.
+    let behind = |postponed| [(500, 7000, postponed), (2000, 7000, None), (7500, 13_000, None)];
+    assert_eq!(waits(Some(1000), &behind(None)[..2]), "kept");
+    assert_eq!(waits(Some(1000), &behind(None)), held_up);
+    assert_eq!(waits(Some(100), &behind(Some(600))[..2]), "kept");
+    assert_eq!(waits(Some(100), &behind(Some(600))), held_up);
+    assert_eq!(waits(Some(100), &behind(None)[..2]), held_up);
+}
+
+#[test]
+fn time_in_which_mongodb_has_not_brought_an_insertion_is_not_counted() {
+    let key = key_such(|class| class.is_healthy && class.has_own_partition());
+    for (brought, word) in [(1000, "broken:held-up=1"), (5000, "kept")] {
+        let mut book = Book { undisturbed: Some(DateTime::MIN), ..Book::new() };
+        let seq = Timestamp { time: 1, increment: 1 };
+        let record = doc! { "key": &key, "seq": seq, "status": "pending", "type": "T" };
+        let brought = DateTime::from_millis(brought);
+        let at = DateTime::from_millis(1000);
+        let inserted = Change { id: "1".to_owned(), at, brought, what: What::Inserted(record) };
+        book.ledger.note(inserted, &book.settles);
+        book.settle("1", 6500, doc! { "status": "done" });
+
+        assert_eq!(book.judge(&[(Place::Main, arrived(&["1"], &key))]).word(), word);
+    }
 }
 
 fn append(version: i64, events: i64) -> Append {

@@ -185,6 +185,11 @@ impl Class {
         self.partition != Partition::Different
     }
 
+    /// Whether each of its records has the partition of the key, or none.
+    pub fn has_own_partition(&self) -> bool {
+        matches!(self.partition, Partition::Right | Partition::Absent | Partition::Half)
+    }
+
     /// Whether all of its records have the same partition, and that one is invalid.
     pub fn has_invalid_partition(&self) -> bool {
         (0..5).any(|which| self.partition == Partition::Always(invalid(which)))

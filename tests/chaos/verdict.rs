@@ -4,18 +4,59 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
+use bson::DateTime;
+
 use crate::appends::{self, Append};
 use crate::ledger::{Breach, Ledger, Tally};
-use crate::plan::{Kind, Plan};
+use crate::plan::{Kind, PROBE_MAX, Plan, Setup};
 use crate::support::history::{Arrival, Committed, Findings, judge};
 use crate::traffic::{Class, POISON, Place};
 
 /// How many of a kind are told.
 const SOME: usize = 8;
 
-/// The longest that a healthy record may wait where nothing but other destinations fails. It is
-/// generous, since the machine may have much else to do.
+/// The longest that a healthy record may wait where nothing but other destinations fails, whatever
+/// is the matter with these, and whatever operators do with records of its key.
+///
+/// A record that takes its connection down interrupts all others on that connection, twice before
+/// it goes alone, and there may be dozens of such records. Where processes hand over partitions, a
+/// record waits until the former owner has ended its lanes.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What the machine may add to [`longest_undisturbed_wait`]. It has two cores, for the servers, the
+/// processes and the commands of operators of two histories.
+const MACHINE: Duration = Duration::from_secs(2);
+
+/// The fewest lanes of a process (it has two for each record of `relay.batch_size`) with which every
+/// key has one: those of producers, of bursts and of appends, and records without a key.
+const FEWEST_LANES: usize = 20;
+
+/// The longest that a healthy record may wait that nothing holds up but destinations that are
+/// missing, forbidden or silent: 3 to 4 seconds.
+///
+/// | it may wait | for |
+/// |---|---|
+/// | `poll_interval` | the next look, where the change stream does not bring it |
+/// | `probe_max` | the sink: a publish to a missing or forbidden exchange closes the channel of all |
+/// | [`MACHINE`] | the rest, which takes some milliseconds on a machine without load |
+///
+/// The timeout of a sink is not among them: a destination that does not confirm takes room from
+/// others for 0.6 s (`relay::delivery`), which is among the rest.
+///
+/// Judged are records of which nothing else can be the cause of a wait:
+///
+/// - the history is calm: no process, link, server or privilege fails;
+/// - each key has room for a lane ([`FEWEST_LANES`]), so that none waits for the load alone;
+/// - the partitions were divided before the producers began, and had the same owners in the end;
+/// - no record takes connections down any more ([`Sick::Poison`](crate::plan::Sick::Poison));
+/// - its key has a valid partition or none: others are corrected, or read in several partitions;
+/// - no record of its key that was inserted before it waited for any of that, or for an operator.
+///
+/// The time until MongoDB has brought the insertion to a change stream of the test's own is not
+/// counted: the relay cannot know of it earlier.
+fn longest_undisturbed_wait(setup: &Setup) -> Duration {
+    setup.poll + PROBE_MAX + MACHINE
+}
 
 /// What became of a history.
 #[derive(Debug, Default)]
@@ -36,6 +77,8 @@ pub struct Verdict {
     pub without_copy: Vec<String>,
     /// A record that waited for destinations that are not its own.
     pub held_up: Option<(Duration, String)>,
+    /// The record that waited longest of those that nothing but destinations can hold up.
+    pub slowest: Option<(Duration, String)>,
     pub records: usize,
     pub appended: usize,
     pub tally: Tally,
@@ -84,6 +127,9 @@ impl fmt::Display for Verdict {
         let duplicates = findings.duplicates;
         write!(f, "{records} records, {appended} appends, {duplicates} duplicates, {tally:?}, ")?;
         write!(f, "healed after {:.1} s", finished_in.as_secs_f64())?;
+        if let Some((waited, id)) = &self.slowest {
+            write!(f, ", undisturbed records waited {:.2} s at most ({id})", waited.as_secs_f64())?;
+        }
         some(f, "lost", &self.findings.losses)?;
         some(f, "phantoms", &self.findings.phantoms)?;
         some(f, "out of order", &self.findings.inversions)?;
@@ -116,6 +162,8 @@ pub struct Seen<'a> {
     pub arrivals: &'a [(Place, Vec<Arrival>)],
     /// The ids of the dead letters, where there is a place for them.
     pub dead_letters: Option<Vec<String>>,
+    /// Since when nothing but destinations can hold up a record, if that is so at all.
+    pub undisturbed: Option<DateTime>,
 }
 
 impl Seen<'_> {
@@ -141,6 +189,7 @@ impl Seen<'_> {
             ),
             without_copy: self.without_copy(plan),
             held_up: self.held_up(plan),
+            slowest: self.slowest(plan),
             records: committed.len(),
             appended: appended.len(),
             tally: ledger.tally,
@@ -199,7 +248,18 @@ impl Seen<'_> {
     fn held_up(&self, plan: &Plan) -> Option<(Duration, String)> {
         let is_healthy = |key: &str| class(plan, key).is_some_and(|class| class.is_healthy);
         let slowest = self.ledger.slowest(is_healthy).filter(|_| plan.setup.territory.calm);
-        slowest.filter(|(waited, _)| *waited > LONGEST_WAIT)
+        let limit = longest_undisturbed_wait(&plan.setup);
+        let undisturbed = self.slowest(plan).filter(|(waited, _)| *waited > limit);
+        slowest.filter(|(waited, _)| *waited > LONGEST_WAIT).or(undisturbed)
+    }
+
+    fn slowest(&self, plan: &Plan) -> Option<(Duration, String)> {
+        let is_judged = |key: &str| {
+            class(plan, key).is_some_and(|class| class.is_healthy && class.has_own_partition())
+        };
+        let has_room = 2 * plan.setup.batch_size >= FEWEST_LANES;
+        let from = self.undisturbed.filter(|_| has_room)?;
+        self.ledger.slowest_undisturbed(from, is_judged)
     }
 }
 

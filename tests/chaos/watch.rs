@@ -84,5 +84,5 @@ fn change(event: ChangeStreamEvent<Document>) -> Change {
         other => panic!("nobody does {other:?} here"),
     };
     let at = event.wall_time.unwrap_or(DateTime::MIN);
-    Change { id, at, what }
+    Change { id, at, brought: DateTime::now(), what }
 }
