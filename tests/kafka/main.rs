@@ -13,6 +13,7 @@ mod node;
 mod process;
 mod producer;
 mod refusals;
+mod replicas;
 mod secure;
 mod sink;
 mod topic;

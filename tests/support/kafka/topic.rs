@@ -10,6 +10,7 @@ use rdkafka::admin::{
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::record::Record;
@@ -62,6 +63,16 @@ impl Topic {
         let replicas: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
         let replicas = TopicReplication::Variable(&replicas);
         topic.make(NewTopic::new(&topic.name, partitions, replicas), &[]).await;
+        topic
+    }
+
+    /// One with a single partition, and a replica of it on each of these nodes: the first one leads.
+    pub async fn replicated(brokers: &str, nodes: &[i32], properties: &[(&str, &str)]) -> Self {
+        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let topic = Self { name, brokers: brokers.to_owned(), partitions: 1 };
+        let replicas = [nodes];
+        let replicas = TopicReplication::Variable(&replicas);
+        topic.make(NewTopic::new(&topic.name, 1, replicas), properties).await;
         topic
     }
 
@@ -139,6 +150,12 @@ impl Topic {
         altered.into_iter().for_each(|altered| assert!(altered.is_ok(), "{altered:?}"));
     }
 
+    /// Waits until each partition has so many replicas in sync.
+    pub async fn until_in_sync(&self, replicas: usize) {
+        let has = move |partition: &MetadataPartition| partition.isr().len() == replicas;
+        self.until_partitions("the replicas in sync that were awaited", has).await;
+    }
+
     fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.brokers);
@@ -149,15 +166,25 @@ impl Topic {
         self.config().create().unwrap()
     }
 
-    /// A topic is there before its partitions have a leader. A consumer looks, not a producer, who
-    /// would create the topic where the broker lets him.
+    /// A topic is there before its partitions have a leader.
     async fn until_led(&self) {
+        let is_led = |one: &MetadataPartition| one.error().is_none() && one.leader() > 0;
+        self.until_partitions("a leader", is_led).await;
+    }
+
+    /// Waits until each partition is as it should be. A consumer asks: a producer would create the
+    /// topic where the broker permits that.
+    async fn until_partitions(
+        &self,
+        what: &'static str,
+        is_right: impl Fn(&MetadataPartition) -> bool + Send + 'static,
+    ) {
         let consumer: BaseConsumer = self.config().create().unwrap();
         let name = self.name.clone();
         let looking = move || {
             let deadline = Instant::now() + PATIENCE;
-            while !is_led(&consumer, &name) {
-                assert!(Instant::now() < deadline, "{name} has no leader");
+            while !are_all(&consumer, &name, &is_right) {
+                assert!(Instant::now() < deadline, "{name} has not {what}");
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
@@ -165,11 +192,16 @@ impl Topic {
     }
 }
 
-fn is_led(consumer: &BaseConsumer, name: &str) -> bool {
+/// Whether the topic has partitions, all of which are right.
+fn are_all(
+    consumer: &BaseConsumer,
+    name: &str,
+    is_right: &impl Fn(&MetadataPartition) -> bool,
+) -> bool {
     let metadata = consumer.fetch_metadata(Some(name), PATIENCE).unwrap();
     let topic = metadata.topics().iter().find(|topic| topic.name() == name).unwrap();
     let partitions = topic.partitions();
-    !partitions.is_empty() && partitions.iter().all(|one| one.error().is_none() && one.leader() > 0)
+    !partitions.is_empty() && partitions.iter().all(is_right)
 }
 
 fn patiently() -> AdminOptions {
