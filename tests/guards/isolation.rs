@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
+use postrider::relay::dead_letter::DeadLetters;
 use postrider::relay::settings::Settings;
-use postrider::sink::Verdict;
+use postrider::routing::Template;
+use postrider::sink::{HeaderValue, Verdict};
 
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{settings, start};
@@ -59,27 +61,29 @@ async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
     outbox.drop().await;
 }
 
-/// What the destination confirms meanwhile shows that it is the record's own fault.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
+/// Never confirmed, however often it is sent.
+fn never() -> Vec<Fault> {
+    vec![Fault::AnswerAfter(Duration::from_millis(300), Verdict::Unconfirmed); 1_000]
+}
+
+/// Relays `odd`, which is not confirmed, and `behind`, which waits for it, while others are
+/// delivered to the same destination, until `behind` has arrived: `odd` must be dead then.
+async fn odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
     let outbox = TestOutbox::new().await;
-    let sink = TestSink::default();
-    let never = vec![Fault::AnswerAfter(Duration::from_millis(300), Verdict::Unconfirmed); 1_000];
-    sink.script("odd", never);
     outbox.insert([record("odd", "k"), record("behind", "k")]).await;
-    let settings = Settings { max_attempts: 3, ..settings() };
+    let settings = Settings { max_attempts: 3, dead_letter, ..settings() };
     let relay = start(&outbox.collections, sink.clone(), settings);
-    until_under_way(&sink, "odd").await;
+    until_under_way(sink, "odd").await;
 
     // A flow to the same destination, so that something is confirmed during each try.
     let flow = async {
         loop {
-            rounds(&outbox, &sink).await;
+            rounds(&outbox, sink).await;
         }
     };
     tokio::select! {
         () = flow => {}
-        () = until_arrived(&sink, "behind") => {}
+        () = until_arrived(sink, "behind") => {}
     }
 
     let odd = outbox.record("odd").await;
@@ -88,6 +92,51 @@ async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
     assert!(reason.starts_with("attempts exhausted: 3 deliveries failed"), "{reason}");
     relay.stop().await;
     outbox.drop().await;
+}
+
+/// What the destination confirms meanwhile shows that it is the record's own fault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
+    let sink = TestSink::default();
+    sink.script("odd", never());
+
+    odd_dies(&sink, None).await;
+}
+
+/// Dead letters to the only sink there is.
+fn to_the_same_sink() -> Option<DeadLetters> {
+    Some(DeadLetters { sink: "test".into(), destination: Template::parse("dead").unwrap() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_sink() {
+    let sink = TestSink::default();
+    sink.script_at("", "odd", never());
+
+    odd_dies(&sink, to_the_same_sink()).await;
+
+    let arrived = sink.arrived();
+    let place = |id: &str| arrived.iter().position(|message| message.id == id).unwrap();
+    let letter = &arrived[place("odd")];
+    assert_eq!(letter.address.destination, "dead");
+    assert_eq!(arrived.iter().filter(|message| message.id == "odd").count(), 1, "{arrived:?}");
+    let is_reason = |value: &HeaderValue| match value {
+        HeaderValue::String(text) => text.starts_with("attempts exhausted: 3 deliveries failed"),
+        _ => false,
+    };
+    let mut headers = letter.headers.iter();
+    assert!(headers.any(|(name, value)| name == "x-dead-reason" && is_reason(value)), "{letter:?}");
+    assert!(place("odd") < place("behind"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_dead_letter_is_not_confirmed_either_dies_without_it() {
+    let sink = TestSink::default();
+    sink.script("odd", never());
+
+    odd_dies(&sink, to_the_same_sink()).await;
+
+    assert!(!sink.ids().contains(&"odd".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -87,6 +87,11 @@ impl TestSink {
         self.inner.faults.lock().unwrap().entry(id.to_owned()).or_default().extend(faults);
     }
 
+    /// The same for publishes to this destination alone; they come before those for any.
+    pub fn script_at(&self, destination: &str, id: &str, faults: impl IntoIterator<Item = Fault>) {
+        self.script(&at(destination, id), faults);
+    }
+
     /// Lets go of everything that is held back, now and from now on.
     pub fn release(&self) {
         self.inner.release.send_replace(true);
@@ -195,7 +200,9 @@ impl TestSink {
         }
         let fault = {
             let mut faults = self.inner.faults.lock().unwrap();
-            faults.get_mut(&message.id).filter(|list| !list.is_empty()).map(|list| list.remove(0))
+            let names = [at(&message.address.destination, &message.id), message.id.clone()];
+            let name = names.iter().find(|name| faults.get(*name).is_some_and(|of| !of.is_empty()));
+            name.and_then(|name| faults.get_mut(name)).map(|list| list.remove(0))
         };
         match fault {
             Some(Fault::Answer(verdict)) => {
@@ -265,6 +272,11 @@ impl Sink for TestSink {
     fn isolated(&self) -> Self {
         Self::connected(self.inner.clone(), self.timeout, true)
     }
+}
+
+/// The name under which the faults of a record at a destination are kept; no id has a line break.
+fn at(destination: &str, id: &str) -> String {
+    format!("{destination}\n{id}")
 }
 
 struct UnderWay<'a> {
