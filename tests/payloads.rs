@@ -21,7 +21,7 @@ use support::process::Postrider;
 use support::queue::{mongo_settings, stdout_sink};
 use support::rabbitmq::hand::{id, text};
 use support::rabbitmq::vhost::Vhost;
-use support::sizes::{LARGEST, LEASE, of_size};
+use support::sizes::{LARGEST, LEASE, filled, of_size};
 
 const QUEUE: &str = "q";
 
@@ -153,6 +153,70 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     assert_eq!(outbox.count(reason).await, 1);
     // Not even a reason fits.
     assert_eq!(outbox.count(doc! { "_id": "full", "deadReason": null }).await, 1);
+    vhost.drop().await;
+    outbox.drop().await;
+}
+
+/// Issue 16: they stayed pending for ever, since no partition fitted in, and the log said nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_without_partition_and_without_room_for_a_lease_die_and_others_flow() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let unstamped = |id: &str, key: &str| {
+        let mut record = record(id, key);
+        record.remove("partition");
+        record
+    };
+    // One that ends so many bytes below the limit, one behind it, and one of another key.
+    let insert = async |id: &str, room: usize| {
+        let (large, _) = filled(unstamped(id, id), LARGEST - room);
+        outbox.hand.records().insert_one(large).await.unwrap();
+        let behind = unstamped(&format!("{id}, behind"), id);
+        outbox.insert([behind, unstamped(&format!("{id}, other"), "other")]).await;
+    };
+    insert("fits", LEASE).await;
+    let before = [("over", LEASE - 1), ("15", 15), ("1", 1)];
+    for (id, room) in before {
+        insert(id, room).await;
+    }
+
+    let mut relay = Postrider::start(&to_queue(&outbox, &vhost));
+    outbox.until_count(doc! { "status": "dead" }, 3).await;
+    outbox.until_count(doc! { "status": "done", "attempt": 1, "lastError": null }, 9).await;
+    // These the change stream brings.
+    let during = [("15 more", 15), ("1 more", 1)];
+    for (id, room) in during {
+        insert(id, room).await;
+    }
+    outbox.until_count(doc! { "status": "dead" }, 5).await;
+    outbox.until_count(doc! { "status": "done", "attempt": 1, "lastError": null }, 13).await;
+    let log = relay.lines();
+    relay.stop().await;
+
+    let mut arrived = hand.take_all(QUEUE).await.iter().map(id).collect::<Vec<_>>();
+    arrived.sort();
+    let all = ["fits"].into_iter().chain(before.into_iter().chain(during).map(|(id, _)| id));
+    let others = all.flat_map(|id| [format!("{id}, behind"), format!("{id}, other")]);
+    let mut expected: Vec<String> = others.chain(["fits".to_owned()]).collect();
+    expected.sort();
+    assert_eq!(arrived, expected, "each once, and none that is dead");
+    for (id, room) in before.into_iter().chain(during) {
+        // As much of the reason as there is room for: in 15 bytes none.
+        let words = if room > 15 {
+            doc! { "$regex": "^too large:" }
+        } else {
+            doc! { "$exists": false }
+        };
+        assert_eq!(outbox.count(doc! { "_id": id, "deadReason": words }).await, 1, "{id}");
+        let is_reported = |line: &Value| {
+            let reason = line["reason"].as_str().unwrap_or_default();
+            line["message"] == "record is dead"
+                && line["id"] == id
+                && reason.starts_with("too large: ")
+        };
+        assert!(log.iter().any(is_reported), "{id}: {log:#?}");
+    }
     vhost.drop().await;
     outbox.drop().await;
 }

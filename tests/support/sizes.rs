@@ -33,7 +33,15 @@ pub fn with_payload(id: &str, bytes: Vec<u8>) -> Document {
 
 /// The same, with as much payload as makes it a document of this size; and the payload.
 pub fn of_size(id: &str, size: usize) -> (RawDocumentBuf, Vec<u8>) {
-    let with = |bytes| RawDocumentBuf::try_from(&with_payload(id, bytes)).unwrap();
+    filled(record(id, "k"), size)
+}
+
+/// This record with as much binary payload as makes it a document of this size; and the payload.
+pub fn filled(mut record: Document, size: usize) -> (RawDocumentBuf, Vec<u8>) {
+    let mut with = |bytes| {
+        record.insert("payload", Binary { subtype: BinarySubtype::Generic, bytes });
+        RawDocumentBuf::try_from(&record).unwrap()
+    };
     let payload = incompressible(size - with(Vec::new()).as_bytes().len());
     (with(payload.clone()), payload)
 }
