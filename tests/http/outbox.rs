@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, DateTime, doc, rawdoc};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 
@@ -108,6 +108,40 @@ async fn what_is_enqueued_wakes_the_relay_of_the_same_process() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     api.stop().await;
     outbox.drop().await;
+}
+
+/// By itself the relay would look at the blocker again after an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_goes_on_at_once_when_its_blocker_is_discarded_in_the_same_process() {
+    for follow in ["relay.follow=true", "relay.follow=false"] {
+        let outbox = TestOutbox::new().await;
+        let mut head = record("a", "k");
+        let later = DateTime::now().timestamp_millis() + 3_600_000;
+        head.insert("visibleAt", DateTime::from_millis(later));
+        outbox.insert([head, record("b", "k")]).await;
+        let more =
+            ["api.enabled=true", "relay.poll_interval=1h", "relay.audit_interval=1h", follow]
+                .map(str::to_owned)
+                .to_vec();
+        let settings = [mongo_settings(&outbox.database), stdout_sink(), more].concat();
+        let api = Api::of(Postrider::start(&settings)).await;
+        api.until_open().await;
+        eventually("the key is blocked", || async {
+            let (_, page) = api.postrider.get("/blocked-keys").await;
+            let page: Value = serde_json::from_str(&page).unwrap_or_default();
+            page["keys"][0]["blocker"] == "a"
+        })
+        .await;
+
+        let discarded = api.call(Method::DELETE, &format!("{RECORDS}/a")).await;
+        let begin = Instant::now();
+
+        assert_eq!(discarded.status, 204, "{discarded:?}");
+        outbox.until_count(doc! { "_id": "b", "status": "done" }, 1).await;
+        assert!(begin.elapsed() < Duration::from_secs(10), "{follow}: {:?}", begin.elapsed());
+        api.stop().await;
+        outbox.drop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

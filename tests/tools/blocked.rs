@@ -4,31 +4,39 @@
 use std::time::{Duration, Instant};
 
 use bson::{Bson, DateTime, Document, Timestamp, doc};
+use postrider::outbox::settle::Outcome;
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::peer::Peer;
 use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
+use crate::support::rabbitmq::hand::Hand;
 use crate::{in_seconds, outbox_does};
 
 /// `relay.poll_interval` of these relays.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What a freed key may take: far below what any record here waits for, far above `POLL` on a busy
-/// machine.
+/// What a freed key may take: two intervals, and the rest for a busy machine. Whatever else might
+/// free a key comes later: what a record waits for, the end of a lease, an audit.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A relay to a queue of its own, beside a Kafka that does not answer: records of type `X` go there.
 struct Blocked {
     outbox: TestOutbox,
     queue: Queue,
+    hand: Hand,
     relay: Postrider,
     settings: Vec<String>,
 }
 
 impl Blocked {
-    async fn start(follow: bool) -> Self {
+    /// Starts the relay, which finds these records.
+    async fn start(follow: bool, records: Vec<Document>) -> Self {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+        if !records.is_empty() {
+            outbox.insert(records).await;
+        }
         let more = [
             "sinks.kafka.kind=kafka".to_owned(),
             "sinks.kafka.brokers=[\"127.0.0.1:1\"]".to_owned(),
@@ -36,36 +44,42 @@ impl Blocked {
             "relay.default_sink=rabbit".to_owned(),
             format!("relay.follow={follow}"),
             format!("relay.poll_interval={}ms", POLL.as_millis()),
+            "relay.audit_interval=1h".to_owned(),
         ];
         let settings = [mongo_settings(&outbox.database), queue.sink(&amqp_uri()), more.to_vec()];
         let settings = settings.concat();
         let relay = Postrider::start(&settings);
         relay.until_ready().await;
-        Self { outbox, queue, relay, settings }
+        let hand = Hand::on(&amqp_uri()).await;
+        Self { outbox, queue, hand, relay, settings }
     }
 
     /// Inserts records of key `k`, in this order, and waits until their key is blocked.
     async fn with(follow: bool, reason: &str, records: Vec<Document>) -> Self {
-        let blocked = Self::start(follow).await;
+        let blocked = Self::start(follow, Vec::new()).await;
         blocked.outbox.insert(records).await;
         blocked.until_blocked(reason, 1).await;
         blocked
     }
 
-    async fn until_blocked(&self, reason: &str, keys: u32) {
+    async fn until_blocked(&self, reason: &str, keys: usize) {
         let series = format!("postrider_keys_held{{reason=\"{reason}\"}}");
-        self.relay.until_metric(&series, |count| count == f64::from(keys)).await;
+        self.relay.until_metric(&series, |count| count == keys as f64).await;
     }
 
-    /// These arrive, in this order, within `SOON` of `freed`.
+    /// These arrive and no others, in this order, within `SOON` of `freed`.
     async fn arrive(&self, ids: &[&str], freed: Instant) {
-        assert_eq!(self.queue.arrivals(ids.len()).await, ids);
-        let took = freed.elapsed();
-        assert!(took < SOON, "{took:?}");
+        let mut arrived: Vec<String> = Vec::new();
+        while arrived.len() < ids.len() && freed.elapsed() < SOON {
+            arrived.extend(self.hand.take_ids(&self.queue.name).await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(arrived, ids, "{:?} after it was freed", freed.elapsed());
     }
 
     async fn end(mut self) {
         self.relay.stop().await;
+        assert_eq!(self.hand.take_ids(&self.queue.name).await, [""; 0], "nothing came twice");
         self.queue.delete().await;
         self.outbox.drop().await;
     }
@@ -83,60 +97,145 @@ fn due_in(seconds: i64, id: &str) -> Document {
     record
 }
 
-async fn discard(outbox: &TestOutbox, id: &str) -> Instant {
-    outbox_does(outbox, &["discard", id]).await.with_code(0);
-    Instant::now()
+/// A record that blocks its key.
+struct Head {
+    /// Why, as the metric says.
+    reason: &'static str,
+    /// What makes it block.
+    fields: Document,
+    /// An update after which it blocks no more.
+    edit: Document,
+}
+
+impl Head {
+    fn is_dead(&self) -> bool {
+        self.fields.contains_key("deadReason")
+    }
+
+    /// The head of this key.
+    fn of(&self, key: &str) -> Document {
+        let mut head = record(&format!("{key}-head"), key);
+        head.extend(self.fields.clone());
+        head
+    }
+}
+
+/// What becomes of the head of a key.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Discard,
+    Delete,
+    Edit,
+    /// Delivered by another instance.
+    Done,
+    Requeue,
+}
+
+impl Act {
+    /// Does it, and answers when it was done.
+    async fn on(self, outbox: &TestOutbox, head: &Head, id: &str) -> Instant {
+        let (records, it) = (outbox.records(), doc! { "_id": id });
+        match self {
+            Self::Discard => _ = outbox_does(outbox, &["discard", id]).await.with_code(0),
+            Self::Requeue => _ = outbox_does(outbox, &["requeue", id]).await.with_code(0),
+            Self::Delete => _ = records.delete_one(it).await.unwrap(),
+            Self::Edit => _ = records.update_one(it, head.edit.clone()).await.unwrap(),
+            Self::Done => {
+                let done = doc! { "$set": { "status": "done", "doneAt": DateTime::now() } };
+                records.update_one(it, done).await.unwrap();
+            }
+        }
+        Instant::now()
+    }
+
+    /// Whether the head is delivered then, before those behind it.
+    fn delivers(self, head: &Head) -> bool {
+        match self {
+            Self::Requeue => true,
+            Self::Edit => !head.is_dead(),
+            Self::Discard | Self::Delete | Self::Done => false,
+        }
+    }
+}
+
+/// Each act frees the key that its head has blocked, and no other key.
+async fn each_frees_its_key(head: &Head, acts: &[Act]) {
+    let key = |act: &Act| format!("{act:?}");
+    let follower = |act: &Act, number: usize| format!("{}-{number}", key(act));
+    for follow in [true, false] {
+        let mut heads: Vec<Document> = acts.iter().map(|act| head.of(&key(act))).collect();
+        let followers =
+            acts.iter().flat_map(|act| [1, 2].map(|n| record(&follower(act, n), &key(act))));
+        // Records that come while the relay runs are never dead.
+        let before = if head.is_dead() { std::mem::take(&mut heads) } else { Vec::new() };
+        let blocked = Blocked::start(follow, before).await;
+        blocked.outbox.insert(heads.into_iter().chain(followers)).await;
+        blocked.until_blocked(head.reason, acts.len()).await;
+        // Found after the others, of which none goes.
+        blocked.outbox.insert([record("free", "free")]).await;
+        blocked.arrive(&["free"], Instant::now()).await;
+
+        for act in acts {
+            let (id, followers) = (format!("{}-head", key(act)), [1, 2].map(|n| follower(act, n)));
+
+            let freed = act.on(&blocked.outbox, head, &id).await;
+
+            let delivered = act.delivers(head).then_some(&id).into_iter().chain(&followers);
+            let delivered: Vec<&str> = delivered.map(String::as_str).collect();
+            blocked.arrive(&delivered, freed).await;
+        }
+        blocked.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn key_goes_on_when_the_record_for_a_paused_sink_is_discarded() {
+async fn key_goes_on_whatever_becomes_of_its_head_for_a_paused_sink() {
+    let head = Head {
+        reason: "sink_paused",
+        fields: doc! { "type": "X" },
+        edit: doc! { "$set": { "type": "Y" } },
+    };
+
+    each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Done]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_goes_on_whatever_becomes_of_its_head_that_is_not_due() {
+    let head = Head {
+        reason: "not_due",
+        fields: doc! { "visibleAt": in_seconds(3_600) },
+        edit: doc! { "$set": { "visibleAt": DateTime::now() } },
+    };
+
+    each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Done]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_goes_on_whatever_becomes_of_its_dead_head() {
+    let mut fields = crate::dead("", "", "refused: no");
+    for own in ["_id", "key", "partition"] {
+        fields.remove(own);
+    }
+    fields.insert("blocks", true);
+    let edit = doc! { "$unset": { "blocks": "" } };
+    let head = Head { reason: "blocked", fields, edit };
+
+    each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Requeue]).await;
+}
+
+/// The peer has a way to the broker. Its lease ends long after `SOON`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
         let blocked = Blocked::with(follow, "sink_paused", records).await;
+        let peer = Peer::new(&blocked.outbox.collections);
+        let lease = peer.take(&["x1"]).await;
+        blocked.until_blocked("leased", 1).await;
 
-        let freed = discard(&blocked.outbox, "x1").await;
+        peer.settle(lease, "x1", Outcome::Done).await;
 
-        blocked.arrive(&["y1", "y2"], freed).await;
-        blocked.end().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn key_goes_on_when_its_waiting_head_is_discarded_deleted_or_delivered_elsewhere() {
-    for (follow, act) in [(true, "discard"), (false, "discard"), (true, "delete"), (false, "done")]
-    {
-        let records = vec![due_in(3_600, "a"), record("b", "k")];
-        let blocked = Blocked::with(follow, "not_due", records).await;
-        let (records, a) = (blocked.outbox.records(), doc! { "_id": "a" });
-
-        let freed = match act {
-            "discard" => discard(&blocked.outbox, "a").await,
-            "delete" => {
-                records.delete_one(a).await.unwrap();
-                Instant::now()
-            }
-            _ => {
-                let done = doc! { "status": "done", "doneAt": DateTime::now() };
-                records.update_one(a, doc! { "$set": done }).await.unwrap();
-                Instant::now()
-            }
-        };
-
-        blocked.arrive(&["b"], freed).await;
-        blocked.end().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn key_goes_on_when_its_waiting_head_is_edited() {
-    for follow in [true, false] {
-        let records = vec![due_in(3_600, "a"), record("b", "k")];
-        let blocked = Blocked::with(follow, "not_due", records).await;
-
-        let now = doc! { "$set": { "visibleAt": DateTime::now() } };
-        blocked.outbox.records().update_one(doc! { "_id": "a" }, now).await.unwrap();
-
-        blocked.arrive(&["a", "b"], Instant::now()).await;
+        blocked.arrive(&["y1", "y2"], Instant::now()).await;
         blocked.end().await;
     }
 }
@@ -168,7 +267,7 @@ async fn earlier_record_that_appears_in_a_blocked_key_goes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
-    let blocked = Blocked::start(true).await;
+    let blocked = Blocked::start(true, Vec::new()).await;
     let mut other = of_type("X", "x2");
     other.insert("key", "l");
     other.insert("partition", i32::from(postrider::partition::of_key("l")));
