@@ -4,7 +4,7 @@ use bson::doc;
 use serde_json::{Value, json};
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::Postrider;
+use crate::support::process::{Postrider, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::tcp::Door;
 use crate::util::with;
@@ -47,6 +47,34 @@ async fn standard_output_has_the_messages_alone() {
     let message = stopped.json();
     assert_eq!((&message["id"], &message["key"]), (&json!("a"), &json!("k")));
     assert_eq!(message["payload"], json!({ "id": "a" }));
+    outbox.drop().await;
+}
+
+/// Two underscores belong between the parts of a name. Kubernetes makes the second variable for a
+/// Service.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
+    let outbox = TestOutbox::new().await;
+    let mut command = run_with(&[mongo_settings(&outbox.database), stdout_sink()].concat());
+    // Not valid: were it read, the process would end with 2.
+    command.env("POSTRIDER_RELAY_BATCH_SIZE", "0");
+    command.env("POSTRIDER_API_SERVICE_HOST", "10.0.0.7");
+    let mut postrider = Postrider::of(command);
+    postrider.until_ready().await;
+
+    let stopped = postrider.stop().await;
+
+    let lines = postrider.lines();
+    let warned = |name: &str| -> Vec<&Value> {
+        let message = |line: &&Value| line["message"].as_str().unwrap().contains(name);
+        lines.iter().filter(message).collect()
+    };
+    let slips = warned("POSTRIDER_RELAY_BATCH_SIZE");
+    assert_eq!(slips.len(), 1, "{stopped}");
+    let words =
+        "POSTRIDER_RELAY_BATCH_SIZE is not read; did you mean POSTRIDER__RELAY__BATCH_SIZE?";
+    assert_eq!((&slips[0]["level"], &slips[0]["message"]), (&json!("WARN"), &json!(words)));
+    assert!(warned("POSTRIDER_API_SERVICE_HOST").is_empty(), "{stopped}");
     outbox.drop().await;
 }
 
