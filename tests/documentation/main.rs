@@ -24,6 +24,7 @@ mod consumers;
 mod excerpts;
 mod links;
 mod producers;
+mod profile;
 mod program;
 mod seq;
 
