@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# `make fuzz`: the targets of tests/fuzz, and their like beside the code, with fresh input for minutes. No servers.
+# `make fuzz`: the targets of tests/fuzz, and every property beside the code, with fresh input for minutes. No servers.
 #
 #   FUZZ_MINUTES=5      how long
-#   FUZZ_CASES=2000     inputs per target and round; rounds go on until the time is up
-#   scripts/fuzz.sh [TARGET]    one target alone, as in: scripts/fuzz.sh configuration
+#   FUZZ_CASES=2000     inputs per property and round; rounds go on until the time is up
+#   scripts/fuzz.sh [TARGET]    one target of tests/fuzz alone, as in: scripts/fuzz.sh configuration
+#
+# Properties beside the code are found by their `proptest!`: of each module below src that has one, all unit tests run.
 #
 # What is found is written by proptest to proptest-regressions/ (or tests/proptest-regressions/): commit it.
 # In a debug build, whose arithmetic panics where it overflows.
@@ -18,17 +20,26 @@ export PROPTEST_CASES=${FUZZ_CASES:-2000}
 export PROPTEST_MAX_GLOBAL_REJECTS=$((PROPTEST_CASES * 4))
 target=${1:-}
 
+# src/cli/output.rs is cli::output::, src/relay/plan/tests.rs is relay::plan::tests::
+mapfile -t modules < <(grep -rl --include='*.rs' 'proptest!' src |
+  sed -e 's|^src/||' -e 's|\.rs$||' -e 's|/mod$||' -e 's|/|::|g' -e 's|$|::|' | sort)
+((${#modules[@]})) || die fuzz "no module below src has a proptest!"
+
 "$repo/scripts/services.sh" install toolchain
 start=$(now_ms)
 say fuzz "building…"
 cargo test --features failpoints --test fuzz --lib --no-run
+unit_tests=$(cargo test --quiet --features failpoints --lib -- --list)
+for module in "${modules[@]}"; do
+  grep -q "^$module.*: test\$" <<<"$unit_tests" || die fuzz "no unit test is in $module: its properties would not run"
+done
 
 end=$(($(date +%s) + minutes * 60))
 rounds=0
 while (($(date +%s) < end)); do
   cargo test --quiet --features failpoints --test fuzz -- "$target"
-  [[ -n $target ]] || cargo test --quiet --features failpoints --lib -- any_message
+  [[ -n $target ]] || cargo test --quiet --features failpoints --lib -- "${modules[@]}"
   rounds=$((rounds + 1))
   say fuzz "round $rounds is through, $(since "$start") in all"
 done
-say fuzz "nothing found in $rounds rounds of $PROPTEST_CASES cases for each target"
+say fuzz "nothing found in $rounds rounds of $PROPTEST_CASES cases for each property"

@@ -6,7 +6,7 @@
 //! `corpus/` holds nasty input picked by hand, all of which is tried every time.
 //!
 //! What only a module itself can see (a message as AMQP's or Kafka's) is judged the same way in
-//! the tests beside it, under `src`, named `any_…`.
+//! the tests beside it, under `src`: `make fuzz` runs those of every module that has a `proptest!`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
