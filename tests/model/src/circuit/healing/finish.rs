@@ -1,0 +1,96 @@
+//! Whether the work comes to its end, by what the process does by itself.
+
+use super::{Action, Health, KEYS, Key, Sick, State, Status};
+
+/// Turns after which everything has come to its end, or never will.
+const TURNS: usize = 60;
+
+/// What becomes of a message that was under way while its destination was silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    Never,
+    /// It is confirmed late, where its destination is well by then.
+    Late,
+}
+
+impl Sick {
+    /// Whether all work finishes once everything is well.
+    pub fn finishes(self, state: &State) -> bool {
+        let mut state = *state;
+        (state.destination, state.letters) = (Health::Well, Health::Well);
+        [Lost::Never, Lost::Late].into_iter().all(|lost| {
+            let end = self.run(state, lost);
+            end.records.iter().all(|record| record.status != Status::Pending)
+        })
+    }
+
+    /// Whether everything comes to its end that may, where what is silent or down is so for ever. A
+    /// silent destination keeps its own records, except those that are dying. A sink of dead letters
+    /// that is down keeps those that are dying, with their keys.
+    pub fn ends(self, state: &State) -> bool {
+        let end = self.run(*state, Lost::Never);
+        let is_down = self.health_of_letters(&end) == Health::Down;
+        (0..KEYS).all(|key| {
+            let Some(head) = end.head(key) else { return true };
+            let is_buried = matches!(end.keys[key], Key::Buries { .. });
+            match end.records[head].dying.is_some() || is_buried {
+                true => is_down,
+                false => end.destination != Health::Well,
+            }
+        })
+    }
+
+    fn run(self, mut state: State, lost: Lost) -> State {
+        // When each key began to wait.
+        let mut since = [0; KEYS];
+        for turn in 1..=TURNS {
+            for (key, since) in since.iter_mut().enumerate() {
+                let Some(action) = self.step(&state, key, lost) else { continue };
+                state = self.after(&state, action);
+                if matches!(state.keys[key], Key::Waits { .. }) {
+                    *since = turn;
+                }
+            }
+            if state.is_resting() {
+                state = self.after(&state, Action::ProbeDue);
+            }
+            // The one that has waited for the longest (`free_for_probes`), and no second one before
+            // the first had the time to probe (`CALL_AGAIN`).
+            if self.calls(&state) && !state.keys.contains(&Key::Candidate) {
+                let waits = |key: &usize| matches!(state.keys[*key], Key::Waits { .. });
+                let next = (0..KEYS).filter(waits).min_by_key(|key| since[*key]);
+                state = next.map_or(state, |key| self.after(&state, Action::Call(key)));
+            }
+            if state.records.iter().all(|record| record.status != Status::Pending) {
+                break;
+            }
+        }
+        state
+    }
+
+    /// What the process does next about a key.
+    fn step(self, state: &State, key: usize, lost: Lost) -> Option<Action> {
+        let is_kept = |is_lost: bool, health: Health| {
+            health == Health::Well && (!is_lost || lost == Lost::Late)
+        };
+        Some(match state.keys[key] {
+            Key::Free => Action::Look(key),
+            Key::Claimed(_) => Action::Deliver(key),
+            Key::Met => Action::Enter(key),
+            Key::Candidate => Action::Probe(key),
+            Key::Later => Action::Due(key),
+            // One that has probed waits for longer than until the next probe (`Open::failed_until`).
+            Key::Waits { ends: true } if state.circuit.is_none() => Action::Due(key),
+            Key::Waits { .. } => return None,
+            Key::Flies(flight) => match is_kept(flight.is_lost, state.destination) {
+                true => Action::Confirm(key),
+                false => Action::Unconfirmed(key),
+            },
+            Key::Buries { is_lost, .. } => match self.health_of_letters(state) {
+                Health::Down => Action::LetterDown(key),
+                health if is_kept(is_lost, health) => Action::LetterConfirmed(key),
+                _ => Action::LetterUnconfirmed(key),
+            },
+        })
+    }
+}

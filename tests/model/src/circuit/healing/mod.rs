@@ -1,0 +1,636 @@
+//! A destination that falls silent, heals and falls silent again, and dead letters to a silent one.
+//!
+//! Two keys of one destination, the first with two records. The destination may refuse what it is
+//! given, so that records die; their copies go to another sink, to another destination of the same
+//! sink, or to the very destination of the records. A circuit is that of `relay::circuits`, its silence
+//! included; what waits for it is in the book of `relay::hands`. One process delivers.
+//!
+//! Time is nondeterministic: whatever has a time to end may end at any moment. What the code compares
+//! by the times at which messages were handed over is kept as marks of the messages under way.
+
+mod check;
+mod finish;
+
+pub const KEYS: usize = 2;
+
+/// The records of each key, as a part of all.
+const OF_KEY: [std::ops::Range<usize>; KEYS] = [0..2, 2..3];
+
+const RECORDS: usize = 3;
+
+/// Counted attempts until a record dies.
+const MAX_ATTEMPTS: u8 = 2;
+
+/// How often a dead letter is handed over without a confirm.
+const ROUNDS: u8 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// A confirm of what was handed over after the latest failure closes the circuit.
+    ConfirmCloses,
+    /// A circuit that closes frees what waits.
+    CloseFrees,
+    /// So does the end of a silence.
+    SilenceFrees,
+    /// A key that was entered as waiting is free if its destination takes records by then.
+    LookAgain,
+    /// An open circuit calls a key that waits.
+    Called,
+    /// The right to probe ends with the lane.
+    RightReturns,
+    /// A missing confirm is counted only where the destination has confirmed what came later.
+    ConfirmedLater,
+    /// What was under way while the circuit was open is not counted.
+    ClosedSince,
+    /// A record that waits for its destination ends its lane.
+    PauseEndsLane,
+    /// So does one that waits for its dead letter.
+    LetterEndsLane,
+    /// The copy is confirmed before the record dies.
+    CopyFirst,
+    /// A dead letter is tried a number of times, and the record dies without it.
+    RoundsBounded,
+    /// A sink that is down is no such try.
+    DownUncounted,
+    /// What is dying is not delivered again.
+    DyingKept,
+    /// A dead letter does not wait for a circuit.
+    LetterPassesCircuit,
+    /// A record that is dying takes its turn to probe, and dies.
+    DyingCalled,
+}
+
+/// Where dead letters go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letters {
+    OtherSink,
+    SameSink,
+    SameDestination,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Status {
+    #[default]
+    Pending,
+    Done,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record {
+    pub status: Status,
+    attempts: u8,
+    /// It will be dead once its dead letter is sent; how often that was handed over.
+    pub dying: Option<u8>,
+    /// Dead letters that were handed over and not confirmed, whatever the relay remembers.
+    pub tries: u8,
+}
+
+/// A message that was handed over and is not concluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flight {
+    record: usize,
+    /// On the isolated connection, with the right to probe.
+    pub probes: bool,
+    /// It waits for longer than usual.
+    in_doubt: bool,
+    /// The destination was silent at some moment: it may never be confirmed.
+    pub is_lost: bool,
+    /// The destination was well at some moment.
+    was_well: bool,
+    /// A circuit was open at some moment.
+    while_open: bool,
+    /// The destination has confirmed what was handed over later.
+    confirmed_later: bool,
+    /// It has not confirmed what was handed over later.
+    failed_later: bool,
+    /// Its circuit was closed meanwhile.
+    closed_since: bool,
+}
+
+/// Where a key is in the book.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Key {
+    #[default]
+    Free,
+    /// A look found its first record fit to go. (A record, for what takes the lane's end away.)
+    Claimed(usize),
+    /// A look found its destination paused, and it is not entered yet.
+    Met,
+    /// It waits for its destination: until that is freed, or at most for some time.
+    Waits {
+        ends: bool,
+    },
+    /// It waits for some time: for a backoff, or to try a dead letter again.
+    Later,
+    /// It waits for its turn to probe.
+    Candidate,
+    Flies(Flight),
+    /// The copy of its record is under way.
+    Buries {
+        record: usize,
+        /// Its lane has the right to probe.
+        probes: bool,
+        /// The destination was silent at some moment.
+        is_lost: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Circuit {
+    /// It may be probed.
+    is_due: bool,
+    is_probing: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Health {
+    #[default]
+    Well,
+    Silent,
+    /// Its whole sink is down: known without a message.
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Breach {
+    Order,
+    SilenceCounted,
+    UnderWayCounted,
+    ProbedAgain,
+    DeadWithoutCopy,
+    DeliveredAgain,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    pub records: [Record; RECORDS],
+    pub keys: [Key; KEYS],
+    /// The circuit of the destination, if it is open.
+    pub circuit: Option<Circuit>,
+    /// The destination has answered nothing for a while, and is given nothing more.
+    pub is_silent: bool,
+    pub destination: Health,
+    /// The destination of dead letters, where that is another one.
+    pub letters: Health,
+    /// How often either has fallen sick.
+    pub fallen: [u8; 2],
+    /// Of two messages under way, the key of the one that was handed over first.
+    first: Option<usize>,
+    /// Since the latest failure the destination has confirmed what was handed over after it.
+    confirms: bool,
+    pub breach: Option<Breach>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Look(usize),
+    /// What the look met is entered as waiting.
+    Enter(usize),
+    Deliver(usize),
+    /// Its turn to probe has come.
+    Probe(usize),
+    Confirm(usize),
+    /// The same where nothing of the destination is remembered, so that it is not noted.
+    ConfirmUnnoted(usize),
+    Refuse(usize),
+    /// Its time is over.
+    Unconfirmed(usize),
+    /// It waits for longer than usual; and nothing was answered for so long.
+    Doubt(usize),
+    Silence,
+    /// The pause between two probes is over; a key that waits is called.
+    ProbeDue,
+    Call(usize),
+    /// The time of a wait is over.
+    Due(usize),
+    LetterConfirmed(usize),
+    LetterRefused(usize),
+    LetterUnconfirmed(usize),
+    LetterDown(usize),
+    /// The process remembers no more that a record is dying: that took too long.
+    Forget(usize),
+    Fall(usize, Health),
+    Heal(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sick {
+    pub letters: Letters,
+    /// How often the destination may fall sick, and that of dead letters.
+    pub falls: [u8; 2],
+    pub without: Option<Without>,
+}
+
+impl State {
+    pub fn head(&self, key: usize) -> Option<usize> {
+        OF_KEY[key].clone().find(|record| self.records[*record].status == Status::Pending)
+    }
+
+    /// `Circuits::waits`.
+    pub fn waits(&self) -> bool {
+        self.circuit.is_some() || self.is_silent
+    }
+
+    /// `Circuits::wants_probe`.
+    fn wants_probe(&self) -> bool {
+        self.circuit.is_some_and(|circuit| circuit.is_due && !circuit.is_probing)
+    }
+
+    /// Whether the pause between two probes is not over.
+    fn is_resting(&self) -> bool {
+        self.circuit.is_some_and(|circuit| !circuit.is_due && !circuit.is_probing)
+    }
+
+    fn is_dying(&self, key: usize) -> bool {
+        self.head(key).is_some_and(|head| self.records[head].dying.is_some())
+    }
+
+    fn flights(&mut self) -> impl Iterator<Item = (usize, &mut Flight)> {
+        self.keys.iter_mut().enumerate().filter_map(|(key, state)| match state {
+            Key::Flies(flight) => Some((key, flight)),
+            _ => None,
+        })
+    }
+
+    /// What was handed over before this key's message, and is under way still.
+    fn earlier(&mut self, key: usize) -> impl Iterator<Item = &mut Flight> {
+        let first = self.first;
+        let others =
+            self.flights().filter(move |(other, _)| *other != key && first == Some(*other));
+        others.map(|(_, flight)| flight)
+    }
+
+    /// Whether the book has an entry of the destination for certain.
+    fn is_known(&self) -> bool {
+        self.circuit.is_some() || self.is_in_doubt()
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.keys.iter().any(|key| matches!(key, Key::Flies(flight) if flight.in_doubt))
+    }
+
+    fn free(&mut self) {
+        for key in &mut self.keys {
+            if matches!(key, Key::Waits { .. }) {
+                *key = Key::Free;
+            }
+        }
+    }
+}
+
+impl Sick {
+    pub fn has(self, guard: Without) -> bool {
+        self.without != Some(guard)
+    }
+
+    /// `Circuits::due`.
+    fn calls(self, state: &State) -> bool {
+        state.wants_probe() && self.has(Without::Called)
+    }
+
+    pub fn health_of_letters(self, state: &State) -> Health {
+        match self.letters {
+            Letters::SameDestination => state.destination,
+            Letters::OtherSink | Letters::SameSink => state.letters,
+        }
+    }
+
+    pub fn after(self, state: &State, action: Action) -> State {
+        let mut state = *state;
+        match action {
+            Action::Look(key) => self.look(&mut state, key),
+            Action::Enter(key) => {
+                let is_free = self.has(Without::LookAgain) && !state.waits();
+                state.keys[key] = if is_free { Key::Free } else { Key::Waits { ends: false } };
+            }
+            Action::Deliver(key) => self.deliver(&mut state, key),
+            Action::Probe(key) => self.probe(&mut state, key),
+            Action::Confirm(key) => {
+                state.earlier(key).for_each(|flight| flight.confirmed_later = true);
+                self.confirm(&mut state, key);
+            }
+            Action::ConfirmUnnoted(key) => self.confirm(&mut state, key),
+            Action::Refuse(key) => {
+                let flight = self.conclude(&mut state, key);
+                self.hear(&mut state);
+                self.count(&mut state, key, flight);
+            }
+            Action::Unconfirmed(key) => self.unconfirmed(&mut state, key),
+            Action::Doubt(key) => {
+                if let Key::Flies(flight) = &mut state.keys[key] {
+                    flight.in_doubt = true;
+                }
+            }
+            Action::Silence => state.is_silent = true,
+            Action::ProbeDue => {
+                state.circuit = state.circuit.map(|open| Circuit { is_due: true, ..open });
+            }
+            Action::Call(key) | Action::Due(key) => state.keys[key] = Key::Free,
+            Action::LetterConfirmed(key) | Action::LetterRefused(key) => {
+                self.die(&mut state, key, true);
+            }
+            Action::LetterUnconfirmed(key) | Action::LetterDown(key) => {
+                self.letter_failed(&mut state, key, action == Action::LetterDown(key));
+            }
+            Action::Forget(key) => {
+                let head = state.head(key).unwrap();
+                state.records[head].dying = None;
+            }
+            Action::Fall(place, health) => self.fall(&mut state, place, health),
+            Action::Heal(0) => {
+                state.destination = Health::Well;
+                state.flights().for_each(|(_, flight)| flight.was_well = true);
+            }
+            Action::Heal(_) => state.letters = Health::Well,
+        }
+        state
+    }
+
+    /// `Shared::way` and `plan`.
+    fn look(self, state: &mut State, key: usize) {
+        let may_probe = self.has(Without::DyingCalled) || !state.is_dying(key);
+        state.keys[key] = match state.head(key) {
+            None => Key::Free,
+            Some(head) if !state.waits() => Key::Claimed(head),
+            Some(_) if state.wants_probe() && may_probe => Key::Candidate,
+            Some(_) => Key::Met,
+        };
+    }
+
+    /// `Shared::admit`, on the main connection.
+    fn deliver(self, state: &mut State, key: usize) {
+        let Key::Claimed(record) = state.keys[key] else { return };
+        let is_dying = state.records[record].dying.is_some();
+        if is_dying && self.has(Without::DyingKept) {
+            self.bury(state, key, record, false);
+        } else if state.waits() {
+            state.keys[key] = Key::Waits { ends: true };
+        } else {
+            self.hand_over(state, key, record, false);
+        }
+    }
+
+    /// `Shared::go_alone`.
+    fn probe(self, state: &mut State, key: usize) {
+        let may_probe = self.has(Without::DyingCalled) || !state.is_dying(key);
+        let Some(head) = state.head(key) else { return };
+        if !state.waits() {
+            state.keys[key] = Key::Free;
+        } else if state.wants_probe() && may_probe {
+            state.circuit = Some(Circuit { is_due: false, is_probing: true });
+            if state.records[head].dying.is_some() && self.has(Without::DyingKept) {
+                self.bury(state, key, head, true);
+            } else {
+                self.hand_over(state, key, head, true);
+            }
+        } else {
+            state.keys[key] = Key::Waits { ends: false };
+        }
+    }
+
+    fn hand_over(self, state: &mut State, key: usize, record: usize, probes: bool) {
+        if state.head(key) != Some(record) {
+            state.breach = Some(Breach::Order);
+        }
+        if state.records[record].dying.is_some() {
+            state.breach = Some(Breach::DeliveredAgain);
+        }
+        if probes && state.confirms {
+            state.breach = Some(Breach::ProbedAgain);
+        }
+        let was_well = state.destination == Health::Well;
+        let first = state.flights().next().map(|(other, _)| other);
+        state.first = first;
+        state.keys[key] = Key::Flies(Flight {
+            record,
+            probes,
+            in_doubt: false,
+            is_lost: !was_well,
+            was_well,
+            while_open: state.circuit.is_some(),
+            confirmed_later: false,
+            failed_later: false,
+            closed_since: false,
+        });
+    }
+
+    /// A message is under way no more; its doubt has ended (`Doubt::end`).
+    fn conclude(self, state: &mut State, key: usize) -> Flight {
+        let Key::Flies(flight) = state.keys[key] else { unreachable!("{state:?}") };
+        (state.keys[key], state.first) = (Key::Free, None);
+        if flight.in_doubt && !state.is_in_doubt() {
+            self.hear(state);
+        }
+        flight
+    }
+
+    /// `Circuits::hear`.
+    fn hear(self, state: &mut State) {
+        if std::mem::replace(&mut state.is_silent, false) && self.has(Without::SilenceFrees) {
+            state.free();
+        }
+    }
+
+    /// The lane has ended, and with it what right it had.
+    fn end(self, state: &mut State, key: usize, probes: bool, next: Key) {
+        state.keys[key] = next;
+        if let Some(circuit) = state.circuit.as_mut().filter(|_| probes) {
+            circuit.is_probing &= !self.has(Without::RightReturns);
+        }
+    }
+
+    /// `Circuits::confirmed`.
+    fn confirm(self, state: &mut State, key: usize) {
+        let flight = self.conclude(state, key);
+        self.hear(state);
+        state.records[flight.record].status = Status::Done;
+        state.records[flight.record].dying = None;
+        state.confirms |= !flight.failed_later;
+        self.end(state, key, flight.probes, Key::Free);
+        if state.circuit.is_some() && !flight.failed_later && self.has(Without::ConfirmCloses) {
+            state.circuit = None;
+            state.flights().for_each(|(_, flight)| flight.closed_since = true);
+            if self.has(Without::CloseFrees) {
+                state.free();
+            }
+        }
+    }
+
+    /// `Circuits::unconfirmed`.
+    fn unconfirmed(self, state: &mut State, key: usize) {
+        state.earlier(key).for_each(|flight| flight.failed_later = true);
+        let flight = self.conclude(state, key);
+        let is_later = flight.confirmed_later && state.circuit.is_none();
+        let is_own = is_later && (!flight.closed_since || !self.has(Without::ClosedSince));
+        if is_own || !self.has(Without::ConfirmedLater) {
+            if !flight.was_well {
+                state.breach = Some(Breach::SilenceCounted);
+            } else if flight.while_open {
+                state.breach = Some(Breach::UnderWayCounted);
+            }
+            self.count(state, key, flight);
+            return;
+        }
+        if !is_later {
+            state.confirms = false;
+            state.circuit.get_or_insert_default().is_due = false;
+            state.flights().for_each(|(_, flight)| flight.while_open = true);
+        }
+        // (`takes_again`)
+        let is_free = !flight.probes && !state.waits();
+        let next = if is_free { Key::Free } else { Key::Waits { ends: true } };
+        let next = match self.next(key, flight.record) {
+            Some(behind) if !self.has(Without::PauseEndsLane) => Key::Claimed(behind),
+            _ => next,
+        };
+        self.end(state, key, flight.probes, next);
+    }
+
+    fn next(self, key: usize, record: usize) -> Option<usize> {
+        Some(record + 1).filter(|next| OF_KEY[key].contains(next))
+    }
+
+    fn count(self, state: &mut State, key: usize, flight: Flight) {
+        let record = &mut state.records[flight.record];
+        record.attempts = (record.attempts + 1).min(MAX_ATTEMPTS);
+        if record.attempts == MAX_ATTEMPTS {
+            self.bury(state, key, flight.record, flight.probes);
+        } else {
+            self.end(state, key, flight.probes, Key::Later);
+        }
+    }
+
+    /// `Lane::bury`. Nothing asks whether the destination of the copy has a circuit that is open.
+    fn bury(self, state: &mut State, key: usize, record: usize, probes: bool) {
+        let is_lost = self.health_of_letters(state) == Health::Silent;
+        state.keys[key] = Key::Buries { record, probes, is_lost };
+        let is_own = self.letters == Letters::SameDestination;
+        if is_own && state.waits() && !self.has(Without::LetterPassesCircuit) {
+            state.records[record].dying.get_or_insert(0);
+            self.end(state, key, probes, Key::Later);
+        }
+    }
+
+    fn letter_failed(self, state: &mut State, key: usize, is_down: bool) {
+        let Key::Buries { record: number, probes, .. } = state.keys[key] else { return };
+        let record = &mut state.records[number];
+        let rounds = record.dying.get_or_insert(0);
+        if !is_down || !self.has(Without::DownUncounted) {
+            *rounds = (*rounds + 1).min(ROUNDS);
+        }
+        let is_spent = *rounds == ROUNDS && self.has(Without::RoundsBounded);
+        record.tries = (record.tries + u8::from(!is_down)).min(ROUNDS);
+        if is_spent || !self.has(Without::CopyFirst) {
+            self.die(state, key, false);
+            return;
+        }
+        let next = match self.next(key, number) {
+            Some(behind) if !self.has(Without::LetterEndsLane) => Key::Claimed(behind),
+            _ => Key::Later,
+        };
+        self.end(state, key, probes, next);
+    }
+
+    fn die(self, state: &mut State, key: usize, is_answered: bool) {
+        let Key::Buries { record: number, probes, .. } = state.keys[key] else { return };
+        let record = &mut state.records[number];
+        (record.status, record.dying) = (Status::Dead, None);
+        if !is_answered && record.tries < ROUNDS {
+            state.breach = Some(Breach::DeadWithoutCopy);
+        }
+        self.end(state, key, probes, Key::Free);
+    }
+
+    fn fall(self, state: &mut State, place: usize, health: Health) {
+        state.fallen[place] += 1;
+        match place {
+            0 => {
+                state.destination = health;
+                state.flights().for_each(|(_, flight)| flight.is_lost = true);
+            }
+            _ => state.letters = health,
+        }
+        let is_silent = self.health_of_letters(state) == Health::Silent;
+        for key in &mut state.keys {
+            if let Key::Buries { is_lost, .. } = key {
+                *is_lost |= is_silent;
+            }
+        }
+    }
+
+    pub fn enabled(self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let is_well = state.destination == Health::Well;
+        for (key, place) in state.keys.into_iter().enumerate() {
+            let may_forget = !matches!(place, Key::Later | Key::Flies(_) | Key::Buries { .. });
+            if may_forget && state.is_dying(key) {
+                actions.push(Action::Forget(key));
+            }
+            match place {
+                Key::Free => actions.extend(state.head(key).map(|_| Action::Look(key))),
+                Key::Claimed(_) => actions.push(Action::Deliver(key)),
+                Key::Met => actions.push(Action::Enter(key)),
+                Key::Later => actions.push(Action::Due(key)),
+                Key::Candidate => actions.push(Action::Probe(key)),
+                Key::Waits { ends } => {
+                    if ends {
+                        actions.push(Action::Due(key));
+                    }
+                    if self.calls(state) {
+                        actions.push(Action::Call(key));
+                    }
+                }
+                Key::Flies(flight) => {
+                    if is_well {
+                        actions.extend([Action::Confirm(key), Action::Refuse(key)]);
+                        if state.first.is_some_and(|first| first != key) && !state.is_known() {
+                            actions.push(Action::ConfirmUnnoted(key));
+                        }
+                    }
+                    if flight.is_lost {
+                        actions.push(Action::Unconfirmed(key));
+                    }
+                    if !flight.probes && !flight.in_doubt {
+                        actions.push(Action::Doubt(key));
+                    }
+                }
+                Key::Buries { is_lost, .. } => {
+                    let health = self.health_of_letters(state);
+                    if health == Health::Well {
+                        actions.extend([Action::LetterConfirmed(key), Action::LetterRefused(key)]);
+                    }
+                    if health == Health::Down {
+                        actions.push(Action::LetterDown(key));
+                    }
+                    if is_lost {
+                        actions.push(Action::LetterUnconfirmed(key));
+                    }
+                }
+            }
+        }
+        if state.is_in_doubt() && !state.is_silent {
+            actions.push(Action::Silence);
+        }
+        if state.is_resting() {
+            actions.push(Action::ProbeDue);
+        }
+        actions
+    }
+
+    pub fn weather(self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let has_other = self.letters != Letters::SameDestination;
+        for (place, health) in [state.destination, state.letters].into_iter().enumerate() {
+            if health != Health::Well {
+                actions.push(Action::Heal(place));
+            } else if state.fallen[place] < self.falls[place] && (place == 0 || has_other) {
+                actions.push(Action::Fall(place, Health::Silent));
+                if place == 1 && self.letters == Letters::OtherSink {
+                    actions.push(Action::Fall(place, Health::Down));
+                }
+            }
+        }
+        actions
+    }
+}
