@@ -13,8 +13,9 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Document, Regex, Timestamp, bson, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::RecordId;
+use serde_json::Value;
 use support::broker::Broker;
-use support::outbox::{TestOutbox, record};
+use support::outbox::{TestOutbox, eventually, record};
 use support::process::{Postrider, call_with};
 use support::queue::mongo_settings;
 use support::rabbitmq::hand::{Hand, id};
@@ -593,11 +594,31 @@ async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone(
     let more = (0..100).map(|n| record(&format!("more {n}"), &format!("k{}", n % 50)));
     outbox.insert(more).await;
     outbox.until_count(doc! { "status": "done" }, 1_100).await;
+    // The relay shows them, and notices that one is gone long before it writes its outcome again:
+    // after the second refusal that is 10 s later.
+    let (_, page) = relay.get("/blocked-keys?key=missing%200").await;
+    let page: Value = serde_json::from_str(&page).unwrap();
+    assert_eq!(page["counts"]["refused"], 8, "{page}");
+    assert_eq!(page["keys"][0]["blocker"], "missing 0", "{page}");
+    outbox.insert([record("behind", "missing 0")]).await;
+    // Refused twice by now: at once, and after 5 s.
+    let since = page["keys"][0]["since"].as_str().unwrap();
+    let since = DateTime::parse_rfc3339_str(since).unwrap().timestamp_millis();
+    eventually("it was refused twice", || async {
+        DateTime::now().timestamp_millis() > since + 7_000
+    })
+    .await;
+    let refusals = "postrider_keys_held{reason=\"refused\"}";
+    outbox.records().delete_one(doc! { "_id": "missing 0" }).await.unwrap();
+    let deleted = Instant::now();
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
+    assert!(deleted.elapsed() < Duration::from_secs(4), "{:?}", deleted.elapsed());
+    relay.until_metric(refusals, |keys| keys == 7.0).await;
 
     let store = &report["parts"]["store"];
     assert_eq!(store["status"], "degraded", "{report}");
     assert!(store["detail"].as_str().unwrap().contains("the outcome of 8 records"), "{report}");
-    assert_eq!(outbox.count(doc! { "status": "pending", "attempt": 1 }).await, 8);
+    assert_eq!(outbox.count(doc! { "status": "pending", "attempt": 1 }).await, 7);
     let stopped = relay.stop().await.with_code(0);
     let told = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
     assert_eq!(told, 8, "{stopped}");

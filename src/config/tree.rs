@@ -121,7 +121,8 @@ pub struct Relay {
     pub enabled: bool,
     /// Records that one take reads at most.
     pub batch_size: usize,
-    /// Bytes of records in memory, in flight or being read, beyond which no more is read.
+    /// Bytes of records in memory, in flight or being read, beyond which no more is read. Beside them
+    /// there may be what the change stream says until it is taken, 10 MB at most.
     #[serde(with = "size")]
     pub batch_bytes: u64,
     /// The longest wait between two looks at an idle outbox.

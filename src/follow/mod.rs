@@ -158,7 +158,7 @@ impl Follower {
         let before = self.following.send_replace(now.clone());
         match (before, now) {
             (Following::Up, Following::Up) | (Following::Lost(_), Following::Lost(_)) => {}
-            (_, Following::Up) => info!("following the outbox: inserts wake the relay"),
+            (_, Following::Up) => info!("following the outbox by a change stream"),
             (_, Following::Lost(why)) => {
                 warn!(cause = why, "the change stream is lost: the relay polls");
             }

@@ -15,7 +15,7 @@ use crate::outbox::fields::{
 };
 use crate::outbox::inspect::decoded;
 use crate::outbox::position::partitions_of;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
@@ -46,8 +46,12 @@ pub enum WaitsFor {
     Paused,
     /// MongoDB: it refuses to let the relay change it.
     Refused,
+    /// A correction by the relay: it names an invalid partition, or has no usable `seq`.
+    Repair,
     /// The sink of its dead letter, without which it does not become dead.
     DeadLetter,
+    /// MongoDB: it refuses or does not do what the relay wants to do with it.
+    Store,
     /// Its sink.
     SinkPaused,
     /// Its destination, which does not confirm.
@@ -236,6 +240,8 @@ impl Explainer {
                  outbox_records permit what the relay writes"
             );
             (WaitsFor::Refused, detail)
+        } else if let Some(wrong) = to_be_corrected(&front, record) {
+            (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
         } else if record.is_suspect(now) {
             let since = time(record.lease_until);
             let (attempts, most) = (record.attempt, self.max_attempts);
@@ -259,6 +265,9 @@ impl Explainer {
         } else if names(&owner, fields::UNCONFIRMED, record) {
             let detail = format!("waits for its destination, which does not confirm, {who} says");
             (WaitsFor::DestinationPaused, detail)
+        } else if let Some(trouble) = store_trouble(&owner) {
+            let detail = format!("waits for MongoDB, {who} says ({}): {trouble}", owner.as_of());
+            (WaitsFor::Store, detail)
         } else {
             (WaitsFor::Look, format!("is taken by the next look of {who}{}", unnamed(&owner)))
         };
@@ -333,6 +342,21 @@ impl Explainer {
         let found = within("read a record", limits::BATCH, finding.into_future()).await?;
         Ok(found.as_deref().map(decoded))
     }
+}
+
+/// What MongoDB refuses or does not do for the instance.
+fn store_trouble(owner: &Owner) -> Option<&str> {
+    owner.relay.as_ref()?.get_str(fields::STORE_TROUBLE).ok()
+}
+
+/// What the relay must correct before it delivers the record.
+fn to_be_corrected(front: &Document, record: &Record) -> Option<String> {
+    if record.seq.is_none() {
+        return Some("it has no usable seq".to_owned());
+    }
+    let partition = front.get(PARTITION).filter(|_| record.placement == Placement::Invalid)?;
+    let partition = shortened(&partition.to_string(), 100);
+    Some(format!("its partition, {partition}, is no integral number from 0 to 255"))
 }
 
 /// Whether the instance names this record in a list of its state.

@@ -61,7 +61,11 @@ impl Leaser {
         let written = match self.send(vec![self.statement(lease, ids)]).await {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
-            Err(_) => self.send(vec![self.statement(lease, ids)]).await?,
+            Err(lost) => match self.send(vec![self.statement(lease, ids)]).await {
+                // The first one may hold them all the same.
+                Err(error) if error.is_refusal() => return Err(lost),
+                written => written?,
+            },
         };
         if written.failed.is_empty() && written.matched == ids.len() as u64 {
             return Ok(Grant { held: ids.iter().cloned().collect(), ..Grant::default() });

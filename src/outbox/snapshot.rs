@@ -14,7 +14,7 @@
 //! A standalone server has no snapshot reads. There each read sees its own moment
 //! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bson::raw::{RawDocument, RawDocumentBuf};
@@ -503,15 +503,23 @@ impl Snapshot {
     }
 
     /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255,
-    /// all kinds of them. It visits each partition that has anything pending.
+    /// all kinds of them, but for those with one of `ids`. It visits each partition that has
+    /// anything pending.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn all_misplaced(&mut self, limit: usize) -> Result<Vec<Record>, StoreError> {
+    pub async fn all_misplaced(
+        &mut self,
+        ids: &[Bson],
+        limit: usize,
+    ) -> Result<Vec<Record>, StoreError> {
         let valid = std::iter::once(Bson::Null).chain((0..i32::from(PARTITIONS)).map(Bson::Int32));
         let valid: Vec<Bson> = valid.collect();
-        let filter = doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid } };
+        let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: { "$nin": valid } };
+        if !ids.is_empty() {
+            filter.insert(ID, doc! { "$nin": ids });
+        }
         self.unplaced("read all records with an invalid partition", filter, limit).await
     }
 
@@ -573,20 +581,23 @@ impl Snapshot {
         self.find_with("read records that wait", filter, options, room).await
     }
 
-    /// Which of these dead records block their keys.
+    /// Which of these dead records block a key, and which key.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn still_blocking(&mut self, ids: &[Bson]) -> Result<HashSet<RecordId>, StoreError> {
+    pub async fn still_blocking(
+        &mut self,
+        ids: &[Bson],
+    ) -> Result<HashMap<RecordId, LaneKey>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
         let room = Room { records: ids.len().max(1), bytes: usize::MAX };
         let options = FindOptions::builder()
-            .projection(doc! { ID: 1 })
+            .projection(doc! { ID: 1, KEY: 1 })
             .hint(Hint::Keys(doc! { ID: 1 }))
             .build();
         let found = self.find_with("read dead records that block", filter, options, room).await?;
-        Ok(found.into_iter().map(|record| record.id).collect())
+        Ok(found.into_iter().map(|record| (record.id, record.lane)).collect())
     }
 
     async fn find(

@@ -26,7 +26,7 @@ use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
-use crate::store::{Meaning, StoreError};
+use crate::store::{CHECK, Meaning, StoreError};
 use crate::telemetry::chain;
 
 /// How often everybody looks, so that what was let go stands still for no longer.
@@ -70,6 +70,8 @@ pub struct Standing {
     pub differs: Option<String>,
     /// Whether the fleet is paused.
     pub paused: bool,
+    /// What MongoDB refuses this instance, of what a share takes: it does not pass by itself.
+    pub refused: Option<String>,
 }
 
 /// The coordinator of one instance. `in_hand` tells in which partitions the relay has anything, or
@@ -156,22 +158,39 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         match self.once().await {
             Ok(pause) => {
                 self.reachable = true;
+                self.refused(None);
                 pause
             }
             Err(error) => {
                 if std::mem::replace(&mut self.reachable, false) {
-                    let passes = error.meaning() == Meaning::Transient;
-                    let error = chain(&error);
-                    match passes {
+                    match error.meaning() {
                         // The heartbeat meets the same trouble, and reports it.
-                        true => debug!(error, "the fleet can't be looked at"),
-                        false => warn!(error, "partitions can't be claimed or let go"),
+                        Meaning::Transient => {
+                            debug!(error = chain(&error), "the fleet can't be looked at");
+                        }
+                        Meaning::Permanent => warn!(
+                            error = error.brief(),
+                            remedy = CHECK,
+                            "MongoDB refuses this instance: partitions can't be claimed or let go"
+                        ),
                     }
                 }
+                let refused = (error.meaning() == Meaning::Permanent).then(|| error.brief());
+                self.refused(refused);
                 self.metrics.forget();
                 LOOK
             }
         }
+    }
+
+    /// Notes what MongoDB refuses, if it refuses anything.
+    fn refused(&self, refused: Option<String>) {
+        self.metrics.refused(refused.is_some());
+        self.standing.send_if_modified(|standing| {
+            let is_news = standing.refused != refused;
+            standing.refused = refused;
+            is_news
+        });
     }
 
     async fn once(&mut self) -> Result<Duration, StoreError> {
@@ -252,7 +271,10 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     fn adopt(&mut self, partitions: Vec<u8>, view: &View, asked: Moment, differs: Option<String>) {
         self.metrics.paused(view.paused);
-        let standing = Standing { owned: Some(partitions.len()), differs, paused: view.paused };
+        let (owned, paused) = (Some(partitions.len()), view.paused);
+        // As it was: whether that is over is not known before all is done.
+        let refused = self.standing.borrow().refused.clone();
+        let standing = Standing { owned, differs, paused, refused };
         let before = self.standing.send_replace(standing);
         if before.paused != view.paused {
             match view.paused {

@@ -3,7 +3,7 @@
 use metrics::{Counter, counter, gauge};
 
 use crate::telemetry::metrics::{
-    INSTANCES_ACTIVE, PARTITIONS_UNASSIGNED, PAUSED, REBALANCES, UNKNOWN,
+    INSTANCES_ACTIVE, PARTITIONS_UNASSIGNED, PAUSED, REBALANCES, STORE_FAILING, UNKNOWN,
 };
 
 /// A handle per counter, so that it exists from the start.
@@ -36,6 +36,12 @@ impl FleetMetrics {
     /// Whether the fleet is paused.
     pub fn paused(&self, paused: bool) {
         gauge!(PAUSED).set(if paused { 1.0 } else { 0.0 });
+    }
+
+    /// Whether MongoDB refuses what a share takes.
+    pub fn refused(&self, refused: bool) {
+        let failing = if refused { 1.0 } else { 0.0 };
+        gauge!(STORE_FAILING, "work" => "assign", "cause" => "refused").set(failing);
     }
 
     /// Nothing is known while MongoDB does not answer.

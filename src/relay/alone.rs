@@ -143,6 +143,11 @@ impl<S: Sink> Shared<S> {
             self.hands.free_waiting(&key);
             return Ok(None);
         }
+        let is_probe = waits_for == Queue::Probes;
+        let one_by_one = match is_probe {
+            true => Some(self.reading_probe.lock().await),
+            false => None,
+        };
         let record = match self.read_again(&head.id, PENDING).await {
             Ok(Some(record)) if head.is(&record) => self.in_its_lane(record),
             changed => {
@@ -150,8 +155,11 @@ impl<S: Sink> Shared<S> {
                 return changed.map(|_| None);
             }
         };
+        let limit = self.settings.batch_bytes;
+        let room = is_probe.then(|| self.in_hand.admit_probe(record.size(), limit)).flatten();
+        drop(one_by_one);
         let way = self.way(&record);
-        if way == Way::Open && waits_for == Queue::Probes {
+        if way == Way::Open && is_probe {
             // Its destination confirms again: it goes with the others.
             self.hands.free_waiting(&key);
             return Ok(None);
@@ -160,7 +168,11 @@ impl<S: Sink> Shared<S> {
         let probe = match (way, outlet) {
             (Way::Probe, Some(outlet)) => {
                 let destination = self.destination_of(outlet, &record);
-                destination.and_then(|destination| outlet.circuits.begin_probe(&destination))
+                let has_room = room.is_some() || !is_probe;
+                destination.and_then(|destination| match has_room {
+                    true => outlet.circuits.begin_probe(&destination),
+                    false => outlet.circuits.put_off(&destination),
+                })
             }
             _ => None,
         };
@@ -181,7 +193,7 @@ impl<S: Sink> Shared<S> {
             end = &mut running => end,
             // Its outcome is known, and refused for as long as a validator is as it is.
             () = lane.refused() => {
-                drop((turn, probe));
+                drop((turn, probe, room));
                 running.await
             }
         };

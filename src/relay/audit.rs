@@ -87,7 +87,8 @@ async fn suspects<S: Sink>(shared: &Shared<S>) -> Result<Vec<Suspect>, StoreErro
     }
     let mut next = Some(Position::start());
     while let Some(from) = next.filter(|_| suspects.len() < COMPARED) {
-        let room = Room { records: PAGE, bytes: shared.settings.batch_bytes / 4 };
+        let allowance = shared.in_hand.allow(shared.settings.batch_bytes);
+        let room = Room { records: PAGE, bytes: allowance.bytes };
         let over = shared.hands.passed_over(&from);
         let page = snapshot.page(&from, &owned, &over, room).await?;
         for record in page.records {

@@ -43,9 +43,14 @@ impl Blocker {
         Self::dead(RecordId::from(bson::Bson::Null), partition)
     }
 
-    /// Whether a later read can be compared with it.
+    /// Whether a later read tells whether it is still there.
     pub(super) fn is_comparable(&self) -> bool {
-        self.seq.is_some() && self.state.is_some()
+        self.seq.is_some()
+    }
+
+    /// Whether it was written since it was read: the next read shows what it looks like.
+    pub(super) fn is_written(&self) -> bool {
+        self.state.is_none()
     }
 
     /// Whether a later read shows it as it was. The payload is not compared.
@@ -132,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn blocker_that_was_written_is_not_comparable() {
+    fn blocker_that_was_written_looks_like_no_read_of_before() {
         let record = read(&document());
 
-        assert!(Blocker::of(&record).is_comparable());
-        assert!(!Blocker::written(&record).is_comparable());
+        assert!(!Blocker::of(&record).is_written());
+        assert!(Blocker::written(&record).is_written());
         assert!(!Blocker::written(&record).is(&record));
     }
 }

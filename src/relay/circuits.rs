@@ -381,6 +381,16 @@ impl Circuits {
         Some(Probe { circuits: self, destination: destination.clone() })
     }
 
+    /// The record that was called has found no room: another one is called a little later. Answers no
+    /// probe.
+    pub(crate) fn put_off(&self, destination: &Address) -> Option<Probe<'_>> {
+        let mut book = self.book();
+        let open = book.get_mut(destination)?.open.as_mut()?;
+        open.called = None;
+        open.next_probe = open.next_probe.max(Instant::now() + CALL_AGAIN);
+        None
+    }
+
     /// Whether a record that goes alone must have the isolated connection for itself: unless it
     /// only probes a destination that does not confirm.
     pub(crate) fn is_exclusive(&self, destination: &Address) -> bool {
@@ -399,19 +409,39 @@ impl Circuits {
         let Some(circuit) = book.get_mut(destination) else { return false };
         let was_silent = self.hear(circuit);
         circuit.confirmed = circuit.confirmed.max(Some(handed_over));
+        self.close(circuit, destination, handed_over, "destination confirms again") || was_silent
+    }
+
+    /// A message that was handed over at this time was answered, if not with a confirm; true if that
+    /// closes the circuit.
+    pub(crate) fn answered(&self, destination: &Address, handed_over: Instant) -> bool {
+        let mut book = self.book();
+        let circuit = book.get_mut(destination);
+        circuit.is_some_and(|circuit| {
+            self.close(circuit, destination, handed_over, "destination answers again")
+        })
+    }
+
+    /// Closes a circuit, unless what was handed over later than this has failed; answers whether it
+    /// did.
+    fn close(
+        &self,
+        circuit: &mut Circuit,
+        destination: &Address,
+        handed_over: Instant,
+        what: &str,
+    ) -> bool {
         if circuit.failed > Some(handed_over) {
-            return was_silent;
+            return false;
         }
-        let Some(open) = circuit.open.take() else { return was_silent };
+        let Some(open) = circuit.open.take() else { return false };
         self.open.fetch_sub(1, Ordering::Relaxed);
         circuit.closed_at = Some(Instant::now());
-        drop(book);
-        if !open.is_told {
-            return true;
+        if open.is_told {
+            let paused = open.since.elapsed();
+            let Address { destination, key } = destination;
+            info!(sink = %self.sink, destination, key, ?paused, "{what}");
         }
-        let paused = open.since.elapsed();
-        let Address { destination, key } = destination;
-        info!(sink = %self.sink, destination, key, ?paused, "destination confirms again");
         true
     }
 

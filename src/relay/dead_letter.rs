@@ -14,7 +14,7 @@ use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
 use crate::relay::shared::Shared;
 use crate::routing::{RouteInput, Template};
-use crate::sink::{HeaderValue, Message, Sink, Verdict};
+use crate::sink::{Address, HeaderValue, Message, Sink, Verdict};
 use crate::telemetry::chain;
 
 /// Why the record is dead.
@@ -37,20 +37,27 @@ pub struct DeadLetters {
 #[derive(Debug)]
 pub(crate) struct Later;
 
-/// How often a dead letter is sent that takes its own connection down, or is not confirmed, before
-/// its record dies without it.
+/// How often a dead letter is sent that takes its own connection down, or that alone is not confirmed
+/// where others are, before its record dies without it.
 const ROUNDS: u32 = 3;
+
+/// Destinations of dead letters of which is known when they confirmed.
+const DESTINATIONS: usize = 1_000;
 
 /// Records that are remembered at most while their dead letters wait.
 const MOST: usize = 10_000;
 
-/// How long a record is remembered since its dead letter was last tried, besides the pause between
-/// two tries: a peer may have taken it meanwhile.
-const REMEMBERED: Duration = Duration::from_secs(30);
+/// How long a record is remembered since its dead letter was last tried: longer than a try may take
+/// and the pause behind it. One that was changed meanwhile is forgotten as soon as that is noticed.
+const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Records that will be dead once their dead letters are sent. They are not delivered again.
 #[derive(Debug, Default)]
-pub(crate) struct Dying(Mutex<HashMap<RecordId, Fate>>);
+pub(crate) struct Dying {
+    fates: Mutex<HashMap<RecordId, Fate>>,
+    /// When the latest dead letter was handed over that was confirmed, by destination.
+    confirmed: Mutex<HashMap<Address, Instant>>,
+}
 
 #[derive(Debug)]
 struct Fate {
@@ -101,8 +108,23 @@ impl Dying {
         }
     }
 
-    /// Counts one more dead letter that was handed over and not confirmed; true if there may be
-    /// another.
+    /// Notes that a dead letter was confirmed which was handed over at this time.
+    fn confirmed(&self, destination: Address, handed_over: Instant) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if confirmed.len() < DESTINATIONS || confirmed.contains_key(&destination) {
+            let latest = confirmed.entry(destination).or_insert(handed_over);
+            *latest = (*latest).max(handed_over);
+        }
+    }
+
+    /// Whether this destination has confirmed what was handed over later: that another was not
+    /// confirmed is no fault of the destination.
+    fn has_confirmed_since(&self, destination: &Address, handed_over: Instant) -> bool {
+        let confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        confirmed.get(destination).is_some_and(|latest| *latest > handed_over)
+    }
+
+    /// Counts one more dead letter that was handed over in vain; true if there may be another.
     fn again(&self, record: &Record, reason: &DeadReason) -> bool {
         self.remember(record, reason, Duration::ZERO);
         let mut dying = self.book();
@@ -112,7 +134,7 @@ impl Dying {
     }
 
     fn book(&self) -> MutexGuard<'_, HashMap<RecordId, Fate>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.fates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -204,11 +226,13 @@ impl<S: Sink> Shared<S> {
         let Some(outlet) = self.outlets.get(wanted.sink.as_str()) else {
             return never(&format!("sink {:?} is not configured", wanted.sink.as_str()));
         };
+        let destination = outlet.sink.destination(&message);
         let mut exclusive = exclusive;
         loop {
             let Ok(place) = outlet.quarantine.enter(exclusive).await else { return Err(Later) };
-            let (_, result) = outlet.quarantine.publish(&place, message.clone()).await;
+            let (handed_over, result) = outlet.quarantine.publish(&place, message.clone()).await;
             let Err(error) = result else {
+                self.dying.confirmed(destination, handed_over);
                 outlet.metrics.dead_letter(true);
                 return Ok(());
             };
@@ -216,6 +240,12 @@ impl<S: Sink> Shared<S> {
                 Verdict::Down | Verdict::Ended => return Err(Later),
                 // Another one may have taken the connection down.
                 Verdict::Unknown if !exclusive => exclusive = true,
+                // It confirms nothing: its letters wait, as they do for a sink that is down.
+                Verdict::Unconfirmed | Verdict::LeftBehind
+                    if !self.dying.has_confirmed_since(&destination, handed_over) =>
+                {
+                    return Err(Later);
+                }
                 Verdict::Unknown | Verdict::Unconfirmed | Verdict::LeftBehind
                     if self.dying.again(record, reason) =>
                 {

@@ -303,8 +303,11 @@ impl<S: Sink> Shared<S> {
         let is_answer = matches!(verdict, Verdict::Charge | Verdict::TooLarge | Verdict::Refuse);
         self.free_if(is_answer && outlet.circuits.heard(destination), outlet, destination);
         match (verdict, place) {
-            (Verdict::Charge, _) => {
+            (Verdict::Charge, place) => {
                 self.losses.forget(id);
+                // It does not confirm, but it answers: nobody need probe it.
+                let answers = place.is_some() && outlet.circuits.answered(destination, handed_over);
+                self.free_if(answers, outlet, destination);
                 Delivery::Failed(detail)
             }
             (Verdict::TooLarge, _) => {

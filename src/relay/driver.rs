@@ -174,6 +174,7 @@ impl<S: Sink> Relay<S> {
             leases: Leases::new(failing.clone()),
             failing,
             turns: Turns::default(),
+            reading_probe: tokio::sync::Mutex::default(),
             in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
             settler: items,

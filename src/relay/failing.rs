@@ -1,17 +1,18 @@
 //! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use metrics::gauge;
 use tracing::warn;
 
-use crate::ids::RecordId;
+use crate::ids::{LeaseId, RecordId};
+use crate::outbox::record::LaneKey;
 use crate::outbox::settle::Settlement;
 use crate::relay::lane::Lane;
 use crate::relay::reported::Reported;
-use crate::store::{Meaning, StoreError, Trouble};
+use crate::store::{CHECK, Meaning, StoreError, Trouble};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::STORE_FAILING;
 
@@ -30,9 +31,19 @@ pub(crate) struct RefusedOutcomes {
 #[derive(Debug, Default)]
 struct State {
     /// Records whose outcome is refused now.
-    unsettled: HashSet<RecordId>,
+    unsettled: HashMap<RecordId, Unsettled>,
     /// The latest of them, in words.
     latest: String,
+}
+
+/// A record whose outcome is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) lane: LaneKey,
+    pub(crate) lease: LeaseId,
+    pub(crate) since: Instant,
+    /// Whether it is not ours any more: discarded, deleted or requeued.
+    is_gone: bool,
 }
 
 impl RefusedOutcomes {
@@ -51,7 +62,9 @@ impl RefusedOutcomes {
             );
         }
         let mut state = self.state();
-        state.unsettled.insert(settlement.id.clone());
+        let (lane, lease) = (lane.key.clone(), settlement.lease);
+        let unsettled = Unsettled { lane, lease, since: Instant::now(), is_gone: false };
+        state.unsettled.insert(settlement.id.clone(), unsettled);
         state.latest = format!("{} ({outcome}, code {code})", settlement.id);
     }
 
@@ -60,9 +73,25 @@ impl RefusedOutcomes {
         self.state().unsettled.remove(id);
     }
 
-    /// Some of those whose outcome is refused.
-    pub(crate) fn some(&self, count: usize) -> Vec<RecordId> {
-        self.state().unsettled.iter().take(count).cloned().collect()
+    /// Those whose outcome is refused, so many at most.
+    pub(crate) fn some(&self, count: usize) -> Vec<(RecordId, Unsettled)> {
+        let state = self.state();
+        let some = state.unsettled.iter().take(count);
+        some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
+    }
+
+    /// The record is not ours any more: its outcome need not be written.
+    pub(crate) fn gone(&self, id: &RecordId) {
+        if let Some(unsettled) = self.state().unsettled.get_mut(id) {
+            unsettled.is_gone = true;
+        }
+    }
+
+    /// Whether it was noticed since the last call that the record is not ours any more.
+    pub(crate) fn take_gone(&self, id: &RecordId) -> bool {
+        let mut state = self.state();
+        let unsettled = state.unsettled.get_mut(id);
+        unsettled.is_some_and(|unsettled| std::mem::take(&mut unsettled.is_gone))
     }
 
     /// How many records wait with an outcome that is refused.
@@ -92,16 +121,19 @@ pub(crate) enum Work {
     Take,
     Renew,
     Settle,
+    /// Scheduled records become pending; rare kinds of invalid partitions are corrected.
+    Promote,
 }
 
 impl Work {
-    const ALL: [Self; 3] = [Self::Take, Self::Renew, Self::Settle];
+    const ALL: [Self; 4] = [Self::Take, Self::Renew, Self::Settle, Self::Promote];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Take => "take",
             Self::Renew => "renew",
             Self::Settle => "settle",
+            Self::Promote => "promote",
         }
     }
 }
@@ -135,6 +167,11 @@ impl Failing {
         is_news
     }
 
+    /// Whether this work fails at the moment.
+    pub(crate) fn fails(&self, work: Work) -> bool {
+        self.troubles[&work].lasts()
+    }
+
     /// A try has succeeded; answers how many had failed before, where any had.
     pub(crate) fn succeeded(&self, work: Work) -> Option<u32> {
         let failures = self.troubles[&work].succeeded()?;
@@ -162,9 +199,6 @@ impl Failing {
         self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
-
-/// What to do where MongoDB refuses a command.
-const CHECK: &str = "run `postrider check`, which names what is missing";
 
 /// What to do about an error that does not pass by itself.
 pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {

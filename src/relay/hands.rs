@@ -534,7 +534,11 @@ impl Hands {
     pub fn await_turn(&self, key: &LaneKey, head: Blocker) -> bool {
         let mut book = self.book();
         let is_entered = book.busy.contains_key(key) || book.suspects.contains_key(key);
-        if !book.owns(head.partition) || is_entered {
+        let rests = book
+            .held
+            .get(key)
+            .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker == head);
+        if !book.owns(head.partition) || is_entered || rests {
             return false;
         }
         book.suspects.insert(key.clone(), Wait::new(HoldReason::Suspect, head, None));
@@ -710,6 +714,15 @@ impl Hands {
             book.release(key);
         }
         waits
+    }
+
+    /// A read has shown the blocker of a key, which was written since: later reads are compared with
+    /// this one.
+    pub(super) fn saw_written(&self, key: &LaneKey, blocker: &Blocker, seen: Blocker) {
+        let mut book = self.book();
+        if let Some(wait) = book.held.get_mut(key).filter(|wait| wait.blocker == *blocker) {
+            wait.blocker = seen;
+        }
     }
 
     /// The stream carries the records from now on, or is about to: each key that is struck off is

@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, warn};
+use bson::Bson;
+use tracing::{debug, info, warn};
 
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
-use crate::relay::hands::HoldReason;
+use crate::relay::failing::{Work, remedy, words};
 use crate::relay::refusals::Refusals;
 use crate::relay::reported::Reported;
 use crate::relay::shared::Shared;
 use crate::relay::wake::Wake;
 use crate::sink::Sink;
-use crate::store::StoreError;
 use crate::store::write::TOO_LARGE;
+use crate::store::{Meaning, StoreError};
 
 /// How often the server is asked for its time: the estimate drifts by the difference of
 /// two quartz clocks, a millisecond in this time at worst.
@@ -38,7 +39,7 @@ struct Unpromoted {
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
     let mut clock_due = Instant::now();
     let mut unpromoted = Unpromoted::default();
-    let mut again = AGAIN.0;
+    let (mut again, mut is_told) = (AGAIN.0, false);
     loop {
         if clock_due <= Instant::now()
             && shared.clock.sample(shared.collections.database()).await.is_ok()
@@ -46,32 +47,38 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
             clock_due = Instant::now() + CLOCK;
         }
         let poll = shared.settings.poll_interval;
+        let began = Instant::now();
         let pause = match once(&shared, &wake, &mut unpromoted).await {
             Ok(pause) => {
                 again = AGAIN.0;
+                shared.failing.succeeded(Work::Promote);
+                if std::mem::take(&mut is_told) {
+                    info!("scheduled records are made pending again");
+                }
                 pause
             }
             Err(error) => {
-                // The take meets the same trouble, and reports it.
-                debug!(error = crate::telemetry::chain(&error), "housekeeping is put off");
+                let is_first = shared.failing.failed(Work::Promote, began, &error);
+                let (words, remedy) = (words(&error), remedy(&error));
+                // The take meets the same trouble and reports it, where it finds anything to take.
+                let is_news = !is_first && !is_told && !shared.failing.fails(Work::Take);
+                if error.meaning() == Meaning::Permanent && is_news {
+                    is_told = true;
+                    let error = words;
+                    warn!(
+                        error,
+                        remedy, "MongoDB refuses the relay: scheduled records are not made pending"
+                    );
+                } else {
+                    debug!(error = words, "housekeeping is put off");
+                }
                 let longer = (again * 2).min(AGAIN.1);
                 std::mem::replace(&mut again, longer)
             }
         };
-        shared.metrics.held(&held(&shared));
+        shared.metrics.held(&shared.waits());
         tokio::time::sleep(pause.min(poll)).await;
     }
-}
-
-/// Keys that wait, by reason; those whose latest outcome MongoDB refuses are in the book as busy.
-fn held<S>(shared: &Shared<S>) -> Vec<(HoldReason, usize)> {
-    let mut counts = shared.hands.held();
-    for (reason, count) in &mut counts {
-        if *reason == HoldReason::Refused {
-            *count += shared.outcomes.count();
-        }
-    }
-    counts
 }
 
 /// One round; answers how long until the next one. Those that are `unpromoted` hold up no others.
@@ -82,10 +89,13 @@ async fn once<S: Sink>(
 ) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
     let mut snapshot = Snapshot::begin(&shared.collections).await?;
-    let mut odd = snapshot.all_misplaced(limit).await?;
+    // Those that rest make room for others.
+    let resting = shared.refusals.resting();
+    let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
+    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
     drop(snapshot);
     let more = odd.len() >= limit;
-    odd.retain(|record| !record.nameless && shared.refusals.rests_until(&record.id).is_none());
+    odd.retain(|record| !record.nameless);
     let changed = mend_in_order(shared, &odd).await?;
     if changed {
         wake.all();

@@ -460,7 +460,10 @@ impl Lane {
         };
         let id = held.record.id.clone();
         let is_first = shared.dying.reason(&held.record).is_none();
+        // It may take as long as a publish may, and takes no room from others.
+        let parked = self.park(shared);
         let sent = shared.send_dead_letter(&held.record, attempts, &reason, self.alone).await;
+        drop(parked);
         if let Err(Later) = sent {
             // It would die without its dead letter; only its key waits.
             let delay = shared.settings.probe_max;
@@ -473,10 +476,7 @@ impl Lane {
                 }
                 _ => Outcome::Released,
             };
-            let blocker = match outcome {
-                Outcome::Released => Blocker::of(&held.record),
-                _ => Blocker::written(&held.record),
-            };
+            let blocker = Blocker::written(&held.record);
             let ours = shared.settle_and_wait(self, held, sink, outcome).await;
             let end = wait(HoldReason::DeadLetter, blocker, delay);
             return Some(if ours { end } else { LaneEnd::Interrupted });

@@ -18,7 +18,8 @@ use std::time::Instant;
 use bson::Bson;
 use tracing::debug;
 
-use crate::ids::RecordId;
+use crate::ids::{LeaseId, RecordId};
+use crate::outbox::fields::LEASE_ID;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
 use crate::relay::blocker::Blocker;
@@ -52,6 +53,7 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
 
 async fn round<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreError> {
     singles(shared).await?;
+    unsettled(shared).await?;
     let mut from = None;
     loop {
         let (waiting, next) = shared.hands.waiting(from.as_ref(), BATCH);
@@ -84,13 +86,37 @@ async fn singles<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
         let read: HashMap<&RecordId, &Record> =
             read.iter().map(|record| (&record.id, record)).collect();
         for (key, blocker) in &waiting {
-            if !read.get(&blocker.id).is_some_and(|record| blocker.is(record)) {
-                shared.hands.free_from(key, blocker);
-            }
+            let front: Vec<&Record> = read.get(&blocker.id).copied().into_iter().collect();
+            is_freed(shared, key, blocker, &front);
         }
         from += waiting.len();
         tokio::time::sleep(began.elapsed() * REST).await;
     }
+}
+
+/// Notes which of the records whose outcome MongoDB refuses are not ours any more: somebody has
+/// discarded, deleted or requeued them.
+async fn unsettled<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
+    let unsettled = shared.outcomes.some(usize::MAX);
+    for some in unsettled.chunks(BATCH) {
+        let began = Instant::now();
+        let ids: Vec<Bson> = some.iter().map(|(id, _)| Bson::from(id)).collect();
+        let mut snapshot = Snapshot::begin(&shared.collections).await?;
+        let read = snapshot.waiting(&ids, shared.settings.batch_bytes).await?;
+        let is_ours = |id: &RecordId, lease: LeaseId| {
+            let found = read.iter().find(|record| record.id == *id);
+            found.is_some_and(|record| lease_of(record) == Some(Bson::from(lease)))
+        };
+        let gone = some.iter().filter(|(id, unsettled)| !is_ours(id, unsettled.lease));
+        gone.for_each(|(id, _)| shared.outcomes.gone(id));
+        tokio::time::sleep(began.elapsed() * REST).await;
+    }
+    Ok(())
+}
+
+fn lease_of(record: &Record) -> Option<Bson> {
+    let lease = record.raw.get(LEASE_ID).ok()??;
+    Bson::try_from(lease).ok()
 }
 
 /// Frees those keys whose dead record blocks them no more: while the change stream carries the
@@ -101,7 +127,8 @@ async fn still_blocked<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
         let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
         let mut snapshot = Snapshot::begin(&shared.collections).await?;
         let still = snapshot.still_blocking(&ids).await?;
-        for (key, blocker) in some.iter().filter(|(_, dead)| !still.contains(&dead.id)) {
+        // (It may have come into another key.)
+        for (key, blocker) in some.iter().filter(|(key, dead)| still.get(&dead.id) != Some(key)) {
             shared.hands.free_from(key, blocker);
         }
     }
@@ -126,15 +153,30 @@ async fn changed<S: Sink>(
     let mut freed = Vec::new();
     for (key, blocker) in waiting {
         let front = fronts.get(key).map(Vec::as_slice).unwrap_or_default();
-        if !is_still_first(blocker, front) && shared.hands.free_from(key, blocker) {
+        if is_freed(shared, key, blocker, front) {
             freed.push(Hint::Key { partition: blocker.partition, key: key.as_str().into() });
         }
     }
     Ok(freed)
 }
 
-/// Whether the blocker is among what was read of its key, as it was, and nothing before it.
-fn is_still_first(blocker: &Blocker, front: &[&Record]) -> bool {
-    front.iter().any(|record| blocker.is(record))
-        && front.iter().all(|record| record.seq >= blocker.seq)
+/// Frees a key unless its blocker is among what was read of it, as it was, and nothing before it;
+/// answers whether it did.
+fn is_freed<S>(shared: &Shared<S>, key: &LaneKey, blocker: &Blocker, front: &[&Record]) -> bool {
+    let is_first = front.iter().all(|record| record.seq >= blocker.seq);
+    let found = front.iter().find(|record| record.id == blocker.id);
+    let is_changed = found.is_none_or(|record| !blocker.is_written() && !blocker.is(record));
+    if is_changed {
+        // What it was to die of may be mended.
+        shared.dying.forget(&blocker.id);
+    }
+    match found {
+        Some(record) if is_first && !is_changed => {
+            if blocker.is_written() {
+                shared.hands.saw_written(key, blocker, Blocker::of(record));
+            }
+            false
+        }
+        _ => shared.hands.free_from(key, blocker),
+    }
 }

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::dates::rfc3339;
 use crate::ids::RecordId;
 use crate::outbox::record::LaneKey;
-use crate::relay::hands::{BlockedKey, HoldReason};
+use crate::relay::blocker::Blocker;
+use crate::relay::hands::{BlockedKey, HoldReason, Wait};
 use crate::relay::shared::Shared;
 use crate::sink::{Address, Sink};
 
@@ -31,6 +32,8 @@ pub mod fields {
     pub const DEAD_LETTER: &str = "deadLetter";
     /// Ids of some records whose destinations do not confirm.
     pub const UNCONFIRMED: &str = "unconfirmed";
+    /// What MongoDB refuses or does not do for the relay, in words, while it lasts.
+    pub const STORE_TROUBLE: &str = "storeTrouble";
     /// Some destinations that do not confirm: `sink`, `destination`, `key`, `cause`.
     pub const DESTINATIONS_PAUSED: &str = "destinationsPaused";
     /// An exchange or a topic.
@@ -54,11 +57,29 @@ impl<S: Sink> Shared<S> {
     /// The table of blocked keys as JSON, up to `limit`; one key where one is named.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
         let mut found = self.hands.blocked_keys(key, limit + 1);
+        found.extend(self.unsettled_keys(key));
         let truncated = found.len() > limit;
         found.truncate(limit);
         let mut keys: Vec<Value> = found.iter().map(|blocked| self.shown(blocked)).collect();
         keys.sort_by_cached_key(|key| key["since"].to_string());
         json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
+    }
+
+    /// The keys in hand whose record's outcome MongoDB refuses.
+    fn unsettled_keys(&self, key: Option<&str>) -> impl Iterator<Item = BlockedKey> {
+        let all = self.outcomes.some(usize::MAX).into_iter();
+        let asked = key.map(str::to_owned);
+        let all = all.filter(move |(_, unsettled)| {
+            asked.as_ref().is_none_or(|key| unsettled.lane.as_str() == key)
+        });
+        all.map(|(id, unsettled)| {
+            // Where it lies does not matter here.
+            let blocker = Blocker::dead(id.clone(), 0);
+            let mut wait = Wait::new(HoldReason::Refused, blocker, None);
+            wait.since = unsettled.since;
+            let (lane, reason) = (unsettled.lane, HoldReason::Refused);
+            BlockedKey { lane, reason, blocker: id, wait: Some(wait) }
+        })
     }
 
     /// The state that an instance writes with its heartbeat.
@@ -82,9 +103,9 @@ impl<S: Sink> Shared<S> {
         };
         // What cannot be leased, and what cannot be corrected or settled.
         let resting = self.refusals.resting().into_iter().map(|(id, ..)| state_id(&id));
-        let unsettled = self.outcomes.some(NAMED).into_iter().map(|id| state_id(&id));
+        let unsettled = self.outcomes.some(NAMED).into_iter().map(|(id, _)| state_id(&id));
         let refused = ids(HoldReason::Refused).into_iter().chain(resting).chain(unsettled);
-        let counts = self.hands.held().into_iter().filter(|(_, count)| *count > 0);
+        let counts = self.waits().into_iter().filter(|(_, count)| *count > 0);
         let counts = counts.map(|(reason, count)| {
             (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
         });
@@ -96,11 +117,24 @@ impl<S: Sink> Shared<S> {
             fields::REFUSED: refused.take(NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(HoldReason::DeadLetter),
             fields::UNCONFIRMED: ids(HoldReason::DestinationPaused),
+            fields::STORE_TROUBLE: self.store_trouble().map(|words| shortened(&words, CAUSE)),
         }
     }
 
+    /// How many keys wait for each reason; those whose record's outcome MongoDB refuses are in the
+    /// book as busy.
+    pub(super) fn waits(&self) -> Vec<(HoldReason, usize)> {
+        let mut counts = self.hands.held();
+        for (reason, count) in &mut counts {
+            if *reason == HoldReason::Refused {
+                *count += self.outcomes.count();
+            }
+        }
+        counts
+    }
+
     fn counts(&self) -> Map<String, Value> {
-        let counts = self.hands.held().into_iter();
+        let counts = self.waits().into_iter();
         counts.map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect()
     }
 

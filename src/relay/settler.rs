@@ -175,7 +175,7 @@ async fn insist<S>(shared: Arc<Shared<S>>, settlements: Settlements, item: Item,
             break false;
         }
         tokio::time::sleep(GIVE_UP).await;
-        if Instant::now() < next {
+        if Instant::now() < next && !shared.outcomes.take_gone(&item.settlement.id) {
             continue;
         }
         // What else is wrong with MongoDB is told by the batches.

@@ -14,6 +14,7 @@ use crate::outbox::lease::Grant;
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::repair::Mended;
+use crate::outbox::settle::Outcome;
 use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
 use crate::relay::blocker::Blocker;
@@ -159,6 +160,7 @@ impl<S: Sink> Shared<S> {
         let mut fronts: Vec<Record> = Vec::with_capacity(wanted.len());
         let mut holders: Vec<Holder> = Vec::with_capacity(claims.len());
         let mut surplus: Vec<Record> = Vec::new();
+        let mut lanes_of_surplus: Vec<Arc<Lane>> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
         let mut refused: HashMap<LaneKey, Blocker> = HashMap::new();
         for Claim { lane, records, more, origin } in claims {
@@ -173,10 +175,13 @@ impl<S: Sink> Shared<S> {
                     fronts.push(record);
                     continue;
                 }
-                self.in_hand.remove(record.size());
                 if held {
                     surplus.push(record);
-                } else if grant.oversized.contains(&record.id) {
+                    lanes_of_surplus.push(lane.clone());
+                    continue;
+                }
+                self.in_hand.remove(record.size());
+                if grant.oversized.contains(&record.id) {
                     oversized.push(record);
                 } else if let Some(code) = grant.refused.get(&record.id) {
                     // The first of its key: those behind it wait for it in any case.
@@ -191,6 +196,7 @@ impl<S: Sink> Shared<S> {
             holders.push(Holder { lane, asked, count, more, origin });
         }
         self.leases.add(&lease);
+        fronts.extend(surplus);
         let mut held = lease.hold(fronts).into_iter();
         let mut lanes = Vec::new();
         for Holder { lane, asked, count, more, origin } in holders {
@@ -214,7 +220,10 @@ impl<S: Sink> Shared<S> {
                 Origin::Stream => lane.add_expected(records, &asked, None),
             }
         }
-        self.give_back(id, surplus).await;
+        // Leased behind a gap: free again at once, uncharged.
+        for (lane, held) in lanes_of_surplus.iter().zip(held) {
+            self.settle(lane, held, "", Outcome::Released).await;
+        }
         for record in &oversized {
             if let Err(error) = self.bury_oversized(record, "the lease").await {
                 let error = crate::telemetry::chain(&error);
@@ -242,6 +251,10 @@ impl<S: Sink> Shared<S> {
 
     /// Whether the sink and the destination that the record goes to take records.
     pub(crate) fn way(&self, record: &Record) -> Way {
+        // Only its dead letter goes.
+        if self.dying.reason(record).is_some() {
+            return Way::Open;
+        }
         let Some(outlet) = self.sink_of(record).and_then(|sink| self.outlets.get(sink)) else {
             return Way::Open;
         };
@@ -340,32 +353,6 @@ impl<S: Sink> Shared<S> {
             }
         }
         released
-    }
-
-    /// Leased behind a gap: free again at once, uncharged.
-    async fn give_back(&self, lease: LeaseId, surplus: Vec<Record>) {
-        use crate::outbox::settle::{Outcome, Settlement, Settlements};
-        if surplus.is_empty() {
-            return;
-        }
-        let batch: Vec<Settlement> = surplus
-            .into_iter()
-            .map(|record| Settlement {
-                attempt: record.attempt + 1,
-                id: record.id,
-                lease,
-                outcome: Outcome::Released,
-            })
-            .collect();
-        let settlements = Settlements::new(self.collections.clone(), false);
-        // (What a validator refuses waits out its lease likewise.)
-        if let Err(error) = settlements.write(&batch).await {
-            let error = crate::telemetry::chain(&error);
-            warn!(
-                records = batch.len(),
-                error, "a surplus was not given back: its lease ends in its time"
-            );
-        }
     }
 
     /// Makes dead a record into which `what` does not fit; answers whether it did.

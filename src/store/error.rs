@@ -8,6 +8,9 @@ use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 use crate::store::words;
 use crate::store::write::TOO_LARGE;
 
+/// What to do where MongoDB refuses a command.
+pub const CHECK: &str = "run `postrider check`, which names what is missing";
+
 /// An operation on MongoDB that did not succeed.
 ///
 /// `Display` says what was tried; the driver's words are its source.

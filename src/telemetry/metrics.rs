@@ -29,7 +29,7 @@ pub const PAUSED: &str = "postrider_paused";
 pub const STORE_UP: &str = "postrider_store_up";
 /// Whether MongoDB refuses, or does not do, what the relay asks of it.
 pub const STORE_FAILING: &str = "postrider_store_failing";
-/// Whether inserts wake the relay.
+/// Whether a change stream follows the outbox.
 pub const FOLLOW_UP: &str = "postrider_follow_up";
 /// Partitions whose records the change stream carries.
 pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";

@@ -1,5 +1,7 @@
 //! Dead letters on either broker, and what happens while their sink is down.
 
+use std::time::Duration;
+
 use bson::{DateTime, doc};
 use lapin::types::AMQPValue;
 use postrider::ids::LeaseId;
@@ -146,6 +148,27 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
     let reason = "attempts exhausted: 1 delivery failed: scripted Charge";
     let words = HeaderValue::String(reason.into());
     assert!(letters[0].headers.contains(&("x-dead-reason".into(), words)), "{letters:?}");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// The relay reads again what it waits for in every `poll_interval`, however long its pauses are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on() {
+    let outbox = TestOutbox::new().await;
+    let (sink, dead) = (TestSink::default(), TestSink::default());
+    sink.script("bad", [Fault::Answer(Verdict::Charge)]);
+    dead.set_down(true);
+    outbox.insert([record("bad", "T", "a", doc! {}), record("behind", "T", "a", doc! {})]).await;
+    let sinks = [("test", sink.clone()), ("dead", dead.clone())];
+    let settings = Settings { probe_max: Duration::from_secs(3_600), ..with_dead_letters() };
+    let relay = start_with(&outbox.collections, sinks, settings);
+    let released = doc! { "_id": "bad", "status": "pending", "attempt": 1, "leaseId": null };
+    outbox.until_count(released, 1).await;
+
+    outbox.records().delete_one(doc! { "_id": "bad" }).await.unwrap();
+
+    outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     relay.stop().await;
     outbox.drop().await;
 }

@@ -161,10 +161,19 @@ async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again
     let postrider = Postrider::start(&queue.settings(&outbox));
     postrider.until_logged("partitions can't be claimed or let go").await;
     postrider.until_metric("postrider_partitions_owned", |owned| owned == 0.0).await;
+    let refused = r#"postrider_store_failing{work="assign",cause="refused"}"#;
+    postrider.until_metric(refused, |failing| failing == 1.0).await;
+    let is_named = |report: &serde_json::Value| {
+        let detail = report["parts"]["partitions"]["detail"].as_str().unwrap_or_default();
+        detail.contains("MongoDB refuses this instance") && detail.contains("postrider check")
+    };
+    postrider.until_report("the refusal", is_named).await;
 
     validator(doc! {}).await;
 
     postrider.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
+    postrider.until_metric(refused, |failing| failing == 0.0).await;
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
     let told = postrider.lines().iter().filter(|line| line["level"] == "WARN").count();
     assert_eq!(told, 1, "{:?}", postrider.lines());
     drop(postrider);

@@ -249,27 +249,34 @@ async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_
     scene.stop().await;
 }
 
-/// A dead record blocks its key until an operator discards it, here without a word to the relay.
+/// A dead record blocks its key until an operator discards it, here without a word to the relay, or
+/// gives it another key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued() {
+async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_or_of_another_key() {
     let settings =
         Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
     let scene = Scene::with(settings).await;
-    for id in ["dies", "dies too"] {
+    for id in ["dies", "dies too", "dies as well"] {
         scene.sink.script(id, [Fault::Answer(Verdict::Refuse)]);
     }
-    scene.outbox.insert([record("dies", "a"), record("dies too", "b")]).await;
-    scene.outbox.until_count(doc! { "status": "dead" }, 2).await;
-    scene.outbox.insert([record("a2", "a"), record("b2", "b"), record("other", "o")]).await;
+    let dying = [record("dies", "a"), record("dies too", "b"), record("dies as well", "c")];
+    scene.outbox.insert(dying).await;
+    scene.outbox.until_count(doc! { "status": "dead" }, 3).await;
+    let behind = [record("a2", "a"), record("b2", "b"), record("c2", "c"), record("other", "o")];
+    scene.outbox.insert(behind).await;
     scene.until_done(&["other"]).await;
-    assert_eq!(scene.outbox.count(doc! { "status": "pending" }).await, 2);
+    assert_eq!(scene.outbox.count(doc! { "status": "pending" }).await, 3);
 
     let redriver = Redriver::new(scene.outbox.hand.clone());
     let id = |id: &str| RawId::from(&bson::Bson::from(id));
     redriver.one(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
     redriver.one(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
 
-    scene.until_done(&["a2", "dies too", "b2"]).await;
+    let of_another = doc! { "$set": { "key": "z" } };
+    let records = scene.outbox.records();
+    records.update_one(doc! { "_id": "dies as well" }, of_another).await.unwrap();
+
+    scene.until_done(&["a2", "dies too", "b2", "c2"]).await;
     let ids = scene.ids();
     let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
     assert!(place("dies too") < place("b2"), "{ids:?}");

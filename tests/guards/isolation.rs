@@ -129,14 +129,41 @@ async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_si
     assert!(place("odd") < place("behind"));
 }
 
+/// For as long as nothing that goes to the destination of dead letters is confirmed, nobody dies
+/// without one. Where others are, it is the letter's own fault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_whose_dead_letter_is_not_confirmed_either_dies_without_it() {
+async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed() {
+    let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("odd", never());
+    let refused = |id: &str| sink.script_at("", id, [Fault::Answer(Verdict::Refuse)]);
+    refused("odd");
+    sink.script_at("dead", "odd", never());
+    outbox.insert([record("odd", "k"), record("behind", "k")]).await;
+    let settings = Settings { dead_letter: to_the_same_sink(), ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    // Twice as often as it would be tried where others were confirmed.
+    eventually("many tries", || async { sink.tries("odd") > 6 }).await;
+    rounds(&outbox, &sink).await;
+    assert_eq!(outbox.record("odd").await.get_str("status").unwrap(), "pending");
+    assert!(!sink.ids().contains(&"behind".to_owned()), "its key waits");
 
-    odd_dies(&sink, to_the_same_sink()).await;
+    let others = async {
+        for number in 0.. {
+            let id = format!("other {number}");
+            refused(&id);
+            outbox.insert([record(&id, &id)]).await;
+            outbox.until_count(doc! { "_id": &id, "status": "dead" }, 1).await;
+        }
+    };
+    tokio::select! {
+        () = others => {}
+        () = until_arrived(&sink, "behind") => {}
+    }
 
-    assert!(!sink.ids().contains(&"odd".to_owned()));
+    assert_eq!(outbox.record("odd").await.get_str("status").unwrap(), "dead");
+    assert!(!sink.ids().contains(&"odd".to_owned()), "its letter never arrived");
+    relay.stop().await;
+    outbox.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,6 +187,35 @@ async fn a_record_that_goes_alone_delays_nothing_else() {
     assert!(sink.is_under_way("suspect"));
     sink.release();
     until_arrived(&sink, "suspect").await;
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Records that probe are in memory beside those that `batch_bytes` bounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_turn() {
+    const DESTINATIONS: usize = 12;
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let ids: Vec<String> = (0..DESTINATIONS).map(|n| format!("large {n}")).collect();
+    for id in &ids {
+        let mut large = record(id, id);
+        large.insert("type", id);
+        large.insert("payload", "x".repeat(900 << 10));
+        sink.script(id, never());
+        outbox.insert([large]).await;
+    }
+    // A quarter has room for two of them.
+    let settings = Settings { batch_bytes: 8 << 20, ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+
+    eventually("each has probed its destination", || async {
+        let begun = sink.begun_isolated();
+        ids.iter().all(|id| begun.iter().filter(|begun| *begun == id).count() >= 2)
+    })
+    .await;
+
+    assert!(sink.most_isolated() <= 2, "{} at once", sink.most_isolated());
     relay.stop().await;
     outbox.drop().await;
 }

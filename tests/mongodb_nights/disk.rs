@@ -224,7 +224,7 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let told = [
         "INFO MongoDB answers again: taking goes on",
-        "INFO following the outbox: inserts wake the relay",
+        "INFO following the outbox by a change stream",
         "INFO heartbeat is back: taking goes on",
         "WARN MongoDB does not answer: taking is paused",
         "WARN heartbeat failed: taking stops",

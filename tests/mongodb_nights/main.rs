@@ -18,6 +18,7 @@ mod privileges;
 mod process;
 mod silence;
 mod stop;
+mod surplus;
 
 use support::outbox::mongodb_uri;
 use support::queue::host_of;

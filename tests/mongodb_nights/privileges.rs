@@ -7,8 +7,8 @@ use postrider::schema::roles::RELAY;
 use serde_json::json;
 
 use crate::log::assert_told;
-use crate::support::outbox::{TestOutbox, record};
-use crate::support::process::Postrider;
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::{Postrider, call_with};
 use crate::support::roles;
 
 /// The privileges of the relay's user, but not to `update` this collection.
@@ -55,6 +55,13 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     let refused = r#"postrider_store_failing{work="take",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     postrider.until_logged("MongoDB refuses the relay: taking is paused").await;
+    let show = ["outbox", "show", "second", "--output", "json"];
+    let is_told = || async {
+        let shown = call_with(&settings, &show).await.with_code(0).json();
+        let detail = shown["waits"]["detail"].as_str().unwrap_or_default().to_owned();
+        shown["waits"]["for"] == "store" && detail.contains("MongoDB refuses this instance")
+    };
+    eventually("its state names the refusal", is_told).await;
     grant(&outbox, "").await;
     outbox.until_count(doc! { "status": "done" }, 2).await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
@@ -77,6 +84,37 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     let line = line.unwrap();
     assert!(line["error"].as_str().unwrap().contains("Unauthorized"), "{line}");
     assert!(!line.to_string().contains("\"$db\""), "no command is quoted: {line}");
+    postrider.stop().await;
+    outbox.drop().await;
+}
+
+/// Nothing is pending, so that no take could tell of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduled_record_that_must_not_be_made_pending_is_told_of() {
+    let outbox = TestOutbox::restricted().await;
+    let settings = [
+        format!("mongo.uri={}", outbox.uri),
+        format!("mongo.database={}", outbox.database),
+        "outbox.auto_init_schema=false".into(),
+        "sinks.out.kind=stdout".into(),
+    ];
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    grant(&outbox, "outbox_records").await;
+    let mut scheduled = record("scheduled", "a");
+    scheduled.insert("status", "scheduled");
+    scheduled.insert("visibleAt", bson::DateTime::now());
+    outbox.insert([scheduled]).await;
+
+    let refused = r#"postrider_store_failing{work="promote",cause="refused"}"#;
+    postrider.until_metric(refused, |failing| failing == 1.0).await;
+    postrider.until_logged("scheduled records are not made pending").await;
+    postrider.until_report("a refusal", |report| report["status"] == "degraded").await;
+    grant(&outbox, "").await;
+
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    postrider.until_metric(refused, |failing| failing == 0.0).await;
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
     outbox.drop().await;
 }

@@ -33,7 +33,7 @@ const MAYBE_TOLD: [&str; 7] = [
     "INFO another connection is opened for what follows",
     "INFO leases are renewed again",
     "INFO the leases that were not renewed are over",
-    "INFO following the outbox: inserts wake the relay",
+    "INFO following the outbox by a change stream",
     "WARN the change stream is lost: the relay polls",
     "INFO MongoDB answers again: taking goes on",
     "WARN MongoDB does not answer: taking is paused",

@@ -63,6 +63,8 @@ struct Inner {
     frozen: watch::Sender<bool>,
     probes: AtomicUsize,
     isolated: Mutex<Vec<String>>,
+    isolated_now: AtomicUsize,
+    most_isolated: AtomicUsize,
     sick: Mutex<Option<String>>,
 }
 
@@ -75,6 +77,11 @@ impl TestSink {
     /// The ids of the publishes that were begun on an isolated connection, in order.
     pub fn begun_isolated(&self) -> Vec<String> {
         self.inner.isolated.lock().unwrap().clone()
+    }
+
+    /// The most publishes on isolated connections that were under way at once.
+    pub fn most_isolated(&self) -> usize {
+        self.inner.most_isolated.load(Ordering::SeqCst)
     }
 
     /// The same with a limit for each publish.
@@ -239,8 +246,11 @@ impl Sink for TestSink {
         let _guard = UnderWay::begin(&self.inner, &message);
         if self.isolated {
             self.inner.isolated.lock().unwrap().push(message.id.clone());
+            let now = self.inner.isolated_now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.inner.most_isolated.fetch_max(now, Ordering::SeqCst);
         }
         let answer = tokio::time::timeout(self.timeout, self.take(&message)).await;
+        self.inner.isolated_now.fetch_sub(usize::from(self.isolated), Ordering::SeqCst);
         answer.unwrap_or_else(|_| {
             self.stuck.send_replace(true);
             Err(PublishError::new(Verdict::Unknown, "no answer"))

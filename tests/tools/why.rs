@@ -125,6 +125,25 @@ async fn whose_lease_it_is_and_until_when_is_told() {
     let gone = waits(&outbox, "c").await;
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
     says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 1 of 10"]);
+    let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
+    says_of_itself(&outbox, owner, down).await;
+    says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
+    outbox.drop().await;
+}
+
+#[tokio::test]
+async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
+    let outbox = TestOutbox::new().await;
+    let (mut misplaced, mut placeless) = (record("a", "k"), record("c", "l"));
+    misplaced.insert("partition", 7.5);
+    placeless.insert("seq", "soon");
+    outbox.insert([misplaced, record("b", "k"), placeless]).await;
+    let owner = instance(&outbox, 0).await;
+
+    let of_partition = ["partition, 7.5, is no integral number", &owner.to_string()];
+    says(&waits(&outbox, "a").await, "repair", &of_partition);
+    says(&waits(&outbox, "b").await, "repair", &["behind a; a is corrected by instance"]);
+    says(&waits(&outbox, "c").await, "repair", &["it has no usable seq"]);
     outbox.drop().await;
 }
 
@@ -204,6 +223,7 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
         (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
         (doc! { "deadLetter": ["a"] }, "dead_letter", "the sink of its dead letter"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
+        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB, instance"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
             "look",

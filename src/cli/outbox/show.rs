@@ -59,7 +59,11 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     let Some(name) = plan.router.sink(kind) else { return waiting };
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
-    if !matches!(waiting.waits_for, WaitsFor::Look | WaitsFor::DestinationPaused) {
+    // (Nor does its turn to go alone come while its sink is down.)
+    let is_of_the_sink = |waits_for| {
+        matches!(waits_for, WaitsFor::Look | WaitsFor::DestinationPaused | WaitsFor::Suspect)
+    };
+    if !is_of_the_sink(waiting.waits_for) {
         return waiting;
     }
     if let Some(owner) = waiting.owner.as_ref().filter(|owner| owner.relay.is_some()) {

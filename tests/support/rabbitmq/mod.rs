@@ -20,13 +20,6 @@ pub fn sink_with(uri: &str, timeout: Duration, mandatory: bool) -> RabbitMq {
     RabbitMq::new(settings).unwrap()
 }
 
-/// The argument of `rabbitmqctl eval` that stops the process of a classic queue (`suspend`), or lets
-/// it continue (`resume`).
-fn queue_order(order: &str, vhost: &str, queue: &str) -> String {
-    let name = format!("rabbit_misc:r(<<\"{vhost}\">>, queue, <<\"{queue}\">>)");
-    format!("{{ok, Queue}} = rabbit_amqqueue:lookup({name}), sys:{order}(amqqueue:get_pid(Queue)).")
-}
-
 /// Where the broker behind a URI listens.
 pub fn address(uri: &str) -> SocketAddr {
     let (_, rest) = uri.rsplit_once('@').unwrap();

@@ -9,7 +9,6 @@ use std::sync::{Arc, Weak};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::queue_order;
 use crate::support::authority::Authority;
 use crate::support::watched::{afterwards, dismiss};
 
@@ -200,4 +199,11 @@ fn certificates(dir: &Path) {
     ] {
         std::fs::write(dir.join(name), text).unwrap();
     }
+}
+
+/// The argument of `rabbitmqctl eval` that stops the process of a classic queue (`suspend`), or lets
+/// it continue (`resume`).
+pub fn queue_order(order: &str, vhost: &str, queue: &str) -> String {
+    let name = format!("rabbit_misc:r(<<\"{vhost}\">>, queue, <<\"{queue}\">>)");
+    format!("{{ok, Queue}} = rabbit_amqqueue:lookup({name}), sys:{order}(amqqueue:get_pid(Queue)).")
 }

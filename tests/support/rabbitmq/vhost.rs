@@ -5,8 +5,9 @@ use std::process::Command;
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::address;
 use super::hand::Hand;
-use super::{address, queue_order};
+use super::node::queue_order;
 
 /// The variable with the URI of the shared broker.
 const URI: &str = "POSTRIDER_TEST_AMQP_URI";
