@@ -424,7 +424,7 @@ impl History {
         let partitions = listed.as_array().unwrap().iter();
         let owner = |partition: &serde_json::Value| {
             let field = |name: &str| partition[name].to_string();
-            (field("_id"), [field("instanceId"), field("epoch")])
+            (field("id"), [field("instanceId"), field("epoch")])
         };
         partitions.map(owner).collect()
     }
