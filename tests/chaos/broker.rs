@@ -41,25 +41,38 @@ struct RabbitMq {
 
 struct Kafka {
     node: Box<Node>,
+    /// Whether broker 2 of the cluster was there, and is gone for good.
+    has_lost_broker: bool,
     wires: Vec<Arc<Wire>>,
     topics: Vec<(Place, Topic)>,
     dead: Option<Topic>,
 }
 
 impl Brokers {
-    /// Starts what this kind of history needs and is not there.
-    pub async fn start(&mut self, kind: Kind) {
+    /// Starts what a history needs and is not there.
+    pub async fn start(&mut self, setup: &Setup) {
+        let kind = setup.kind;
+        let loses_broker = setup.territory.sick.contains(&Sick::Replicas);
         let rabbitmq = async {
             let wanted = kind != Kind::Kafka && self.rabbitmq.is_none();
             if wanted { Some(RabbitMq::start().await) } else { None }
         };
+        let kafka = self.kafka.take();
         let kafka = async {
-            let wanted = kind != Kind::RabbitMq && self.kafka.is_none();
-            if wanted { Some(Kafka::start().await) } else { None }
+            let mut kafka = match kafka {
+                None if kind != Kind::RabbitMq => Some(Kafka::start().await),
+                other => other,
+            };
+            if let Some(kafka) =
+                kafka.as_mut().filter(|kafka| loses_broker && !kafka.has_lost_broker)
+            {
+                kafka.lose_broker().await;
+            }
+            kafka
         };
         let (rabbitmq, kafka) = tokio::join!(rabbitmq, kafka);
         self.rabbitmq = self.rabbitmq.take().or(rabbitmq);
-        self.kafka = self.kafka.take().or(kafka);
+        self.kafka = kafka;
         self.kind = Some(kind);
     }
 
@@ -100,9 +113,8 @@ impl Brokers {
             let main = if kind == Some(Kind::Mixed) { Place::Stream } else { Place::Main };
             kafka.add(main, &name, &[]).await;
             if kind == Some(Kind::Mixed) {
-                let replicas = if sick.contains(&Sick::Replicas) { "2" } else { "1" };
-                let replicas = [("min.insync.replicas", replicas)];
-                kafka.add(Place::SickTopic, &format!("{name}-sick"), &replicas).await;
+                let lacks_replicas = sick.contains(&Sick::Replicas);
+                kafka.add_sick(&format!("{name}-sick"), lacks_replicas).await;
                 if !sick.contains(&Sick::Topic) {
                     kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
                 }
@@ -213,15 +225,18 @@ impl Brokers {
         }
     }
 
-    /// Starts it again, with all that it has stored. A queue that was suspended is suspended again.
+    /// Starts it again, with all that it has stored. A queue that was suspended is suspended again
+    /// before a process can connect.
     pub async fn start_again(&mut self, which: Peer) {
         match self.is_kafka(which) {
             false => {
-                let RabbitMq { lease, suspended, .. } = self.rabbitmq();
+                let RabbitMq { lease, wires, suspended } = self.rabbitmq();
+                wires.iter().for_each(|wire| wire.shut(true));
                 lease.node.start().await;
                 if let Some(queue) = suspended {
                     lease.node.suspend_queue(queue).await;
                 }
+                wires.iter().for_each(|wire| wire.shut(false));
             }
             true => self.kafka.as_mut().expect("there").node.start_again().await,
         }
@@ -360,7 +375,33 @@ impl Kafka {
             wires.push(Arc::new(wire));
         }
         let node = Box::new(Node::with(options).await);
-        Self { node, wires, topics: Vec::new(), dead: None }
+        Self { node, has_lost_broker: false, wires, topics: Vec::new(), dead: None }
+    }
+
+    /// Adds a second broker to the cluster, and removes its process and its data. The controller
+    /// still knows it, as a broker that does not run. So a topic can have replicas there that are
+    /// never in sync, and one process is enough for all histories of these servers.
+    async fn lose_broker(&mut self) {
+        let mut second = Node::beside(&self.node).await;
+        // The controller counts a broker that is stopped in good order as gone at once.
+        second.stop().await;
+        self.has_lost_broker = true;
+    }
+
+    /// The topic that may be sick. It demands two replicas in sync. It lacks one where its second
+    /// replica is on the broker that is gone.
+    ///
+    /// A topic that demands more replicas than it has is no such case: Kafka then demands as many
+    /// as it has (`Partition.effectiveMinIsr`).
+    async fn add_sick(&mut self, name: &str, lacks_replicas: bool) {
+        let topic = if lacks_replicas {
+            let replicas = [&[1, 2] as &[i32]; PARTITIONS as usize];
+            let demanded = [("min.insync.replicas", "2")];
+            Topic::assigned(&self.node.brokers(), name, &replicas, &demanded).await
+        } else {
+            self.topic(name, &[]).await
+        };
+        self.topics.push((Place::SickTopic, topic));
     }
 
     async fn topic(&self, name: &str, properties: &[(&str, &str)]) -> Topic {

@@ -19,6 +19,7 @@ use crate::fleet::{Instance, USER};
 use crate::plan::{Fault, Hurt, Kind, Lost, Peer, Plan, Sick};
 use crate::privileges::{Withdrawals, privileges};
 use crate::runs::folder;
+use crate::sickness::{Healings, SHORTEST_WAIT};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Signal;
 use crate::support::producers::Producers;
@@ -36,6 +37,10 @@ const DIVISION: Duration = Duration::from_secs(30);
 
 /// How often the supervisor of processes looks at them.
 const SUPERVISION: Duration = Duration::from_millis(500);
+
+/// How long a healing waits for the record that must wait for it. Every other fault ends before, that
+/// of a broker that starts again on a busy machine too.
+const SICKNESS: Duration = Duration::from_secs(90);
 
 /// Servers that serve one history after the other.
 #[derive(Default)]
@@ -57,6 +62,7 @@ pub struct History {
     owners: OnceLock<Owners>,
     /// Since when no record takes connections down.
     unpoisoned: OnceLock<DateTime>,
+    healings: Healings,
     _supervisor: Supervisor,
 }
 
@@ -104,7 +110,7 @@ impl History {
                 None => ReplicaSet::with_access_control().await,
             }
         };
-        let (set, ()) = tokio::join!(starting, brokers.start(setup.kind));
+        let (set, ()) = tokio::join!(starting, brokers.start(setup));
         brokers.furnish(setup).await;
         let validator = if setup.territory.validator { Validator::Error } else { Validator::Off };
         let outbox = TestOutbox::validated(&set.uri(), validator).await;
@@ -142,6 +148,7 @@ impl History {
             withdrawals,
             owners,
             unpoisoned,
+            healings: Healings::default(),
             _supervisor,
         }
     }
@@ -157,7 +164,13 @@ impl History {
         if !setup.territory.sick.contains(&Sick::Poison) {
             let _ = self.unpoisoned.set(DateTime::now());
         }
-        let make = traffic::make(&self.plan, &self.broker.lock().await.name);
+        let destinations = self.broker.lock().await.name.clone();
+        let samples: Vec<Document> =
+            setup.territory.sick.iter().map(|sick| sick.sample(&destinations)).collect();
+        if !samples.is_empty() {
+            self.outbox.insert(samples).await;
+        }
+        let make = traffic::make(&self.plan, &destinations);
         let name = traffic::naming(&self.plan);
         let producers = Producers::naming(&self.outbox, setup.producers, setup.rest, make, name);
         let appenders = Appenders::start(&self.instances, setup.territory.appenders);
@@ -227,7 +240,10 @@ impl History {
             }
             Fault::Discard => self.discard().await,
             Fault::Heal { sick } => {
-                self.broker.lock().await.heal(sick).await;
+                self.until_waiting(sick).await;
+                let mut broker = self.broker.lock().await;
+                self.healings.begin(sick, DateTime::now());
+                broker.heal(sick).await;
                 if sick == Sick::Poison {
                     let _ = self.unpoisoned.set(DateTime::now());
                 }
@@ -240,6 +256,19 @@ impl History {
             Fault::Tamper { how } => self.tamper(how).await,
             Fault::Unprivileged { lost, lasts } => self.take_privileges(lost, lasts).await,
             Fault::Burst { count, is_stamped } => self.burst(count, is_stamped).await,
+        }
+    }
+
+    /// Waits until the sample of what is sick was leased and has waited. Where no process leases it,
+    /// the history continues, and the verdict names a fault without effect.
+    async fn until_waiting(&self, sick: Sick) {
+        let deadline = Instant::now() + SICKNESS;
+        let has_waited = || {
+            let leased = self.watch.ledger.lock().unwrap().first_lease(&sick.sample_id());
+            leased.is_some_and(|at| DateTime::now().saturating_duration_since(at) >= SHORTEST_WAIT)
+        };
+        while !has_waited() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -371,6 +400,7 @@ impl History {
             arrivals: &arrivals,
             dead_letters,
             undisturbed,
+            healings: &self.healings,
         };
         Verdict { oddities, unbrought, finished_in, ..seen.judge(&self.plan) }
     }
@@ -383,6 +413,7 @@ impl History {
         }
         if self.plan.setup.kind == Kind::Mixed {
             for sick in Sick::ALL.into_iter().filter(|sick| *sick != Sick::Poison) {
+                self.healings.begin(sick, DateTime::now());
                 broker.heal(sick).await;
             }
         }

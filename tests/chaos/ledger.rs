@@ -49,6 +49,7 @@ struct Life {
     seq: Timestamp,
     status: String,
     lease: Option<(Uuid, DateTime)>,
+    first_lease: Option<DateTime>,
     /// Outside the order (contract 4.2): scheduled once, dead by skip once, or discarded.
     exempt: bool,
     gone: bool,
@@ -139,6 +140,7 @@ impl Ledger {
         let until = set.get_datetime("leaseUntil").copied();
         if let Some(by) = uuid(set.get("leaseId")) {
             tally.leases += 1;
+            life.first_lease = life.first_lease.or(Some(at));
             match life.lease {
                 Some((from, ends)) if ends > at => {
                     breaches.push(Breach::Stolen { id: named(), from, by });
@@ -259,6 +261,22 @@ impl Ledger {
         lives.map(|(id, _)| id.clone()).collect()
     }
 
+    /// When a record was leased for the first time.
+    pub fn first_lease(&self, id: &str) -> Option<DateTime> {
+        self.lives.get(id)?.first_lease
+    }
+
+    /// A record of such a place and type that was done before this time.
+    pub fn done_before(&self, time: DateTime, such: impl Fn(Place, &str) -> bool) -> Option<&str> {
+        let is_early = |life: &Life| {
+            life.status == "done"
+                && such(life.place, &life.kind)
+                && life.until.is_some_and(|until| until < time)
+        };
+        let early = self.lives.iter().filter(|(_, life)| is_early(life));
+        early.map(|(id, _)| id.as_str()).min()
+    }
+
     /// The record of such keys that waited longest until it was done.
     pub fn slowest(&self, such: impl Fn(&str) -> bool) -> Option<(Duration, String)> {
         let waited = |(id, life): (&String, &Life)| {
@@ -307,6 +325,7 @@ impl Life {
             key: record.get_str("key").ok().map(str::to_owned),
             seq: record.get_timestamp("seq").unwrap(),
             lease: None,
+            first_lease: None,
             exempt: status == "scheduled",
             gone: false,
             kind: record.get_str("type").unwrap_or_default().to_owned(),

@@ -24,6 +24,7 @@ mod privileges;
 mod proofs;
 mod proofs_of_mixed;
 mod runs;
+mod sickness;
 mod summary;
 #[path = "../support/mod.rs"]
 mod support;

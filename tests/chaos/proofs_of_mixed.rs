@@ -8,7 +8,8 @@ use bson::{DateTime, Document, Timestamp, Uuid, doc};
 use crate::appends::{self, Append, Fault};
 use crate::commands::Settles;
 use crate::ledger::{Change, EventOf, Ledger, What};
-use crate::plan::{Kind, Peer, Plan};
+use crate::plan::{Kind, Peer, Plan, Sick};
+use crate::sickness::Healings;
 use crate::support::history::Arrival;
 use crate::traffic::{Class, Place};
 use crate::verdict::{Seen, Verdict};
@@ -20,6 +21,7 @@ fn plan() -> Plan {
     let territory = &mut plan.setup.territory;
     (territory.key_window, territory.calm, territory.validator) = (1, true, false);
     territory.dead_letters = Some(Peer::Broker);
+    territory.sick.clear();
     plan.setup.batch_size = 10;
     plan
 }
@@ -35,12 +37,14 @@ struct Book {
     settles: Settles,
     dead_letters: Vec<String>,
     undisturbed: Option<DateTime>,
+    healings: Healings,
 }
 
 impl Book {
     fn new() -> Self {
         let (ledger, settles) = (Ledger::default(), Settles::default());
-        Self { plan: plan(), ledger, settles, dead_letters: Vec::new(), undisturbed: None }
+        let (dead_letters, healings) = (Vec::new(), Healings::default());
+        Self { plan: plan(), ledger, settles, dead_letters, undisturbed: None, healings }
     }
 
     fn note(&mut self, id: &str, at: i64, what: What) {
@@ -63,6 +67,11 @@ impl Book {
 
     /// A lease, and what ends it.
     fn settle(&mut self, id: &str, at: i64, set: Document) {
+        self.lease(id, at);
+        self.end(id, at, set);
+    }
+
+    fn lease(&mut self, id: &str, at: i64) {
         let until = DateTime::from_millis(at + 1);
         let lease = bson::Binary {
             subtype: bson::spec::BinarySubtype::Uuid,
@@ -70,6 +79,9 @@ impl Book {
         };
         let lease = doc! { "leaseId": lease, "leaseUntil": until };
         self.note(id, at, What::Updated { set: lease, unset: Vec::new() });
+    }
+
+    fn end(&mut self, id: &str, at: i64, set: Document) {
         self.settles.note(id, LEASE, DateTime::from_millis(at));
         self.note(id, at, What::Updated { set, unset: vec!["leaseId".to_owned()] });
     }
@@ -83,6 +95,7 @@ impl Book {
             arrivals,
             dead_letters: Some(self.dead_letters.clone()),
             undisturbed: self.undisturbed,
+            healings: &self.healings,
         };
         seen.judge(&self.plan)
     }
@@ -231,6 +244,47 @@ fn time_in_which_mongodb_has_not_brought_an_insertion_is_not_counted() {
 
         assert_eq!(book.judge(&[(Place::Main, arrived(&["1"], &key))]).word(), word);
     }
+}
+
+/// The word for a history with a topic that lacks a replica until the fifth second: its sample is
+/// leased and done at these times, and another of its records is done at the last.
+fn sick_topic(sample: Option<(i64, i64)>, other: i64) -> String {
+    let mut book = Book::new();
+    book.plan.setup.territory.sick = vec![Sick::Replicas];
+    book.healings.begin(Sick::Replicas, DateTime::from_millis(5000));
+    book.healings.begin(Sick::Replicas, DateTime::from_millis(9000));
+    let (id, mut ids) = (Sick::Replicas.sample_id(), vec!["1"]);
+    let to_topic = doc! { "type": "K", "destination": "chaos-sick" };
+    book.insert("1", "k", to_topic.clone());
+    book.settle("1", other, doc! { "status": "done" });
+    if let Some((leased, done)) = sample {
+        book.insert(&id, "k", to_topic);
+        book.lease(&id, leased);
+        book.end(&id, done, doc! { "status": "done" });
+        ids.push(&id);
+    }
+    book.judge(&[(Place::SickTopic, arrived(&ids, "k"))]).word()
+}
+
+#[test]
+fn a_seeded_fault_without_effect_is_caught() {
+    let without_effect = "broken:without-effect=1";
+
+    assert_eq!(sick_topic(Some((1000, 5100)), 5200), "kept");
+    assert_eq!(sick_topic(Some((1000, 5100)), 4900), without_effect, "another record was done");
+    assert_eq!(sick_topic(Some((1000, 1010)), 5200), without_effect, "it was done at once");
+    assert_eq!(sick_topic(Some((4900, 5100)), 5200), without_effect, "it hardly waited");
+    assert_eq!(sick_topic(None, 5200), without_effect, "there is no such record");
+}
+
+#[test]
+fn a_sample_of_each_sick_destination_goes_there() {
+    let place = |sick: Sick| Place::of(&sick.sample("chaos"));
+
+    assert_eq!(place(Sick::Exchange), Place::SickExchange);
+    assert_eq!(place(Sick::Replicas), Place::SickTopic);
+    assert_eq!(place(Sick::Topic), Place::LateTopic);
+    assert_eq!(place(Sick::Queue), Place::SilentQueue);
 }
 
 fn append(version: i64, events: i64) -> Append {

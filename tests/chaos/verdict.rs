@@ -8,7 +8,8 @@ use bson::DateTime;
 
 use crate::appends::{self, Append};
 use crate::ledger::{Breach, Ledger, Tally};
-use crate::plan::{Kind, PROBE_MAX, Plan, Setup};
+use crate::plan::{Kind, PROBE_MAX, Plan, Setup, Sick};
+use crate::sickness::Healings;
 use crate::support::history::{Arrival, Committed, Findings, judge};
 use crate::traffic::{Class, POISON, Place};
 
@@ -48,7 +49,7 @@ const FEWEST_LANES: usize = 20;
 /// - the history is calm: no process, link, server or privilege fails;
 /// - each key has room for a lane ([`FEWEST_LANES`]), so that none waits for the load alone;
 /// - the partitions were divided before the producers began, and had the same owners in the end;
-/// - no record takes connections down any more ([`Sick::Poison`](crate::plan::Sick::Poison));
+/// - no record takes connections down any more ([`Sick::Poison`]);
 /// - its key has a valid partition or none: others are corrected, or read in several partitions;
 /// - no record of its key that was inserted before it waited for any of that, or for an operator.
 ///
@@ -75,6 +76,10 @@ pub struct Verdict {
     pub appends: Vec<appends::Fault>,
     /// Dead records without a copy at the dead-letter destination.
     pub without_copy: Vec<String>,
+    /// What was sick, and for how long its sample waited: `None` is to the end.
+    pub sick: Vec<(Sick, Option<Duration>)>,
+    /// Faults of the plan that had no effect: a destination that was not sick.
+    pub without_effect: Vec<String>,
     /// A record that waited for destinations that are not its own.
     pub held_up: Option<(Duration, String)>,
     /// The record that waited longest of those that nothing but destinations can hold up.
@@ -100,6 +105,7 @@ impl Verdict {
             ("unbrought", self.unbrought.len()),
             ("append", self.appends.len()),
             ("without-copy", self.without_copy.len()),
+            ("without-effect", self.without_effect.len()),
             ("held-up", usize::from(self.held_up.is_some())),
         ];
         all.into_iter().filter(|(_, count)| *count > 0).collect()
@@ -130,6 +136,12 @@ impl fmt::Display for Verdict {
         if let Some((waited, id)) = &self.slowest {
             write!(f, ", undisturbed records waited {:.2} s at most ({id})", waited.as_secs_f64())?;
         }
+        for (sick, waited) in &self.sick {
+            match waited {
+                Some(waited) => write!(f, ", {sick:?} sick for {:.1} s", waited.as_secs_f64())?,
+                None => write!(f, ", {sick:?} sick to the end")?,
+            }
+        }
         some(f, "lost", &self.findings.losses)?;
         some(f, "phantoms", &self.findings.phantoms)?;
         some(f, "out of order", &self.findings.inversions)?;
@@ -140,6 +152,7 @@ impl fmt::Display for Verdict {
         some(f, "found by audits", &self.unbrought)?;
         some(f, "appends", &self.appends)?;
         some(f, "dead without a copy", &self.without_copy)?;
+        some(f, "faults without effect", &self.without_effect)?;
         some(f, "held up by other destinations", self.held_up.as_slice())
     }
 }
@@ -164,6 +177,7 @@ pub struct Seen<'a> {
     pub dead_letters: Option<Vec<String>>,
     /// Since when nothing but destinations can hold up a record, if that is so at all.
     pub undisturbed: Option<DateTime>,
+    pub healings: &'a Healings,
 }
 
 impl Seen<'_> {
@@ -188,6 +202,8 @@ impl Seen<'_> {
                 &all,
             ),
             without_copy: self.without_copy(plan),
+            sick: self.sick(plan).filter_map(Result::ok).collect(),
+            without_effect: self.sick(plan).filter_map(Result::err).collect(),
             held_up: self.held_up(plan),
             slowest: self.slowest(plan),
             records: committed.len(),
@@ -243,6 +259,15 @@ impl Seen<'_> {
                 && !copies.contains(death.id.as_str())
         });
         missing.map(|death| format!("{}: {}", death.id, death.reason)).collect()
+    }
+
+    /// What the plan calls sick, and how long it was, or why it was not.
+    fn sick<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> impl Iterator<Item = Result<(Sick, Option<Duration>), String>> + 'a {
+        let sick = plan.setup.territory.sick.iter();
+        sick.map(|sick| Ok((*sick, self.healings.judge(*sick, self.ledger)?)))
     }
 
     fn held_up(&self, plan: &Plan) -> Option<(Duration, String)> {

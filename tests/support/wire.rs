@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 struct Rules {
     /// New connections are ended at once.
     refuses: bool,
+    /// The same, for a broker that is not ready.
+    shut: bool,
     /// Nothing passes to the broker; nothing is lost either.
     holds_requests: bool,
     /// The same for what the broker says.
@@ -73,6 +75,7 @@ impl Wire {
         let address = listener.local_addr().unwrap();
         let (rules, _) = watch::channel(Rules {
             refuses: false,
+            shut: false,
             holds_requests: false,
             holds_answers: false,
             frozen: 0,
@@ -134,6 +137,11 @@ impl Wire {
         self.shared.rules.send_modify(|rules| rules.refuses = refuses);
     }
 
+    /// The same, independent of [`refuse`](Self::refuse): for a broker that runs and is not ready.
+    pub fn shut(&self, shut: bool) {
+        self.shared.rules.send_modify(|rules| rules.shut = shut);
+    }
+
     /// Whether nothing passes, in either direction, though all connections stay open.
     pub fn freeze(&self, frozen: bool) {
         self.shared.rules.send_modify(|rules| {
@@ -163,7 +171,8 @@ async fn accept(listener: TcpListener, broker: SocketAddr, shared: Arc<Shared>) 
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
-        if !shared.rules.borrow().refuses {
+        let is_open = !shared.rules.borrow().refuses && !shared.rules.borrow().shut;
+        if is_open {
             tokio::spawn(serve(client, broker, shared.clone(), number));
         }
     }

@@ -58,21 +58,27 @@ impl Topic {
     /// One with a partition on each of these nodes, by its number, and no second replica.
     pub async fn spread(brokers: &str, nodes: &[i32]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
-        let partitions = i32::try_from(nodes.len()).unwrap();
-        let topic = Self { name, brokers: brokers.to_owned(), partitions };
         let replicas: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
-        let replicas = TopicReplication::Variable(&replicas);
-        topic.make(NewTopic::new(&topic.name, partitions, replicas), &[]).await;
-        topic
+        Self::assigned(brokers, &name, &replicas, &[]).await
     }
 
     /// One with a single partition, and a replica of it on each of these nodes: the first one leads.
     pub async fn replicated(brokers: &str, nodes: &[i32], properties: &[(&str, &str)]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
-        let topic = Self { name, brokers: brokers.to_owned(), partitions: 1 };
-        let replicas = [nodes];
-        let replicas = TopicReplication::Variable(&replicas);
-        topic.make(NewTopic::new(&topic.name, 1, replicas), properties).await;
+        Self::assigned(brokers, &name, &[nodes], properties).await
+    }
+
+    /// One of a chosen name. Each partition has its replicas on these nodes, of which one must run.
+    pub async fn assigned(
+        brokers: &str,
+        name: &str,
+        replicas: &[&[i32]],
+        properties: &[(&str, &str)],
+    ) -> Self {
+        let partitions = i32::try_from(replicas.len()).unwrap();
+        let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
+        let replicas = TopicReplication::Variable(replicas);
+        topic.make(NewTopic::new(name, partitions, replicas), properties).await;
         topic
     }
 
