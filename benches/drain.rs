@@ -72,7 +72,7 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
                     continue;
                 }
                 let lease = LeaseId::fresh();
-                let grant = leaser.lease(lease, &ids).await.unwrap();
+                let grant = leaser.lease(lease, &[], &ids).await.unwrap();
                 assert_eq!(grant.held.len(), ids.len());
                 let batch: Vec<Settlement> = ids
                     .into_iter()

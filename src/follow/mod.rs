@@ -15,7 +15,7 @@
 mod state;
 mod stream;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::gauge;
 use tokio::sync::watch;
@@ -28,6 +28,10 @@ use crate::outbox::collections::Collections;
 use crate::relay::wake::{Change, Wake};
 use crate::store::StoreError;
 use crate::telemetry::metrics::FOLLOW_UP;
+
+/// The pause after an answer with news. A question that is open is looked at by the server at each
+/// write, and what follows news are our own: the lease and the settlement.
+const REST: Duration = Duration::from_millis(5);
 
 /// Whether the relay is woken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,10 +123,17 @@ impl Follower {
                 () = self.wake.until_crowded(true) => return Ok(Happened::Crowded),
                 changes = stream.next(&self.collections) => changes?,
             };
+            let has_news = !changes.is_empty();
             changes.into_iter().for_each(|change| self.wake.tell(change));
+            let rest = async {
+                if has_news {
+                    tokio::time::sleep(REST).await;
+                }
+                self.wake.until_room().await;
+            };
             tokio::select! {
                 () = self.wake.until_crowded(true) => return Ok(Happened::Crowded),
-                () = self.wake.until_room() => {}
+                () = rest => {}
             }
         }
     }

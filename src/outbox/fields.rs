@@ -44,3 +44,7 @@ pub const ATTEMPT_LIMIT: i32 = 1_000_000;
 pub(crate) fn exactly(text: &str) -> Document {
     doc! { "$eq": text, "$not": { "$type": "array" } }
 }
+
+/// The fields by which a lease is judged; a record that was never leased has none of them, unless its
+/// producer wrote one.
+pub const UNTOUCHED: [&str; 4] = [ATTEMPT, LEASE_ID, LEASE_UNTIL, VISIBLE_AT];

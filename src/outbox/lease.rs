@@ -10,7 +10,8 @@ use mongodb::options::ReadConcern;
 use crate::ids::{InstanceId, LeaseId, RecordId};
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
-    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
+    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, UNTOUCHED,
+    VISIBLE_AT,
 };
 use crate::store::connect::primary;
 use crate::store::write::{Certainty, TOO_LARGE, Written, update};
@@ -46,7 +47,8 @@ impl Leaser {
         self.length
     }
 
-    /// Leases what of `ids` is still pending, due and in nobody's hands.
+    /// Leases what of these is still pending, due and in nobody's hands; of `untouched`, which have
+    /// none of the fields by which that is judged, what is so still.
     ///
     /// Every matched record is charged one attempt. The filter repeats status and expiry,
     /// since between the reading and this a peer may have finished or taken any of
@@ -57,8 +59,21 @@ impl Leaser {
     ///
     /// Those of the store, after one repetition; nothing may be published then. What the lease
     /// holds is unknown, unless MongoDB refuses the command: [`release`](Self::release) it.
-    pub async fn lease(&self, lease: LeaseId, ids: &[RecordId]) -> Result<Grant, StoreError> {
-        let written = match self.send(vec![self.statement(lease, ids)]).await {
+    pub async fn lease(
+        &self,
+        lease: LeaseId,
+        touched: &[RecordId],
+        untouched: &[RecordId],
+    ) -> Result<Grant, StoreError> {
+        let ids = &[touched, untouched].concat();
+        let mut statements = Vec::new();
+        if !untouched.is_empty() {
+            statements.push(self.first(lease, untouched));
+        }
+        if !touched.is_empty() {
+            statements.push(self.statement(lease, touched));
+        }
+        let written = match self.send(statements).await {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
             Err(lost) => match self.send(vec![self.statement(lease, ids)]).await {
@@ -178,6 +193,20 @@ impl Leaser {
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
         update(database, &name, "lease records", statements, Certainty::Primary).await
+    }
+
+    /// The first lease of records that have none of the fields by which it is judged: it costs
+    /// MongoDB a quarter less than to judge them.
+    fn first(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
+        let mut filter = doc! { ID: { "$in": bson_ids(ids) }, STATUS: PENDING };
+        filter.extend(UNTOUCHED.map(|name| (name.to_owned(), doc! { "$exists": false }.into())));
+        let set = doc! {
+            ATTEMPT: 1,
+            LEASE_ID: lease,
+            LEASE_UNTIL: self.until(),
+            LEASE_OWNER: self.owner,
+        };
+        doc! { "q": filter, "u": [{ "$set": set }], "multi": true }
     }
 
     fn statement(&self, lease: LeaseId, ids: &[RecordId]) -> Document {

@@ -71,6 +71,9 @@ pub struct Record {
     pub visible_at: Option<DateTime>,
     /// Deliveries charged before this one.
     pub attempt: u32,
+    /// Whether it has any field by which a lease is judged: as a rule it was leased before, or its
+    /// producer wrote `visibleAt`.
+    pub is_touched: bool,
     /// The document itself, for the message.
     pub raw: RawDocumentBuf,
 }
@@ -147,10 +150,12 @@ struct Fields {
     lease_until: Option<DateTime>,
     visible_at: Option<DateTime>,
     attempt: u32,
+    is_touched: bool,
 }
 
 impl Fields {
     fn note(&mut self, name: &str, value: RawBsonRef<'_>) {
+        self.is_touched |= fields::UNTOUCHED.contains(&name);
         match name {
             fields::ID => self.id = Bson::try_from(value).ok(),
             fields::KEY => self.key = value.as_str().map(Into::into),
@@ -202,6 +207,7 @@ impl Fields {
             lease_until: self.lease_until.filter(|_| self.has_lease_id),
             visible_at: self.visible_at,
             attempt: self.attempt,
+            is_touched: self.is_touched,
             raw,
         }
     }
@@ -303,6 +309,17 @@ mod tests {
 
             assert_eq!(record.partition, expected);
             assert_eq!(record.placement, Placement::Absent);
+        }
+    }
+
+    #[test]
+    fn a_record_is_touched_that_has_any_field_by_which_a_lease_is_judged() {
+        assert!(
+            !read(doc! { "_id": 1, "key": "k", "status": "pending", "leaseOwner": 1 }).is_touched
+        );
+        for name in ["attempt", "leaseId", "leaseUntil", "visibleAt"] {
+            let record = read(doc! { "_id": 1, name: Bson::Null });
+            assert!(record.is_touched, "{name}");
         }
     }
 

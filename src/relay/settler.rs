@@ -14,9 +14,13 @@ use crate::relay::lane::Lane;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::shared::Shared;
 
-/// How long a confirmed record waits for company. It delays no message, only the
-/// record's last write; a crash in between costs duplicates, as at any moment before.
-const COMPANY: Duration = Duration::from_millis(20);
+/// How long a confirmed record waits for company at least, and at most where it has little: what a
+/// majority must acknowledge costs MongoDB a millisecond, whatever it is about. It delays no message,
+/// only the record's last write; a crash in between costs duplicates, as at any moment before.
+const COMPANY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+
+/// So many are company enough.
+const ENOUGH: usize = 50;
 
 /// Pause before a batch is tried again while MongoDB does not answer.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -75,14 +79,16 @@ pub(crate) async fn run<S: Send + Sync + 'static>(
             break;
         }
         // Nobody waits for a done or released record; whoever waits is not kept.
-        let gather = tokio::time::sleep(COMPANY);
-        tokio::pin!(gather);
-        while batch.len() < limit && !batch.iter().any(|item| item.reply.is_some()) {
-            let room = limit - batch.len();
-            tokio::select! {
-                biased;
-                more = items.recv_many(&mut batch, room) => if more == 0 { break },
-                () = &mut gather => break,
+        for (pause, enough) in [(COMPANY.0, limit), (COMPANY.1 - COMPANY.0, ENOUGH.min(limit))] {
+            let gather = tokio::time::sleep(pause);
+            tokio::pin!(gather);
+            while batch.len() < enough && !batch.iter().any(|item| item.reply.is_some()) {
+                let room = limit - batch.len();
+                tokio::select! {
+                    biased;
+                    more = items.recv_many(&mut batch, room) => if more == 0 { break },
+                    () = &mut gather => break,
+                }
             }
         }
         while under_way.len() >= UNDER_WAY {

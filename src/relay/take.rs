@@ -136,15 +136,17 @@ impl<S: Sink> Shared<S> {
     /// Leases all claims with one command, and makes lanes of what is held (guard 3).
     #[instrument(name = "lease", level = "debug", skip_all, fields(keys = claims.len()))]
     async fn lease_claims(&self, claims: Vec<Claim>) -> Result<Vec<Arc<Lane>>, StoreError> {
-        let wanted: Vec<RecordId> = claims
-            .iter()
-            .flat_map(|claim| claim.records.iter().map(|record| record.id.clone()))
-            .collect();
+        let (mut touched, mut untouched) = (Vec::new(), Vec::new());
+        for record in claims.iter().flat_map(|claim| &claim.records) {
+            let ids = if record.is_touched { &mut touched } else { &mut untouched };
+            ids.push(record.id.clone());
+        }
+        let wanted = [touched.as_slice(), &untouched].concat();
         let id = LeaseId::fresh();
         let lease = Lease::new(id, self.leaser.length(), Moment::now());
         let granted = match wanted.is_empty() {
             true => Ok(Grant::default()),
-            false => self.leaser.lease(id, &wanted).await,
+            false => self.leaser.lease(id, &touched, &untouched).await,
         };
         let grant = match granted {
             Ok(grant) => grant,

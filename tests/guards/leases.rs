@@ -43,6 +43,28 @@ async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
     outbox.drop().await;
 }
 
+/// A first lease judges nothing but that nobody has touched the record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_look() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert([record("a1", "a")]).await;
+    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = stage.look().await;
+    let lease = peer.take(&["a1"]).await;
+    peer.settle(lease, "a1", Outcome::Released).await;
+
+    let lanes = stage.lease(seen).await;
+    assert!(lanes.is_empty(), "{:?}", outbox.record("a1").await);
+    let lanes = stage.lease(stage.look().await).await;
+    stage.deliver(lanes).await;
+
+    assert_eq!(sink.ids(), ["a1"]);
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 1).await;
+    outbox.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let outbox = TestOutbox::new().await;
@@ -52,7 +74,7 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let leaser =
         Leaser::new(outbox.collections.clone(), InstanceId::fresh(), Duration::from_secs(60));
 
-    let grant = leaser.lease(LeaseId::fresh(), &ids(&["a1"])).await.unwrap();
+    let grant = leaser.lease(LeaseId::fresh(), &ids(&["a1"]), &[]).await.unwrap();
 
     assert!(grant.held.is_empty());
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 1);
@@ -78,7 +100,7 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     proxy.lose_answer_to("leaseOwner");
 
     let lease = LeaseId::fresh();
-    let grant = leaser.lease(lease, &wanted).await.unwrap();
+    let grant = leaser.lease(lease, &wanted, &[]).await.unwrap();
 
     assert_eq!(proxy.lost(), 1);
     assert_eq!(grant.held.len(), 3);

@@ -56,7 +56,7 @@ async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
         Leaser::new(outbox.collections.clone(), InstanceId::fresh(), Duration::from_secs(600));
 
     let wanted = ids(&["a", "b large", "c sealed", "d"]);
-    let grant = leaser.lease(LeaseId::fresh(), &wanted).await.unwrap();
+    let grant = leaser.lease(LeaseId::fresh(), &wanted, &[]).await.unwrap();
 
     assert_eq!(grant.held, HashSet::from_iter(ids(&["a", "d"])));
     assert_eq!(grant.oversized, ids(&["b large"]));

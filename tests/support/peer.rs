@@ -34,7 +34,7 @@ impl Peer {
     /// Leases these, which must be free.
     pub async fn take(&self, records: &[&str]) -> LeaseId {
         let lease = LeaseId::fresh();
-        let grant = self.leaser.lease(lease, &ids(records)).await.unwrap();
+        let grant = self.leaser.lease(lease, &ids(records), &[]).await.unwrap();
         assert_eq!(grant.held.len(), records.len(), "the peer holds what it asked for");
         self.until_seen(lease, records.len()).await;
         lease
@@ -48,7 +48,7 @@ impl Peer {
             let records = self.collections.records();
             records.update_one(doc! { "_id": record }, past).await.unwrap();
             // A renewal may come in between.
-            !self.leaser.lease(lease, &ids(&[record])).await.unwrap().held.is_empty()
+            !self.leaser.lease(lease, &ids(&[record]), &[]).await.unwrap().held.is_empty()
         })
         .await;
         self.until_seen(lease, 1).await;
