@@ -2,8 +2,8 @@
 # `make mutants`: changes the modules of the protocol one place at a time, and runs the tests that must notice
 # (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof.md explains those that remain.
 #
-#   MODULES="plan"     which modules: plan lane window assignment (unit tests), lease settle repair transaction
-#                      (tests/guards and tests/events with real servers); all of them by default
+#   MODULES="plan"     which modules: plan assignment (unit tests), lane window lease settle repair transaction (with
+#                      real servers); all of them by default
 #   SHARD=0/3          of each module every third mutant only, from the first on
 #   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
 #   MUTANTS_WORK=DIR   where it works, in a copy of the repository; .services/mutants by default
@@ -42,7 +42,7 @@ declare -A files=(
 )
 declare -A tests=(
   [plan]='--lib'
-  [lane]='--lib --test=guards --test=destinations'
+  [lane]='--lib --test=guards --test=destinations --test=fleet --test=bad_input'
   [window]='--lib --test=destinations'
   [assignment]='--lib'
   [lease]='--test=guards'
