@@ -4,6 +4,10 @@
 //! is not read again with each scan. The blocker may change meanwhile without a word to the relay: an
 //! operator discards it, makes it due, or requeues a dead record in front of it. One relay, one key,
 //! two records. Leases and order are in `protocol`; here the question is whether work can finish.
+//!
+//! A key that its dead record blocks is in the book while the change stream carries the records
+//! (`HoldReason::Blocked`), until `relay::recheck` finds that the record blocks it no more. Where
+//! rotations find the records, each of them reads which keys are blocked, and the book has none.
 
 use stateright::{Model, Property};
 
@@ -17,6 +21,8 @@ enum Without {
     End,
     /// A block ends when the circuit that it is for closes.
     Circuit,
+    /// A block by a dead record ends when that blocks no more.
+    Recheck,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,6 +61,8 @@ enum Blocked {
     Until(Due),
     /// Until the circuit of the sink closes.
     Circuit,
+    /// Until this dead record blocks no more.
+    Dead(usize),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,6 +98,8 @@ struct Book {
     without: Option<Without>,
     /// Whether a death blocks the key, until an operator acts.
     blocks: bool,
+    /// Whether the change stream carries the records, and not rotations.
+    follows: bool,
 }
 
 impl Book {
@@ -114,8 +124,8 @@ impl Book {
         let Some(number) = self.head(state) else { return };
         let is_open = state.is_open;
         let record = &mut state.records[number];
-        // A key that a dead record blocks is read with each scan, and never in the book.
         if self.holds(record.status) {
+            state.blocked = Some(Blocked::Dead(number)).filter(|_| self.follows);
             return;
         }
         state.blocked = match (record.due, record.is_for_sick && is_open) {
@@ -146,8 +156,15 @@ impl Book {
                     state.blocked = None;
                 }
             }
-            Action::Poll if self.has(Without::End) => state.blocked = None,
-            Action::Poll => {}
+            Action::Poll => {
+                let ends = match state.blocked {
+                    Some(Blocked::Dead(number)) => {
+                        !self.holds(state.records[number].status) && self.has(Without::Recheck)
+                    }
+                    _ => self.has(Without::End),
+                };
+                state.blocked = state.blocked.filter(|_| !ends);
+            }
             Action::Open => state.is_open = true,
             Action::Close => {
                 state.is_open = false;
@@ -232,31 +249,43 @@ impl Model for Book {
             Property::sometimes("a key is blocked by a circuit", |_, state: &State| {
                 state.blocked == Some(Blocked::Circuit)
             }),
+            Property::sometimes("a key is blocked by its dead", |book: &Self, state: &State| {
+                let is_in_book = matches!(state.blocked, Some(Blocked::Dead(_)));
+                is_in_book || !(book.follows && book.blocks)
+            }),
         ]
     }
 }
 
 const FINISH: &str = "work can finish";
 
-fn check(without: Option<Without>, blocks: bool) -> Walk {
-    walk(Book { without, blocks })
+fn check(without: Option<Without>, blocks: bool, follows: bool) -> Walk {
+    walk(Book { without, blocks, follows })
 }
 
 #[test]
 fn a_blocked_key_goes_on_whatever_becomes_of_its_blocker() {
-    check(None, false).assert_holds("`book`: skip", "test");
-    check(None, true).assert_holds("`book`: block", "test");
+    check(None, false, false).assert_holds("`book`: skip", "test");
+    check(None, true, false).assert_holds("`book`: block", "test");
+    let name = "`book`: block, while the change stream carries the records";
+    check(None, true, true).assert_holds(name, "test");
 }
 
 #[test]
 fn a_block_has_an_end() {
-    let walk = check(Some(Without::End), false);
+    let walk = check(Some(Without::End), false, false);
     walk.assert_breaks("`book`: a block in the book of keys has an end", FINISH);
+}
+
+#[test]
+fn a_block_by_a_dead_record_ends_when_that_blocks_no_more() {
+    let walk = check(Some(Without::Recheck), true, true);
+    walk.assert_breaks("`book`: a dead record in the book is read again", FINISH);
 }
 
 #[test]
 fn that_a_closing_circuit_ends_a_block_is_no_guard() {
     // It saves a part of `poll_interval`.
-    let walk = check(Some(Without::Circuit), false);
+    let walk = check(Some(Without::Circuit), false, false);
     assert!(walk.broken.is_empty(), "{walk:?}");
 }

@@ -1,40 +1,55 @@
 //! Whether the work comes to its end, by what the process does by itself.
 
-use super::{Action, Health, KEYS, Key, Sick, State, Status};
+use super::{Action, Health, KEYS, Key, ODD, Sick, State, Status};
 
 /// Turns after which everything has come to its end, or never will.
 const TURNS: usize = 60;
 
-/// What becomes of a message that was under way while its destination was silent.
+/// What becomes of messages that are not simply confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
+    /// What was under way while its destination was silent is never confirmed.
     Never,
     /// It is confirmed late, where its destination is well by then.
     Late,
+    /// As `Never`; and each dead letter of the odd record takes its connection down.
+    Breaks,
 }
 
 impl Sick {
     /// Whether all work finishes once everything is well.
     pub fn finishes(self, state: &State) -> bool {
         let mut state = *state;
-        (state.destination, state.letters) = (Health::Well, Health::Well);
-        [Lost::Never, Lost::Late].into_iter().all(|lost| {
+        for key in 0..KEYS {
+            if state.destination == Health::Down && matches!(state.keys[key], Key::Flies(_)) {
+                state = self.after(&state, Action::Interrupted(key));
+            }
+        }
+        state = self.after(&state, Action::Heal(0));
+        state = self.after(&state, Action::Heal(1));
+        let is_odd_over = state.records[ODD].status != Status::Pending;
+        [Lost::Never, Lost::Late, Lost::Breaks].into_iter().all(|lost| {
+            if lost == Lost::Breaks && is_odd_over {
+                return true;
+            }
             let end = self.run(state, lost);
             end.records.iter().all(|record| record.status != Status::Pending)
         })
     }
 
     /// Whether everything comes to its end that may, where what is silent or down is so for ever. A
-    /// silent destination keeps its own records, except those that are dying. A sink of dead letters
-    /// that is down keeps those that are dying, with their keys.
+    /// sick destination keeps its own records, except those that are dying. A sick destination of dead
+    /// letters keeps those that are dying, with their keys.
     pub fn ends(self, state: &State) -> bool {
         let end = self.run(*state, Lost::Never);
-        let is_down = self.health_of_letters(&end) == Health::Down;
+        let are_letters_sick = self.health_of_letters(&end) != Health::Well;
         (0..KEYS).all(|key| {
-            let Some(head) = end.head(key) else { return true };
+            if end.head(key).is_none() {
+                return true;
+            }
             let is_buried = matches!(end.keys[key], Key::Buries { .. });
-            match end.records[head].dying.is_some() || is_buried {
-                true => is_down,
+            match end.is_dying(key) || is_buried {
+                true => are_letters_sick,
                 false => end.destination != Health::Well,
             }
         })
@@ -81,13 +96,15 @@ impl Sick {
             Key::Later => Action::Due(key),
             // One that has probed waits for longer than until the next probe (`Open::failed_until`).
             Key::Waits { ends: true } if state.circuit.is_none() => Action::Due(key),
-            Key::Waits { .. } => return None,
+            Key::Waits { .. } | Key::Paused => return None,
+            Key::Flies(_) if state.destination == Health::Down => Action::Interrupted(key),
             Key::Flies(flight) => match is_kept(flight.is_lost, state.destination) {
                 true => Action::Confirm(key),
                 false => Action::Unconfirmed(key),
             },
-            Key::Buries { is_lost, .. } => match self.health_of_letters(state) {
+            Key::Buries { record, is_lost, .. } => match self.health_of_letters(state) {
                 Health::Down => Action::LetterDown(key),
+                _ if record == ODD && lost == Lost::Breaks => Action::LetterBroke(key),
                 health if is_kept(is_lost, health) => Action::LetterConfirmed(key),
                 _ => Action::LetterUnconfirmed(key),
             },

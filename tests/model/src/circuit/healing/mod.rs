@@ -2,11 +2,19 @@
 //!
 //! Two keys of one destination, the first with two records. The destination may refuse what it is
 //! given, so that records die; their copies go to another sink, to another destination of the same
-//! sink, or to the very destination of the records. A circuit is that of `relay::circuits`, its silence
-//! included; what waits for it is in the book of `relay::hands`. One process delivers.
+//! sink, or to the very destination of the records. Where it is another sink, either sink may be down.
+//! The copy of one record may be lost while others are confirmed, or take its connection down. A
+//! circuit is that of `relay::circuits`, its silence included; what waits for it is in the book of
+//! `relay::hands`; a record that is dying is in `relay::dead_letter`. One process delivers.
 //!
 //! Time is nondeterministic: whatever has a time to end may end at any moment. What the code compares
-//! by the times at which messages were handed over is kept as marks of the messages under way.
+//! by the times at which messages were handed over is kept as marks of the messages under way. The
+//! relay remembers a dying record for some time after each try of its dead letter: for longer than the
+//! pause before the next try, and not for as long as a record may wait for a destination or a sink.
+//!
+//! Left out: connections that are lost or left behind while their sink is up, except that of the odd
+//! dead letter; room; circuits that nothing waits for; a relay that reads nothing for longer than it
+//! remembers; and the rechecks, which make it forget a record that was changed.
 
 mod check;
 mod finish;
@@ -21,13 +29,18 @@ const RECORDS: usize = 3;
 /// Counted attempts until a record dies.
 const MAX_ATTEMPTS: u8 = 2;
 
-/// How often a dead letter is handed over without a confirm.
+/// How often a dead letter is tried that is at fault itself.
 const ROUNDS: u8 = 2;
+
+/// The record whose dead letter may be lost while others are confirmed, or take its connection down.
+const ODD: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
     /// A confirm of what was handed over after the latest failure closes the circuit.
     ConfirmCloses,
+    /// So does a refusal of the record that probes.
+    RefusalCloses,
     /// A circuit that closes frees what waits.
     CloseFrees,
     /// So does the end of a silence.
@@ -46,18 +59,25 @@ pub enum Without {
     PauseEndsLane,
     /// So does one that waits for its dead letter.
     LetterEndsLane,
-    /// The copy is confirmed before the record dies.
+    /// The copy is answered before the record dies.
     CopyFirst,
-    /// A dead letter is tried a number of times, and the record dies without it.
+    /// A dead letter that is at fault is tried a number of times, and the record dies without it.
     RoundsBounded,
+    /// One that is not confirmed is at fault only where another one was confirmed that was handed over
+    /// later.
+    LetterConfirmedLater,
     /// A sink that is down is no such try.
     DownUncounted,
-    /// What is dying is not delivered again.
+    /// What is dying is not delivered.
     DyingKept,
+    /// It does not wait for its own sink and destination.
+    DyingPasses,
+    /// It is remembered for longer than the pause before its next try.
+    DyingRemembered,
     /// A dead letter does not wait for a circuit.
     LetterPassesCircuit,
-    /// A record that is dying takes its turn to probe, and dies.
-    DyingCalled,
+    /// A read that shows the head of a key does not end its wait for a dead letter.
+    PauseKept,
 }
 
 /// Where dead letters go.
@@ -80,10 +100,13 @@ pub enum Status {
 pub struct Record {
     pub status: Status,
     attempts: u8,
-    /// It will be dead once its dead letter is sent; how often that was handed over.
+    /// It will be dead once its dead letter is sent: how many tries count.
     pub dying: Option<u8>,
-    /// Dead letters that were handed over and not confirmed, whatever the relay remembers.
-    pub tries: u8,
+    /// Whether its dead letter was tried, whatever the relay remembers.
+    is_tried: bool,
+    /// How many tries took the connection down, or were not confirmed while a later one was, whatever
+    /// the relay counts.
+    pub faults: u8,
 }
 
 /// A message that was handed over and is not concluded.
@@ -121,6 +144,8 @@ pub enum Key {
     Waits {
         ends: bool,
     },
+    /// It waits for its sink.
+    Paused,
     /// It waits for some time: for a backoff, or to try a dead letter again.
     Later,
     /// It waits for its turn to probe.
@@ -131,8 +156,10 @@ pub enum Key {
         record: usize,
         /// Its lane has the right to probe.
         probes: bool,
-        /// The destination was silent at some moment.
+        /// The destination was silent at some moment: it may never be confirmed.
         is_lost: bool,
+        /// The destination has confirmed a copy that was handed over later.
+        is_overtaken: bool,
     },
 }
 
@@ -160,6 +187,7 @@ pub enum Breach {
     ProbedAgain,
     DeadWithoutCopy,
     DeliveredAgain,
+    TriedEarly,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -175,10 +203,12 @@ pub struct State {
     pub letters: Health,
     /// How often either has fallen sick.
     pub fallen: [u8; 2],
-    /// Of two messages under way, the key of the one that was handed over first.
+    /// Of two messages under way, the key of the one that was handed over first; and of two copies.
     first: Option<usize>,
-    /// Since the latest failure the destination has confirmed what was handed over after it.
-    confirms: bool,
+    first_copy: Option<usize>,
+    /// Since the latest failure the destination has answered what was handed over after it: with a
+    /// confirm, or the record that probed it with a refusal.
+    answers: bool,
     pub breach: Option<Breach>,
 }
 
@@ -196,6 +226,8 @@ pub enum Action {
     Refuse(usize),
     /// Its time is over.
     Unconfirmed(usize),
+    /// Its connection is lost: the sink is down.
+    Interrupted(usize),
     /// It waits for longer than usual; and nothing was answered for so long.
     Doubt(usize),
     Silence,
@@ -208,6 +240,9 @@ pub enum Action {
     LetterRefused(usize),
     LetterUnconfirmed(usize),
     LetterDown(usize),
+    LetterBroke(usize),
+    /// A read shows the head of a key that waits to try its dead letter again.
+    Shown(usize),
     /// The process remembers no more that a record is dying: that took too long.
     Forget(usize),
     Fall(usize, Health),
@@ -242,7 +277,7 @@ impl State {
         self.circuit.is_some_and(|circuit| !circuit.is_due && !circuit.is_probing)
     }
 
-    fn is_dying(&self, key: usize) -> bool {
+    pub fn is_dying(&self, key: usize) -> bool {
         self.head(key).is_some_and(|head| self.records[head].dying.is_some())
     }
 
@@ -270,12 +305,8 @@ impl State {
         self.keys.iter().any(|key| matches!(key, Key::Flies(flight) if flight.in_doubt))
     }
 
-    fn free(&mut self) {
-        for key in &mut self.keys {
-            if matches!(key, Key::Waits { .. }) {
-                *key = Key::Free;
-            }
-        }
+    fn free(&mut self, which: impl Fn(Key) -> bool) {
+        self.keys.iter_mut().filter(|key| which(**key)).for_each(|key| *key = Key::Free);
     }
 }
 
@@ -314,9 +345,18 @@ impl Sick {
             Action::Refuse(key) => {
                 let flight = self.conclude(&mut state, key);
                 self.hear(&mut state);
+                if flight.probes && !flight.failed_later {
+                    state.answers = true;
+                    self.close(&mut state, Without::RefusalCloses);
+                }
                 self.count(&mut state, key, flight);
             }
             Action::Unconfirmed(key) => self.unconfirmed(&mut state, key),
+            Action::Interrupted(key) => {
+                let flight = self.conclude(&mut state, key);
+                let next = if flight.probes { Key::Waits { ends: true } } else { Key::Free };
+                self.end(&mut state, key, flight.probes, next);
+            }
             Action::Doubt(key) => {
                 if let Key::Flies(flight) = &mut state.keys[key] {
                     flight.in_doubt = true;
@@ -327,12 +367,20 @@ impl Sick {
                 state.circuit = state.circuit.map(|open| Circuit { is_due: true, ..open });
             }
             Action::Call(key) | Action::Due(key) => state.keys[key] = Key::Free,
-            Action::LetterConfirmed(key) | Action::LetterRefused(key) => {
+            Action::LetterConfirmed(key) => {
+                let first = state.first_copy.filter(|first| *first != key);
+                if let Some(Key::Buries { is_overtaken, .. }) =
+                    first.map(|key| &mut state.keys[key])
+                {
+                    *is_overtaken = true;
+                }
                 self.die(&mut state, key, true);
             }
-            Action::LetterUnconfirmed(key) | Action::LetterDown(key) => {
-                self.letter_failed(&mut state, key, action == Action::LetterDown(key));
+            Action::LetterRefused(key) => self.die(&mut state, key, true),
+            Action::LetterUnconfirmed(key) | Action::LetterDown(key) | Action::LetterBroke(key) => {
+                self.letter_failed(&mut state, key, action);
             }
+            Action::Shown(key) => state.keys[key] = Key::Candidate,
             Action::Forget(key) => {
                 let head = state.head(key).unwrap();
                 state.records[head].dying = None;
@@ -341,6 +389,7 @@ impl Sick {
             Action::Heal(0) => {
                 state.destination = Health::Well;
                 state.flights().for_each(|(_, flight)| flight.was_well = true);
+                state.free(|key| key == Key::Paused);
             }
             Action::Heal(_) => state.letters = Health::Well,
         }
@@ -349,11 +398,13 @@ impl Sick {
 
     /// `Shared::way` and `plan`.
     fn look(self, state: &mut State, key: usize) {
-        let may_probe = self.has(Without::DyingCalled) || !state.is_dying(key);
+        let passes = state.is_dying(key) && self.has(Without::DyingPasses);
         state.keys[key] = match state.head(key) {
             None => Key::Free,
+            Some(head) if passes => Key::Claimed(head),
+            Some(_) if state.destination == Health::Down => Key::Paused,
             Some(head) if !state.waits() => Key::Claimed(head),
-            Some(_) if state.wants_probe() && may_probe => Key::Candidate,
+            Some(_) if state.wants_probe() => Key::Candidate,
             Some(_) => Key::Met,
         };
     }
@@ -364,6 +415,8 @@ impl Sick {
         let is_dying = state.records[record].dying.is_some();
         if is_dying && self.has(Without::DyingKept) {
             self.bury(state, key, record, false);
+        } else if state.destination == Health::Down {
+            state.keys[key] = Key::Free;
         } else if state.waits() {
             state.keys[key] = Key::Waits { ends: true };
         } else {
@@ -373,13 +426,15 @@ impl Sick {
 
     /// `Shared::go_alone`.
     fn probe(self, state: &mut State, key: usize) {
-        let may_probe = self.has(Without::DyingCalled) || !state.is_dying(key);
         let Some(head) = state.head(key) else { return };
-        if !state.waits() {
+        if state.is_dying(key) && !self.has(Without::PauseKept) {
+            state.breach = Some(Breach::TriedEarly);
+            self.bury(state, key, head, false);
+        } else if state.destination == Health::Down || !state.waits() {
             state.keys[key] = Key::Free;
-        } else if state.wants_probe() && may_probe {
+        } else if state.wants_probe() {
             state.circuit = Some(Circuit { is_due: false, is_probing: true });
-            if state.records[head].dying.is_some() && self.has(Without::DyingKept) {
+            if state.is_dying(key) {
                 self.bury(state, key, head, true);
             } else {
                 self.hand_over(state, key, head, true);
@@ -393,10 +448,10 @@ impl Sick {
         if state.head(key) != Some(record) {
             state.breach = Some(Breach::Order);
         }
-        if state.records[record].dying.is_some() {
+        if state.records[record].is_tried {
             state.breach = Some(Breach::DeliveredAgain);
         }
-        if probes && state.confirms {
+        if probes && state.answers {
             state.breach = Some(Breach::ProbedAgain);
         }
         let was_well = state.destination == Health::Well;
@@ -428,7 +483,7 @@ impl Sick {
     /// `Circuits::hear`.
     fn hear(self, state: &mut State) {
         if std::mem::replace(&mut state.is_silent, false) && self.has(Without::SilenceFrees) {
-            state.free();
+            state.free(|key| matches!(key, Key::Waits { .. }));
         }
     }
 
@@ -446,14 +501,22 @@ impl Sick {
         self.hear(state);
         state.records[flight.record].status = Status::Done;
         state.records[flight.record].dying = None;
-        state.confirms |= !flight.failed_later;
         self.end(state, key, flight.probes, Key::Free);
-        if state.circuit.is_some() && !flight.failed_later && self.has(Without::ConfirmCloses) {
-            state.circuit = None;
-            state.flights().for_each(|(_, flight)| flight.closed_since = true);
-            if self.has(Without::CloseFrees) {
-                state.free();
-            }
+        if !flight.failed_later {
+            state.answers = true;
+            self.close(state, Without::ConfirmCloses);
+        }
+    }
+
+    /// `Circuits::close`, if this guard is there.
+    fn close(self, state: &mut State, guard: Without) {
+        if state.circuit.is_none() || !self.has(guard) {
+            return;
+        }
+        state.circuit = None;
+        state.flights().for_each(|(_, flight)| flight.closed_since = true);
+        if self.has(Without::CloseFrees) {
+            state.free(|key| matches!(key, Key::Waits { .. }));
         }
     }
 
@@ -473,7 +536,7 @@ impl Sick {
             return;
         }
         if !is_later {
-            state.confirms = false;
+            state.answers = false;
             state.circuit.get_or_insert_default().is_due = false;
             state.flights().for_each(|(_, flight)| flight.while_open = true);
         }
@@ -503,28 +566,44 @@ impl Sick {
 
     /// `Lane::bury`. Nothing asks whether the destination of the copy has a circuit that is open.
     fn bury(self, state: &mut State, key: usize, record: usize, probes: bool) {
-        let is_lost = self.health_of_letters(state) == Health::Silent;
-        state.keys[key] = Key::Buries { record, probes, is_lost };
         let is_own = self.letters == Letters::SameDestination;
         if is_own && state.waits() && !self.has(Without::LetterPassesCircuit) {
             state.records[record].dying.get_or_insert(0);
             self.end(state, key, probes, Key::Later);
+            return;
         }
+        state.records[record].is_tried = true;
+        let is_lost = self.health_of_letters(state) == Health::Silent;
+        let others = state.keys.iter().position(|key| matches!(key, Key::Buries { .. }));
+        state.first_copy = others;
+        state.keys[key] = Key::Buries { record, probes, is_lost, is_overtaken: false };
     }
 
-    fn letter_failed(self, state: &mut State, key: usize, is_down: bool) {
-        let Key::Buries { record: number, probes, .. } = state.keys[key] else { return };
+    /// `Shared::send_dead_letter` and `Dying::again`.
+    fn letter_failed(self, state: &mut State, key: usize, how: Action) {
+        let Key::Buries { record: number, probes, is_overtaken, .. } = state.keys[key] else {
+            return;
+        };
+        let is_fault = match how {
+            Action::LetterDown(_) => false,
+            Action::LetterUnconfirmed(_) => is_overtaken,
+            _ => true,
+        };
+        let is_counted = match how {
+            Action::LetterDown(_) => !self.has(Without::DownUncounted),
+            Action::LetterUnconfirmed(_) => is_fault || !self.has(Without::LetterConfirmedLater),
+            _ => true,
+        };
         let record = &mut state.records[number];
         let rounds = record.dying.get_or_insert(0);
-        if !is_down || !self.has(Without::DownUncounted) {
-            *rounds = (*rounds + 1).min(ROUNDS);
-        }
+        *rounds = (*rounds + u8::from(is_counted)).min(ROUNDS);
         let is_spent = *rounds == ROUNDS && self.has(Without::RoundsBounded);
-        record.tries = (record.tries + u8::from(!is_down)).min(ROUNDS);
+        record.faults = (record.faults + u8::from(is_fault)).min(ROUNDS);
         if is_spent || !self.has(Without::CopyFirst) {
             self.die(state, key, false);
             return;
         }
+        state.first_copy = None;
         let next = match self.next(key, number) {
             Some(behind) if !self.has(Without::LetterEndsLane) => Key::Claimed(behind),
             _ => Key::Later,
@@ -536,9 +615,10 @@ impl Sick {
         let Key::Buries { record: number, probes, .. } = state.keys[key] else { return };
         let record = &mut state.records[number];
         (record.status, record.dying) = (Status::Dead, None);
-        if !is_answered && record.tries < ROUNDS {
+        if !is_answered && record.faults < ROUNDS {
             state.breach = Some(Breach::DeadWithoutCopy);
         }
+        state.first_copy = None;
         self.end(state, key, probes, Key::Free);
     }
 
@@ -563,15 +643,25 @@ impl Sick {
         let mut actions = Vec::new();
         let is_well = state.destination == Health::Well;
         for (key, place) in state.keys.into_iter().enumerate() {
-            let may_forget = !matches!(place, Key::Later | Key::Flies(_) | Key::Buries { .. });
-            if may_forget && state.is_dying(key) {
+            let is_remembered = match place {
+                Key::Waits { .. } | Key::Paused => false,
+                Key::Later => self.has(Without::DyingRemembered),
+                _ => true,
+            };
+            if !is_remembered && state.is_dying(key) {
                 actions.push(Action::Forget(key));
             }
             match place {
                 Key::Free => actions.extend(state.head(key).map(|_| Action::Look(key))),
                 Key::Claimed(_) => actions.push(Action::Deliver(key)),
                 Key::Met => actions.push(Action::Enter(key)),
-                Key::Later => actions.push(Action::Due(key)),
+                Key::Later => {
+                    actions.push(Action::Due(key));
+                    if state.is_dying(key) && !self.has(Without::PauseKept) {
+                        actions.push(Action::Shown(key));
+                    }
+                }
+                Key::Paused => {}
                 Key::Candidate => actions.push(Action::Probe(key)),
                 Key::Waits { ends } => {
                     if ends {
@@ -588,14 +678,16 @@ impl Sick {
                             actions.push(Action::ConfirmUnnoted(key));
                         }
                     }
-                    if flight.is_lost {
+                    if state.destination == Health::Down {
+                        actions.push(Action::Interrupted(key));
+                    } else if flight.is_lost {
                         actions.push(Action::Unconfirmed(key));
                     }
                     if !flight.probes && !flight.in_doubt {
                         actions.push(Action::Doubt(key));
                     }
                 }
-                Key::Buries { is_lost, .. } => {
+                Key::Buries { record, is_lost, .. } => {
                     let health = self.health_of_letters(state);
                     if health == Health::Well {
                         actions.extend([Action::LetterConfirmed(key), Action::LetterRefused(key)]);
@@ -603,8 +695,11 @@ impl Sick {
                     if health == Health::Down {
                         actions.push(Action::LetterDown(key));
                     }
-                    if is_lost {
+                    if health != Health::Down && (is_lost || record == ODD) {
                         actions.push(Action::LetterUnconfirmed(key));
+                    }
+                    if health != Health::Down && record == ODD {
+                        actions.push(Action::LetterBroke(key));
                     }
                 }
             }
@@ -621,12 +716,16 @@ impl Sick {
     pub fn weather(self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         let has_other = self.letters != Letters::SameDestination;
+        let are_ended = !state.keys.iter().any(|key| matches!(key, Key::Flies(_)));
         for (place, health) in [state.destination, state.letters].into_iter().enumerate() {
             if health != Health::Well {
-                actions.push(Action::Heal(place));
+                // What was under way on a lost connection ends first.
+                if place != 0 || health != Health::Down || are_ended {
+                    actions.push(Action::Heal(place));
+                }
             } else if state.fallen[place] < self.falls[place] && (place == 0 || has_other) {
                 actions.push(Action::Fall(place, Health::Silent));
-                if place == 1 && self.letters == Letters::OtherSink {
+                if self.letters == Letters::OtherSink {
                     actions.push(Action::Fall(place, Health::Down));
                 }
             }
