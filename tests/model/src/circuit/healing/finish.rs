@@ -93,7 +93,7 @@ impl Sick {
             Key::Claimed(_) => Action::Deliver(key),
             Key::Met => Action::Enter(key),
             Key::Candidate => Action::Probe(key),
-            Key::Later => Action::Due(key),
+            Key::Later(_) => Action::Due(key),
             // One that has probed waits for longer than until the next probe (`Open::failed_until`).
             Key::Waits { ends: true } if state.circuit.is_none() => Action::Due(key),
             Key::Waits { .. } | Key::Paused => return None,

@@ -14,7 +14,8 @@
 //!
 //! Left out: connections that are lost or left behind while their sink is up, except that of the odd
 //! dead letter; room; circuits that nothing waits for; a relay that reads nothing for longer than it
-//! remembers; and the rechecks, which make it forget a record that was changed.
+//! remembers; and records that are changed while they wait. Rechecks, which make the relay forget such a
+//! record, are there where dead letters go to the destination of the records.
 
 mod check;
 mod finish;
@@ -51,6 +52,8 @@ pub enum Without {
     Called,
     /// The right to probe ends with the lane.
     RightReturns,
+    /// It is a right of the circuit for which it was given, and of no later one.
+    RightOfCircuit,
     /// A missing confirm is counted only where the destination has confirmed what came later.
     ConfirmedLater,
     /// What was under way while the circuit was open is not counted.
@@ -78,6 +81,8 @@ pub enum Without {
     LetterPassesCircuit,
     /// A read that shows the head of a key does not end its wait for a dead letter.
     PauseKept,
+    /// A recheck that shows a record leased, or that was cut before it, does not take it for changed.
+    OnlyChanged,
 }
 
 /// Where dead letters go.
@@ -147,7 +152,7 @@ pub enum Key {
     /// It waits for its sink.
     Paused,
     /// It waits for some time: for a backoff, or to try a dead letter again.
-    Later,
+    Later(Seen),
     /// It waits for its turn to probe.
     Candidate,
     Flies(Flight),
@@ -163,11 +168,37 @@ pub enum Key {
     },
 }
 
+/// A wait that has just begun, after a write.
+const LATER: Key = Key::Later(Seen::Unread);
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Circuit {
     /// It may be probed.
     is_due: bool,
     is_probing: bool,
+}
+
+/// What is known of how a record looks that waits (`relay::blocker`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Seen {
+    /// Nothing: it was written since it was read.
+    #[default]
+    Unread,
+    Free,
+    Leased,
+    /// The read had no room for it.
+    Cut,
+}
+
+/// A recheck of a record that waits (`relay::recheck`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Recheck {
+    key: usize,
+    record: usize,
+    /// What was known when it began.
+    knew: Seen,
+    /// What it has read.
+    shows: Option<Seen>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -209,6 +240,7 @@ pub struct State {
     /// Since the latest failure the destination has answered what was handed over after it: with a
     /// confirm, or the record that probed it with a refusal.
     answers: bool,
+    recheck: Option<Recheck>,
     pub breach: Option<Breach>,
 }
 
@@ -245,6 +277,10 @@ pub enum Action {
     Shown(usize),
     /// The process remembers no more that a record is dying: that took too long.
     Forget(usize),
+    /// A recheck begins, has read the record, and compares.
+    Recheck(usize),
+    Read(Seen),
+    Compare,
     Fall(usize, Health),
     Heal(usize),
 }
@@ -254,6 +290,8 @@ pub struct Sick {
     pub letters: Letters,
     /// How often the destination may fall sick, and that of dead letters.
     pub falls: [u8; 2],
+    /// Whether records that wait are read again.
+    pub rechecks: bool,
     pub without: Option<Without>,
 }
 
@@ -345,17 +383,19 @@ impl Sick {
             Action::Refuse(key) => {
                 let flight = self.conclude(&mut state, key);
                 self.hear(&mut state);
+                let mut probes = self.right(flight);
                 if flight.probes && !flight.failed_later {
                     state.answers = true;
-                    self.close(&mut state, Without::RefusalCloses);
+                    let is_closed = self.close(&mut state, Without::RefusalCloses);
+                    probes &= !is_closed || !self.has(Without::RightOfCircuit);
                 }
-                self.count(&mut state, key, flight);
+                self.count(&mut state, key, flight.record, probes);
             }
             Action::Unconfirmed(key) => self.unconfirmed(&mut state, key),
             Action::Interrupted(key) => {
                 let flight = self.conclude(&mut state, key);
                 let next = if flight.probes { Key::Waits { ends: true } } else { Key::Free };
-                self.end(&mut state, key, flight.probes, next);
+                self.end(&mut state, key, self.right(flight), next);
             }
             Action::Doubt(key) => {
                 if let Key::Flies(flight) = &mut state.keys[key] {
@@ -385,6 +425,15 @@ impl Sick {
                 let head = state.head(key).unwrap();
                 state.records[head].dying = None;
             }
+            Action::Recheck(key) => {
+                if let (Key::Later(knew), Some(record)) = (state.keys[key], state.head(key)) {
+                    state.recheck = Some(Recheck { key, record, knew, shows: None });
+                }
+            }
+            Action::Read(seen) => {
+                state.recheck = state.recheck.map(|one| Recheck { shows: Some(seen), ..one });
+            }
+            Action::Compare => self.compare(&mut state),
             Action::Fall(place, health) => self.fall(&mut state, place, health),
             Action::Heal(0) => {
                 state.destination = Health::Well;
@@ -394,6 +443,27 @@ impl Sick {
             Action::Heal(_) => state.letters = Health::Well,
         }
         state
+    }
+
+    /// `recheck::is_freed`.
+    fn compare(self, state: &mut State) {
+        let Some(Recheck { key, record, knew, shows: Some(shows) }) = state.recheck.take() else {
+            return;
+        };
+        let says_nothing = self.has(Without::OnlyChanged) && shows != Seen::Free;
+        let is_changed = shows == Seen::Cut || knew != Seen::Unread && knew != shows;
+        let waits = state.keys[key] == Key::Later(knew) && state.head(key) == Some(record);
+        if says_nothing {
+            return;
+        }
+        if is_changed {
+            state.records[record].dying = None;
+        }
+        match is_changed {
+            true if waits => state.keys[key] = Key::Free,
+            false if waits => state.keys[key] = Key::Later(shows),
+            _ => {}
+        }
     }
 
     /// `Shared::way` and `plan`.
@@ -487,6 +557,11 @@ impl Sick {
         }
     }
 
+    /// Whether the lane of a message has the right to probe.
+    fn right(self, flight: Flight) -> bool {
+        flight.probes && !(flight.closed_since && self.has(Without::RightOfCircuit))
+    }
+
     /// The lane has ended, and with it what right it had.
     fn end(self, state: &mut State, key: usize, probes: bool, next: Key) {
         state.keys[key] = next;
@@ -501,23 +576,29 @@ impl Sick {
         self.hear(state);
         state.records[flight.record].status = Status::Done;
         state.records[flight.record].dying = None;
-        self.end(state, key, flight.probes, Key::Free);
+        self.end(state, key, self.right(flight), Key::Free);
         if !flight.failed_later {
             state.answers = true;
             self.close(state, Without::ConfirmCloses);
         }
     }
 
-    /// `Circuits::close`, if this guard is there.
-    fn close(self, state: &mut State, guard: Without) {
+    /// `Circuits::close`, if this guard is there; answers whether it was open.
+    fn close(self, state: &mut State, guard: Without) -> bool {
         if state.circuit.is_none() || !self.has(guard) {
-            return;
+            return false;
         }
         state.circuit = None;
         state.flights().for_each(|(_, flight)| flight.closed_since = true);
+        for key in &mut state.keys {
+            if let Key::Buries { probes, .. } = key {
+                *probes &= !self.has(Without::RightOfCircuit);
+            }
+        }
         if self.has(Without::CloseFrees) {
             state.free(|key| matches!(key, Key::Waits { .. }));
         }
+        true
     }
 
     /// `Circuits::unconfirmed`.
@@ -532,7 +613,7 @@ impl Sick {
             } else if flight.while_open {
                 state.breach = Some(Breach::UnderWayCounted);
             }
-            self.count(state, key, flight);
+            self.count(state, key, flight.record, self.right(flight));
             return;
         }
         if !is_later {
@@ -547,20 +628,20 @@ impl Sick {
             Some(behind) if !self.has(Without::PauseEndsLane) => Key::Claimed(behind),
             _ => next,
         };
-        self.end(state, key, flight.probes, next);
+        self.end(state, key, self.right(flight), next);
     }
 
     fn next(self, key: usize, record: usize) -> Option<usize> {
         Some(record + 1).filter(|next| OF_KEY[key].contains(next))
     }
 
-    fn count(self, state: &mut State, key: usize, flight: Flight) {
-        let record = &mut state.records[flight.record];
+    fn count(self, state: &mut State, key: usize, number: usize, probes: bool) {
+        let record = &mut state.records[number];
         record.attempts = (record.attempts + 1).min(MAX_ATTEMPTS);
         if record.attempts == MAX_ATTEMPTS {
-            self.bury(state, key, flight.record, flight.probes);
+            self.bury(state, key, number, probes);
         } else {
-            self.end(state, key, flight.probes, Key::Later);
+            self.end(state, key, probes, LATER);
         }
     }
 
@@ -569,7 +650,7 @@ impl Sick {
         let is_own = self.letters == Letters::SameDestination;
         if is_own && state.waits() && !self.has(Without::LetterPassesCircuit) {
             state.records[record].dying.get_or_insert(0);
-            self.end(state, key, probes, Key::Later);
+            self.end(state, key, probes, LATER);
             return;
         }
         state.records[record].is_tried = true;
@@ -606,7 +687,7 @@ impl Sick {
         state.first_copy = None;
         let next = match self.next(key, number) {
             Some(behind) if !self.has(Without::LetterEndsLane) => Key::Claimed(behind),
-            _ => Key::Later,
+            _ => LATER,
         };
         self.end(state, key, probes, next);
     }
@@ -645,7 +726,7 @@ impl Sick {
         for (key, place) in state.keys.into_iter().enumerate() {
             let is_remembered = match place {
                 Key::Waits { .. } | Key::Paused => false,
-                Key::Later => self.has(Without::DyingRemembered),
+                Key::Later(_) => self.has(Without::DyingRemembered),
                 _ => true,
             };
             if !is_remembered && state.is_dying(key) {
@@ -655,8 +736,11 @@ impl Sick {
                 Key::Free => actions.extend(state.head(key).map(|_| Action::Look(key))),
                 Key::Claimed(_) => actions.push(Action::Deliver(key)),
                 Key::Met => actions.push(Action::Enter(key)),
-                Key::Later => {
+                Key::Later(_) => {
                     actions.push(Action::Due(key));
+                    if state.is_dying(key) && self.rechecks && state.recheck.is_none() {
+                        actions.push(Action::Recheck(key));
+                    }
                     if state.is_dying(key) && !self.has(Without::PauseKept) {
                         actions.push(Action::Shown(key));
                     }
@@ -703,6 +787,15 @@ impl Sick {
                     }
                 }
             }
+        }
+        match state.recheck {
+            Some(Recheck { shows: Some(_), .. }) => actions.push(Action::Compare),
+            Some(Recheck { key, .. }) => {
+                let is_free = matches!(state.keys[key], Key::Free | Key::Later(_));
+                let seen = if is_free { Seen::Free } else { Seen::Leased };
+                actions.extend([Action::Read(seen), Action::Read(Seen::Cut)]);
+            }
+            None => {}
         }
         if state.is_in_doubt() && !state.is_silent {
             actions.push(Action::Silence);
