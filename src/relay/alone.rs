@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
@@ -17,7 +17,7 @@ use crate::relay::blocker::Blocker;
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::plan::Way;
 use crate::relay::shared::Shared;
-use crate::sink::Sink;
+use crate::sink::{Address, Sink};
 use crate::store::StoreError;
 
 /// Whose turn it is to go alone.
@@ -41,6 +41,36 @@ impl Drop for Waiting<'_> {
 #[derive(Debug)]
 pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
+}
+
+/// Room for the large ones among the records that probe: they are in memory beside all that
+/// `relay.batch_bytes` bounds.
+#[derive(Debug)]
+pub(crate) struct ProbeRoom {
+    kilobytes: Semaphore,
+    all: u32,
+}
+
+impl ProbeRoom {
+    /// A record up to this size needs none: there are few probes.
+    const SMALL: usize = 64 << 10;
+
+    /// A quarter of this.
+    pub(crate) fn new(batch_bytes: usize) -> Self {
+        let all = u32::try_from(batch_bytes / 4 / 1_024).unwrap_or(u32::MAX);
+        let all = all.clamp(1, Semaphore::MAX_PERMITS.try_into().unwrap_or(u32::MAX));
+        Self { kilobytes: Semaphore::new(all as usize), all }
+    }
+
+    /// Waits, in its turn, for room for a record of this size, or for all that there is.
+    async fn enter(&self, size: usize) -> Option<SemaphorePermit<'_>> {
+        if size <= Self::SMALL {
+            return None;
+        }
+        let kilobytes = u32::try_from(size.div_ceil(1_024)).unwrap_or(u32::MAX);
+        // It is never closed.
+        self.kilobytes.acquire_many(kilobytes.min(self.all)).await.ok()
+    }
 }
 
 impl Default for Turns {
@@ -78,6 +108,9 @@ pub struct Candidate {
     /// The record, as it was read.
     head: Blocker,
     sink: Option<String>,
+    /// What it is to probe.
+    destination: Option<Address>,
+    size: usize,
     read_at: Instant,
     waits_for: Queue,
 }
@@ -105,8 +138,12 @@ impl<S: Sink> Shared<S> {
         } else {
             Queue::Probes
         };
+        let outlet = self.sink_of(record).and_then(|sink| self.outlets.get(sink));
+        let outlet = outlet.filter(|_| waits_for == Queue::Probes);
+        let destination = outlet.and_then(|outlet| self.destination_of(outlet, record));
         let (lane, head) = (record.lane.clone(), Blocker::of(record));
-        Candidate { lane, head, sink, read_at: Instant::now(), waits_for }
+        let (size, read_at) = (record.size(), Instant::now());
+        Candidate { lane, head, sink, destination, size, read_at, waits_for }
     }
 
     /// Waits for its turn, takes the record and delivers it. `None` where it did not come to
@@ -123,7 +160,7 @@ impl<S: Sink> Shared<S> {
         &self,
         candidate: Candidate,
     ) -> Result<Option<(Arc<Lane>, LaneEnd)>, StoreError> {
-        let Candidate { lane: key, head, sink, read_at, waits_for } = candidate;
+        let Candidate { lane: key, head, sink, destination, size, read_at, waits_for } = candidate;
         let outlet = sink.as_ref().and_then(|sink| self.outlets.get(sink));
         let turns = match waits_for {
             Queue::Suspects => Some(&self.turns),
@@ -144,9 +181,23 @@ impl<S: Sink> Shared<S> {
             return Ok(None);
         }
         let is_probe = waits_for == Queue::Probes;
-        let one_by_one = match is_probe {
-            true => Some(self.reading_probe.lock().await),
-            false => None,
+        // First of all, and kept while it waits for room: its destination calls no other meanwhile.
+        let mut probe = match (is_probe, outlet, destination) {
+            (true, Some(outlet), Some(destination)) => outlet.circuits.begin_probe(&destination),
+            _ => None,
+        };
+        if is_probe && probe.is_none() {
+            // It is planned anew.
+            self.hands.free_waiting(&key);
+            return Ok(None);
+        }
+        let room = tokio::select! {
+            room = self.probe_room.enter(size), if is_probe => room,
+            () = self.stopping(), if is_probe => {
+                self.hands.free_waiting(&key);
+                return Ok(None);
+            }
+            else => None,
         };
         let record = match self.read_again(&head.id, PENDING).await {
             Ok(Some(record)) if head.is(&record) => self.in_its_lane(record),
@@ -155,9 +206,6 @@ impl<S: Sink> Shared<S> {
                 return changed.map(|_| None);
             }
         };
-        let limit = self.settings.batch_bytes;
-        let room = is_probe.then(|| self.in_hand.admit_probe(record.size(), limit)).flatten();
-        drop(one_by_one);
         let way = self.way(&record);
         if way == Way::Open && is_probe {
             // Its destination confirms again: it goes with the others.
@@ -165,18 +213,13 @@ impl<S: Sink> Shared<S> {
             return Ok(None);
         }
         // Kept, like the turn, until the lane has ended, and with it all that it may do.
-        let probe = match (way, outlet) {
-            (Way::Probe, Some(outlet)) => {
-                let destination = self.destination_of(outlet, &record);
-                let has_room = room.is_some() || !is_probe;
-                destination.and_then(|destination| match has_room {
-                    true => outlet.circuits.begin_probe(&destination),
-                    false => outlet.circuits.put_off(&destination),
-                })
-            }
-            _ => None,
-        };
-        if matches!(way, Way::Paused(_)) || (way == Way::Probe && probe.is_none()) {
+        if let (Way::Probe, Some(outlet)) = (way, outlet) {
+            let destination = self.destination_of(outlet, &record);
+            let begun = |destination| outlet.circuits.begin_probe(&destination);
+            probe = probe.or_else(|| destination.and_then(begun));
+        }
+        let is_up = outlet.is_none_or(|outlet| outlet.gate.is_open());
+        if way != Way::Open && !(is_up && probe.is_some()) {
             self.hands.free_waiting(&key);
             if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
                 self.hold_for_destination(&record);

@@ -57,11 +57,21 @@ impl Blocker {
     pub(super) fn is(&self, record: &Record) -> bool {
         self.id == record.id && self.state == Some(state(&record.raw))
     }
+
+    /// Whether this is it, as far as known: what it looks like after a write is not.
+    pub(super) fn may_be(&self, other: &Self) -> bool {
+        self.id == other.id && (self.is_written() || self.state == other.state)
+    }
 }
 
-/// A hash of all fields except the payload, whatever their order: a read may leave the payload out,
-/// and a lease that was released may have moved fields.
+/// A hash of all fields except the payload: a read may leave it out.
 fn state(raw: &RawDocument) -> u64 {
+    hash_without(raw, &[PAYLOAD])
+}
+
+/// A hash of all fields but these, whatever their order: a lease that was released may have moved
+/// fields.
+pub(super) fn hash_without(raw: &RawDocument, left_out: &[&str]) -> u64 {
     let bytes = raw.as_bytes();
     // Behind the length of the document.
     let mut start = 4;
@@ -72,7 +82,7 @@ fn state(raw: &RawDocument) -> u64 {
         let name = element.key().as_str();
         // The type, the name, the byte behind it, the value.
         let end = start + 1 + name.len() + 1 + element.size();
-        if name != PAYLOAD {
+        if !left_out.contains(&name) {
             let mut hasher = DefaultHasher::new();
             bytes.get(start..end).hash(&mut hasher);
             state ^= hasher.finish();

@@ -119,6 +119,8 @@ pub(crate) enum Fault {
 pub(crate) struct Probe<'a> {
     circuits: &'a Circuits,
     destination: Address,
+    /// When the circuit was opened: it may have been closed, and opened again, since.
+    since: Instant,
 }
 
 /// One publish that waits for a confirm for longer than usual.
@@ -175,7 +177,8 @@ impl Drop for Probe<'_> {
     fn drop(&mut self) {
         self.circuits.probing.fetch_sub(1, Ordering::Relaxed);
         let mut book = self.circuits.book();
-        if let Some(open) = book.get_mut(&self.destination).and_then(|known| known.open.as_mut()) {
+        let open = book.get_mut(&self.destination).and_then(|known| known.open.as_mut());
+        if let Some(open) = open.filter(|open| open.since == self.since) {
             open.probing = false;
         }
     }
@@ -378,17 +381,7 @@ impl Circuits {
         open.called = None;
         // Also if the record turns out to be a peer's.
         open.next_probe = now + open.pause;
-        Some(Probe { circuits: self, destination: destination.clone() })
-    }
-
-    /// The record that was called has found no room: another one is called a little later. Answers no
-    /// probe.
-    pub(crate) fn put_off(&self, destination: &Address) -> Option<Probe<'_>> {
-        let mut book = self.book();
-        let open = book.get_mut(destination)?.open.as_mut()?;
-        open.called = None;
-        open.next_probe = open.next_probe.max(Instant::now() + CALL_AGAIN);
-        None
+        Some(Probe { circuits: self, destination: destination.clone(), since: open.since })
     }
 
     /// Whether a record that goes alone must have the isolated connection for itself: unless it

@@ -9,9 +9,13 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::ids::{RecordId, SinkName};
-use crate::outbox::fields::DEAD;
+use crate::outbox::fields::{
+    ATTEMPT, DEAD, LAST_ERROR, LAST_ERROR_AT, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, SEQ,
+    VISIBLE_AT,
+};
 use crate::outbox::reason::{DeadReason, shortened};
 use crate::outbox::record::Record;
+use crate::relay::blocker::hash_without;
 use crate::relay::shared::Shared;
 use crate::routing::{RouteInput, Template};
 use crate::sink::{Address, HeaderValue, Message, Sink, Verdict};
@@ -47,9 +51,22 @@ const DESTINATIONS: usize = 1_000;
 /// Records that are remembered at most while their dead letters wait.
 const MOST: usize = 10_000;
 
-/// How long a record is remembered since its dead letter was last tried: longer than a try may take
-/// and the pause behind it. One that was changed meanwhile is forgotten as soon as that is noticed.
+/// Where there is no room for more, those are forgotten whose dead letters were last tried so long
+/// ago: a peer may have taken them meanwhile.
 const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// The fields that the relay writes itself: what a record would die of does not rest on them.
+const OURS: [&str; 9] = [
+    ATTEMPT,
+    LAST_ERROR,
+    LAST_ERROR_AT,
+    LEASE_ID,
+    LEASE_OWNER,
+    LEASE_UNTIL,
+    PARTITION,
+    SEQ,
+    VISIBLE_AT,
+];
 
 /// Records that will be dead once their dead letters are sent. They are not delivered again.
 #[derive(Debug, Default)]
@@ -64,6 +81,8 @@ struct Fate {
     reason: DeadReason,
     /// The record's attempts when its dead letter was first tried: fewer if it was requeued.
     attempts: u32,
+    /// A hash of what it would die of: another one if it was mended.
+    content: u64,
     rounds: u32,
     tried: Instant,
 }
@@ -76,7 +95,7 @@ impl Dying {
             return None;
         }
         let fate = dying.get(&record.id)?;
-        if record.attempt >= fate.attempts && fate.tried.elapsed() < REMEMBERED {
+        if record.attempt >= fate.attempts && fate.content == content(record) {
             return Some(fate.reason.clone());
         }
         dying.remove(&record.id);
@@ -93,6 +112,7 @@ impl Dying {
             let fate = dying.entry(record.id.clone()).or_insert_with(|| Fate {
                 reason: reason.clone(),
                 attempts: record.attempt,
+                content: content(record),
                 rounds: 0,
                 tried: Instant::now(),
             });
@@ -111,10 +131,13 @@ impl Dying {
     /// Notes that a dead letter was confirmed which was handed over at this time.
     fn confirmed(&self, destination: Address, handed_over: Instant) {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if confirmed.len() < DESTINATIONS || confirmed.contains_key(&destination) {
-            let latest = confirmed.entry(destination).or_insert(handed_over);
-            *latest = (*latest).max(handed_over);
+        if confirmed.len() >= DESTINATIONS && !confirmed.contains_key(&destination) {
+            let oldest = confirmed.iter().min_by_key(|(_, at)| **at);
+            let oldest = oldest.map(|(destination, _)| destination.clone());
+            oldest.and_then(|oldest| confirmed.remove(&oldest));
         }
+        let latest = confirmed.entry(destination).or_insert(handed_over);
+        *latest = (*latest).max(handed_over);
     }
 
     /// Whether this destination has confirmed what was handed over later: that another was not
@@ -128,7 +151,8 @@ impl Dying {
     fn again(&self, record: &Record, reason: &DeadReason) -> bool {
         self.remember(record, reason, Duration::ZERO);
         let mut dying = self.book();
-        let Some(fate) = dying.get_mut(&record.id) else { return false };
+        // (Where there is no room to count it waits.)
+        let Some(fate) = dying.get_mut(&record.id) else { return true };
         fate.rounds += 1;
         fate.rounds < ROUNDS
     }
@@ -136,6 +160,10 @@ impl Dying {
     fn book(&self) -> MutexGuard<'_, HashMap<RecordId, Fate>> {
         self.fates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn content(record: &Record) -> u64 {
+    hash_without(&record.raw, &OURS)
 }
 
 /// A record that died where it lay, without a lane that could wait for its dead letter. It is read
@@ -241,14 +269,13 @@ impl<S: Sink> Shared<S> {
                 // Another one may have taken the connection down.
                 Verdict::Unknown if !exclusive => exclusive = true,
                 // It confirms nothing: its letters wait, as they do for a sink that is down.
-                Verdict::Unconfirmed | Verdict::LeftBehind
+                Verdict::Unconfirmed
                     if !self.dying.has_confirmed_since(&destination, handed_over) =>
                 {
                     return Err(Later);
                 }
-                Verdict::Unknown | Verdict::Unconfirmed | Verdict::LeftBehind
-                    if self.dying.again(record, reason) =>
-                {
+                Verdict::LeftBehind => return Err(Later),
+                Verdict::Unknown | Verdict::Unconfirmed if self.dying.again(record, reason) => {
                     return Err(Later);
                 }
                 _ => {

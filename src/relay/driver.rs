@@ -21,7 +21,7 @@ use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
-use crate::relay::alone::{Candidate, Turns};
+use crate::relay::alone::{Candidate, ProbeRoom, Turns};
 use crate::relay::circuits::Circuits;
 use crate::relay::dead_letter::{Buried, Dying};
 use crate::relay::failing::{Failing, RefusedOutcomes, Work, remedy, words};
@@ -174,7 +174,7 @@ impl<S: Sink> Relay<S> {
             leases: Leases::new(failing.clone()),
             failing,
             turns: Turns::default(),
-            reading_probe: tokio::sync::Mutex::default(),
+            probe_room: ProbeRoom::new(settings.batch_bytes),
             in_hand: Arc::<Load>::default(),
             publishing: AtomicUsize::new(0),
             settler: items,

@@ -336,10 +336,9 @@ impl Book {
         if !self.owns(lane.partition)
             || self.busy.contains_key(key)
             || self.suspects.contains_key(key)
-            || self
-                .held
-                .get(key)
-                .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.is(head))
+            || self.held.get(key).is_some_and(|wait| {
+                wait.reason.is_of_the_relay() && wait.blocker.may_be(&Blocker::of(head))
+            })
         {
             return false;
         }
@@ -537,7 +536,7 @@ impl Hands {
         let rests = book
             .held
             .get(key)
-            .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker == head);
+            .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.may_be(&head));
         if !book.owns(head.partition) || is_entered || rests {
             return false;
         }

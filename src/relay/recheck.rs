@@ -164,15 +164,12 @@ async fn changed<S: Sink>(
 /// answers whether it did.
 fn is_freed<S>(shared: &Shared<S>, key: &LaneKey, blocker: &Blocker, front: &[&Record]) -> bool {
     let is_first = front.iter().all(|record| record.seq >= blocker.seq);
-    let found = front.iter().find(|record| record.id == blocker.id);
-    let is_changed = found.is_none_or(|record| !blocker.is_written() && !blocker.is(record));
-    if is_changed {
-        // What it was to die of may be mended.
-        shared.dying.forget(&blocker.id);
-    }
+    let found = front.iter().find(|record| record.id == blocker.id).filter(|_| is_first);
     match found {
-        Some(record) if is_first && !is_changed => {
-            if blocker.is_written() {
+        Some(record) if blocker.is(record) => false,
+        Some(record) if blocker.is_written() => {
+            // (One that is leased looks otherwise in a moment.)
+            if record.lease_until.is_none() {
                 shared.hands.saw_written(key, blocker, Blocker::of(record));
             }
             false

@@ -12,7 +12,7 @@ use crate::outbox::lease::Leaser;
 use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::{Outcome, Settlement};
-use crate::relay::alone::Turns;
+use crate::relay::alone::{ProbeRoom, Turns};
 use crate::relay::circuits::{Circuits, OpenDestination};
 use crate::relay::dead_letter::{Buried, Dying};
 use crate::relay::failing::{self, Failing, RefusedOutcomes};
@@ -75,8 +75,7 @@ pub struct Shared<S> {
     /// Leases in use.
     pub leases: Leases,
     pub(crate) turns: Turns,
-    /// One record at a time is read to probe its destination: it may be large.
-    pub(crate) reading_probe: tokio::sync::Mutex<()>,
+    pub(crate) probe_room: ProbeRoom,
     /// Figures of the relay itself.
     pub metrics: RelayMetrics,
     pub(crate) in_hand: Arc<Load>,
@@ -97,8 +96,6 @@ pub(crate) struct Load {
     bytes: AtomicUsize,
     /// What the looks under way may read.
     reading: AtomicUsize,
-    /// Of the records that probe their destinations, beside all others.
-    probing: AtomicUsize,
 }
 
 /// What one look may read, until it is dropped.
@@ -106,19 +103,6 @@ pub(crate) struct Load {
 pub(crate) struct Allowance {
     load: Arc<Load>,
     pub(crate) bytes: usize,
-}
-
-/// The place of a record that probes its destination, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct ProbeRoom {
-    load: Arc<Load>,
-    bytes: usize,
-}
-
-impl Drop for ProbeRoom {
-    fn drop(&mut self) {
-        self.load.probing.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 impl Drop for Allowance {
@@ -145,14 +129,6 @@ impl Load {
         let bytes = (limit.saturating_sub(used) / 2).max(1);
         self.reading.fetch_add(bytes, Ordering::Relaxed);
         Allowance { load: self.clone(), bytes }
-    }
-
-    /// A place for a record of so many bytes that probes its destination: within a quarter of
-    /// `limit`, or as the only one. `None` where there is none at the moment.
-    pub(crate) fn admit_probe(self: &Arc<Self>, bytes: usize, limit: usize) -> Option<ProbeRoom> {
-        let admit = |used: usize| (used == 0 || used + bytes <= limit / 4).then_some(used + bytes);
-        self.probing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).ok()?;
-        Some(ProbeRoom { load: self.clone(), bytes })
     }
 
     pub(crate) fn records(&self) -> usize {

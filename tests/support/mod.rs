@@ -34,6 +34,7 @@ pub mod sink;
 pub mod sizes;
 pub mod spy;
 pub mod stage;
+pub mod stopped;
 pub mod tcp;
 pub mod watched;
 pub mod wire;

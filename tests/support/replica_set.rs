@@ -12,6 +12,7 @@ use mongodb::Client;
 use mongodb::error::Result as DriverResult;
 use tempfile::TempDir;
 
+use super::stopped::until_stopped;
 use super::watched::{dismiss, watched};
 
 /// The variable with the path of the mongod to start.
@@ -223,6 +224,8 @@ impl ReplicaSet {
     /// Stops a member where it is (SIGSTOP): its connections hang, and do not close.
     pub fn freeze(&mut self, member: usize) {
         self.members[member].signal("STOP");
+        let process = self.members[member].process.as_ref().expect("it runs");
+        until_stopped(process.id());
         self.members[member].frozen = true;
     }
 

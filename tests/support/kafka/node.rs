@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::options::{DIRECT, Listener, Options};
+use crate::support::stopped::until_stopped;
 use crate::support::watched::{dismiss, watched};
 
 /// The variable with the folder of the broker's jars.
@@ -107,6 +108,7 @@ impl Node {
     /// Stops it where it is (SIGSTOP): connections hang, and do not close.
     pub fn freeze(&self) {
         self.running().signal(Signal::STOP);
+        until_stopped(self.running().child.id());
     }
 
     /// Lets it run on (SIGCONT).
