@@ -22,6 +22,9 @@ cargo test "${tests[@]}" "${all[@]}" --no-run "$@"
 
 borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 
+# Most of what tests do is to wait: with a thread per core half of the machine is idle.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+
 say test "running the tests…"
 cargo test "${tests[@]}" "${all[@]}" "$@"
 if (($# == 0)); then

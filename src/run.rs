@@ -45,7 +45,7 @@ use crate::sink::kafka::{Kafka, WrongProperty};
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
 use crate::store::connect::{self, Topology};
-use crate::store::{CHECK, Meaning, StoreError};
+use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::store_up;
 
@@ -545,17 +545,14 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
 fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
     health.watch("partitions", move || {
         let Standing { owned, differs, paused, refused } = &*standing.borrow();
-        match (differs, owned) {
-            _ if refused.is_some() => Part::degraded(format!(
-                "MongoDB refuses this instance: {}; {CHECK}",
-                refused.as_deref().unwrap_or_default()
-            )),
+        match (refused, differs, owned) {
+            (Some(refused), ..) => Part::degraded(refused),
             _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
-            (Some(fleet), _) => Part::degraded(format!(
+            (None, Some(fleet), _) => Part::degraded(format!(
                 "none: the running instances have another configuration ({fleet})"
             )),
-            (None, None | Some(0)) => Part::degraded("none as yet: others have them"),
-            (None, Some(_)) => Part::ok(),
+            (None, None, None | Some(0)) => Part::degraded("none as yet: others have them"),
+            (None, None, Some(_)) => Part::ok(),
         }
     });
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -157,9 +158,10 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
         .await;
     });
 
-    let relay = metrics::with_local_recorder(&recorder, || {
-        start(&spy.collections, sink.clone(), settings())
-    });
+    // No rotation but for a lane that ends.
+    let settings = Settings { poll_interval: Duration::from_secs(60), ..settings() };
+    let relay =
+        metrics::with_local_recorder(&recorder, || start(&spy.collections, sink.clone(), settings));
 
     outbox.until_count(doc! { "status": "done" }, 300).await;
     assert!(spy.has_paused());
@@ -243,7 +245,7 @@ async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves
 /// A record that is not due before tomorrow.
 fn waiting(id: &str, key: &str) -> Document {
     let mut record = record(id, key);
-    let tomorrow = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
+    let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86_400);
     record.insert("visibleAt", bson::DateTime::from_system_time(tomorrow));
     record
 }

@@ -70,7 +70,8 @@ pub struct Standing {
     pub differs: Option<String>,
     /// Whether the fleet is paused.
     pub paused: bool,
-    /// What MongoDB refuses this instance, of what a share takes: it does not pass by itself.
+    /// What MongoDB refuses this instance, of what a share takes, with the remedy: it does not pass by
+    /// itself.
     pub refused: Option<String>,
 }
 
@@ -175,7 +176,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                         ),
                     }
                 }
-                let refused = (error.meaning() == Meaning::Permanent).then(|| error.brief());
+                let refused = (error.meaning() == Meaning::Permanent).then(|| error.refusal());
                 self.refused(refused);
                 self.metrics.forget();
                 LOOK

@@ -183,9 +183,7 @@ impl Failing {
     fn note(&self, work: Work, error: &StoreError) {
         set(work, Some(error.meaning()));
         let words = match error.meaning() {
-            Meaning::Permanent => {
-                format!("MongoDB refuses this instance: {}; {CHECK}", error.brief())
-            }
+            Meaning::Permanent => error.refusal(),
             Meaning::Transient => error.brief(),
         };
         self.now().insert(work, words);

@@ -331,14 +331,18 @@ impl Book {
         self.held.insert(key, wait);
     }
 
+    /// Whether a key waits for this very head, for a reason that the relay alone knows.
+    fn rests(&self, key: &LaneKey, head: impl FnOnce() -> Blocker) -> bool {
+        let wait = self.held.get(key).filter(|wait| wait.reason.is_of_the_relay());
+        wait.is_some_and(|wait| wait.blocker.may_be(&head()))
+    }
+
     fn claim(&mut self, lane: &Arc<Lane>, head: &Record) -> bool {
         let key = &lane.key;
         if !self.owns(lane.partition)
             || self.busy.contains_key(key)
             || self.suspects.contains_key(key)
-            || self.held.get(key).is_some_and(|wait| {
-                wait.reason.is_of_the_relay() && wait.blocker.may_be(&Blocker::of(head))
-            })
+            || self.rests(key, || Blocker::of(head))
         {
             return false;
         }
@@ -533,10 +537,7 @@ impl Hands {
     pub fn await_turn(&self, key: &LaneKey, head: Blocker) -> bool {
         let mut book = self.book();
         let is_entered = book.busy.contains_key(key) || book.suspects.contains_key(key);
-        let rests = book
-            .held
-            .get(key)
-            .is_some_and(|wait| wait.reason.is_of_the_relay() && wait.blocker.may_be(&head));
+        let rests = book.rests(key, || head.clone());
         if !book.owns(head.partition) || is_entered || rests {
             return false;
         }

@@ -18,7 +18,7 @@ use std::time::Instant;
 use bson::Bson;
 use tracing::debug;
 
-use crate::ids::{LeaseId, RecordId};
+use crate::ids::RecordId;
 use crate::outbox::fields::LEASE_ID;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
@@ -103,10 +103,9 @@ async fn unsettled<S: Sink>(shared: &Shared<S>) -> Result<(), StoreError> {
         let ids: Vec<Bson> = some.iter().map(|(id, _)| Bson::from(id)).collect();
         let mut snapshot = Snapshot::begin(&shared.collections).await?;
         let read = snapshot.waiting(&ids, shared.settings.batch_bytes).await?;
-        let is_ours = |id: &RecordId, lease: LeaseId| {
-            let found = read.iter().find(|record| record.id == *id);
-            found.is_some_and(|record| lease_of(record) == Some(Bson::from(lease)))
-        };
+        let leases: HashMap<&RecordId, Option<Bson>> =
+            read.iter().map(|record| (&record.id, lease_of(record))).collect();
+        let is_ours = |id: &RecordId, lease| leases.get(id) == Some(&Some(Bson::from(lease)));
         let gone = some.iter().filter(|(id, unsettled)| !is_ours(id, unsettled.lease));
         gone.for_each(|(id, _)| shared.outcomes.gone(id));
         tokio::time::sleep(began.elapsed() * REST).await;

@@ -141,16 +141,17 @@ impl<S: Sink> Shared<S> {
             let ids = if record.is_touched { &mut touched } else { &mut untouched };
             ids.push(record.id.clone());
         }
-        let wanted = [touched.as_slice(), &untouched].concat();
+        let count = touched.len() + untouched.len();
         let id = LeaseId::fresh();
         let lease = Lease::new(id, self.leaser.length(), Moment::now());
-        let granted = match wanted.is_empty() {
-            true => Ok(Grant::default()),
-            false => self.leaser.lease(id, &touched, &untouched).await,
+        let granted = match count {
+            0 => Ok(Grant::default()),
+            _ => self.leaser.lease(id, &touched, &untouched).await,
         };
         let grant = match granted {
             Ok(grant) => grant,
             Err(error) => {
+                let wanted = [touched, untouched].concat();
                 let is_released =
                     !error.is_refusal() && self.release_unknown(id, &wanted, &error).await;
                 claims.into_iter().for_each(|claim| self.give_up(claim));
@@ -159,10 +160,9 @@ impl<S: Sink> Shared<S> {
             }
         };
         failpoint::hit("relay::after_lease");
-        let mut fronts: Vec<Record> = Vec::with_capacity(wanted.len());
+        let mut fronts: Vec<Record> = Vec::with_capacity(count);
         let mut holders: Vec<Holder> = Vec::with_capacity(claims.len());
-        let mut surplus: Vec<Record> = Vec::new();
-        let mut lanes_of_surplus: Vec<Arc<Lane>> = Vec::new();
+        let mut surplus: Vec<(Arc<Lane>, Record)> = Vec::new();
         let mut oversized: Vec<Record> = Vec::new();
         let mut refused: HashMap<LaneKey, Blocker> = HashMap::new();
         for Claim { lane, records, more, origin } in claims {
@@ -178,8 +178,7 @@ impl<S: Sink> Shared<S> {
                     continue;
                 }
                 if held {
-                    surplus.push(record);
-                    lanes_of_surplus.push(lane.clone());
+                    surplus.push((lane.clone(), record));
                     continue;
                 }
                 self.in_hand.remove(record.size());
@@ -198,6 +197,7 @@ impl<S: Sink> Shared<S> {
             holders.push(Holder { lane, asked, count, more, origin });
         }
         self.leases.add(&lease);
+        let (lanes_of_surplus, surplus): (Vec<_>, Vec<_>) = surplus.into_iter().unzip();
         fronts.extend(surplus);
         let mut held = lease.hold(fronts).into_iter();
         let mut lanes = Vec::new();

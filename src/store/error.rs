@@ -66,6 +66,11 @@ pub enum Meaning {
 }
 
 impl StoreError {
+    /// That MongoDB refuses what this instance asks, with the remedy.
+    pub fn refusal(&self) -> String {
+        format!("MongoDB refuses this instance: {}; {CHECK}", self.brief())
+    }
+
     /// The same in one line for a report: what was tried, the server's name for what went wrong,
     /// and how it begins to tell it. (All of it may quote the command, and the answer in hex.)
     pub fn brief(&self) -> String {

@@ -27,16 +27,21 @@ async fn grant(outbox: &TestOutbox, without: &str) {
     outbox.client.database(&outbox.database).run_command(grant).await.unwrap();
 }
 
+/// Those of a user who has no more than his role.
+fn settings(outbox: &TestOutbox) -> Vec<String> {
+    vec![
+        format!("mongo.uri={}", outbox.uri),
+        format!("mongo.database={}", outbox.database),
+        "outbox.auto_init_schema=false".into(),
+        "sinks.out.kind=stdout".into(),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     let outbox = TestOutbox::restricted().await;
-    let settings = [
-        format!("mongo.uri={}", outbox.uri),
-        format!("mongo.database={}", outbox.database),
-        "partitions.heartbeat=500ms".into(),
-        "outbox.auto_init_schema=false".into(),
-        "sinks.out.kind=stdout".into(),
-    ];
+    let mut settings = settings(&outbox);
+    settings.push("partitions.heartbeat=500ms".into());
     let mut postrider = Postrider::start(&settings);
     outbox.insert([record("first", "a")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
@@ -92,12 +97,7 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduled_record_that_must_not_be_made_pending_is_told_of() {
     let outbox = TestOutbox::restricted().await;
-    let settings = [
-        format!("mongo.uri={}", outbox.uri),
-        format!("mongo.database={}", outbox.database),
-        "outbox.auto_init_schema=false".into(),
-        "sinks.out.kind=stdout".into(),
-    ];
+    let settings = settings(&outbox);
     let mut postrider = Postrider::start(&settings);
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     grant(&outbox, "outbox_records").await;

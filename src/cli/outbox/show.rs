@@ -60,12 +60,10 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
     // (Nor does its turn to go alone come while its sink is down.)
-    let is_of_the_sink = |waits_for| {
-        matches!(waits_for, WaitsFor::Look | WaitsFor::DestinationPaused | WaitsFor::Suspect)
-    };
-    if !is_of_the_sink(waiting.waits_for) {
+    let (WaitsFor::Look | WaitsFor::DestinationPaused | WaitsFor::Suspect) = waiting.waits_for
+    else {
         return waiting;
-    }
+    };
     if let Some(owner) = waiting.owner.as_ref().filter(|owner| owner.relay.is_some()) {
         if let Some(cause) = down(owner, name.as_str()) {
             let detail = format!(
