@@ -10,11 +10,12 @@
 //!        │ or any driver in any language        ├──▶ {aggregate}_event_stream
 //!        ▼                                      │    schema, context: collections, indexes
 //!   outbox_records ◀────────────────────────────┘
-//!        │  lane_idx (partition, key, seq) where status = pending
-//!        │      ▲ woken by follow (the change stream), else by a timer
-//!   take: snapshot read in index order → lease (one conditional update)    relay::look, take
-//!        │                               outbox::snapshot, relay::plan, outbox::lease
-//!   publish, a lane per key, one unconfirmed message each                  relay::lane
+//!        │  the change stream carries what becomes pending                follow, relay::live
+//!        │  (at the beginning, and without one: snapshot reads in the
+//!        │  order of lane_idx (partition, key, seq))                      relay::look, plan
+//!   take: a lease (one conditional update)                                 relay::take
+//!        │                               outbox::snapshot, outbox::lease
+//!   publish, a lane per key, one unconfirmed message each                  relay::worker
 //!        │                               routing, sink
 //!   settle, filtered by lease id: done | retry at | dead | released        relay::settler
 //!                                        outbox::settle

@@ -8,10 +8,11 @@ use std::time::Duration;
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider::outbox::snapshot::Room;
-use postrider::relay::hands::HoldReason;
+use postrider::relay::blocker::HoldReason;
 use postrider::relay::look::{Look, Target};
 use postrider::relay::settings::Settings;
 use postrider::relay::wake::Hint;
+use postrider::relay::worker;
 use postrider::sink::{Message, Verdict};
 use support::outbox::{TestOutbox, eventually, record};
 use support::relay::{settings, start};
@@ -184,7 +185,7 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
     let is_read = |command: &Command| command.name == "find";
     spy.after(is_read, || async move {
         for lane in lanes {
-            lane.clone().run(&shared).await;
+            worker::run(lane.clone(), &shared).await;
             shared.hands.free(&lane.key);
         }
     });

@@ -19,7 +19,7 @@ use crate::outbox::record::{LaneKey, Placement, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
-use crate::relay::hands::HoldReason;
+use crate::relay::blocker::HoldReason;
 use crate::relay::report::{NAMED, fields, shortened, state_id};
 use crate::store::{ServerClock, StoreError, limits, within};
 

@@ -26,8 +26,9 @@ use crate::store::{Meaning, StoreError, within};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::store_up;
 
-/// What signing off may take: peers notice a missing instance all the same.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// What signing off may take while MongoDB answers, and where it did not the last time: peers notice
+/// a missing instance all the same.
+const FAREWELL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
 
 /// What the last heartbeat came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,10 +157,9 @@ impl Heartbeat {
                     self.proof.send_replace(Some(sent));
                     Pulse::Alive
                 }
-                Err(error) if error.meaning() == Meaning::Permanent => Pulse::Refused(format!(
-                    "MongoDB refuses this instance: {}; run `postrider check`",
-                    error.brief()
-                )),
+                Err(error) if error.meaning() == Meaning::Permanent => {
+                    Pulse::Refused(error.refusal())
+                }
                 Err(error) => Pulse::Lost(chain(&error)),
             };
             drop(gone);
@@ -202,7 +202,11 @@ impl Heartbeat {
             *self.gone.lock().await = true;
             instances.delete_one(doc! { "_id": Bson::from(self.instance) }).await
         };
-        within("sign off this instance", FAREWELL, leaving).await.map(|_| ())
+        let limit = match *self.pulse.borrow() {
+            Pulse::Starting | Pulse::Alive => FAREWELL.0,
+            Pulse::Lost(_) | Pulse::Refused(_) => FAREWELL.1,
+        };
+        within("sign off this instance", limit, leaving).await.map(|_| ())
     }
 
     async fn beat(&self, status: &str) -> Result<(), StoreError> {

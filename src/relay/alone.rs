@@ -9,96 +9,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
-
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
 use crate::relay::blocker::Blocker;
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::plan::Way;
 use crate::relay::shared::Shared;
+use crate::relay::worker;
 use crate::sink::{Address, Sink};
 use crate::store::StoreError;
-
-/// Whose turn it is to go alone.
-#[derive(Clone, Debug)]
-pub(crate) struct Turns {
-    turn: Arc<Semaphore>,
-    /// Those that wait and may be innocent.
-    innocent: watch::Sender<usize>,
-}
-
-/// One of those, until it has its turn.
-struct Waiting<'a>(&'a watch::Sender<usize>);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-/// The turn itself; dropped, it passes on.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    _permit: OwnedSemaphorePermit,
-}
-
-/// Room for the large ones among the records that probe: they are in memory beside all that
-/// `relay.batch_bytes` bounds.
-#[derive(Debug)]
-pub(crate) struct ProbeRoom {
-    kilobytes: Semaphore,
-    all: u32,
-}
-
-impl ProbeRoom {
-    /// A record up to this size needs none: there are few probes.
-    const SMALL: usize = 64 << 10;
-
-    /// A quarter of this.
-    pub(crate) fn new(batch_bytes: usize) -> Self {
-        let all = u32::try_from(batch_bytes / 4 / 1_024).unwrap_or(u32::MAX);
-        let all = all.clamp(1, Semaphore::MAX_PERMITS.try_into().unwrap_or(u32::MAX));
-        Self { kilobytes: Semaphore::new(all as usize), all }
-    }
-
-    /// Waits, in its turn, for room for a record of this size, or for all that there is.
-    async fn enter(&self, size: usize) -> Option<SemaphorePermit<'_>> {
-        if size <= Self::SMALL {
-            return None;
-        }
-        let kilobytes = u32::try_from(size.div_ceil(1_024)).unwrap_or(u32::MAX);
-        // It is never closed.
-        self.kilobytes.acquire_many(kilobytes.min(self.all)).await.ok()
-    }
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), innocent: watch::Sender::new(0) }
-    }
-}
-
-impl Turns {
-    /// The next turn. One that is known to be guilty lets all others go before it.
-    async fn next(&self, is_guilty: bool) -> Option<Turn> {
-        let waiting = (!is_guilty).then(|| {
-            self.innocent.send_modify(|count| *count += 1);
-            Waiting(&self.innocent)
-        });
-        let mut innocent = self.innocent.subscribe();
-        loop {
-            // Neither is ever closed.
-            if waiting.is_none() {
-                innocent.wait_for(|count| *count == 0).await.ok()?;
-            }
-            let permit = self.turn.clone().acquire_owned().await.ok()?;
-            if waiting.is_some() || *innocent.borrow() == 0 {
-                return Some(Turn { _permit: permit });
-            }
-        }
-    }
-}
 
 /// A record that waits for its turn to go alone. Its payload is not kept meanwhile: any number may
 /// wait.
@@ -231,7 +150,7 @@ impl<S: Sink> Shared<S> {
             return Ok(None);
         }
         let Some(lane) = self.lease_one(lane, record).await? else { return Ok(None) };
-        let mut running = std::pin::pin!(lane.clone().run(self));
+        let mut running = std::pin::pin!(worker::run(lane.clone(), self));
         let end = tokio::select! {
             end = &mut running => end,
             // Its outcome is known, and refused for as long as a validator is as it is.
@@ -241,30 +160,5 @@ impl<S: Sink> Shared<S> {
             }
         };
         Ok(Some((lane, end)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn who_may_be_innocent_goes_before_all_that_are_guilty() {
-        let turns = Turns::default();
-        let held = turns.next(false).await.unwrap();
-        let mut guilty = Box::pin(turns.next(true));
-        assert!(guilty.as_mut().now_or_never().is_none());
-        let mut innocent = Box::pin(turns.next(false));
-        assert!(innocent.as_mut().now_or_never().is_none());
-
-        drop(held);
-        assert!(guilty.as_mut().now_or_never().is_none(), "one that may be innocent came later");
-        let turn = innocent.await.unwrap();
-        assert!(guilty.as_mut().now_or_never().is_none());
-        drop(turn);
-
-        assert!(guilty.await.is_some());
     }
 }

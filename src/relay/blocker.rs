@@ -1,6 +1,9 @@
-//! The record that a blocked key waits for, as it was when it was read.
+//! What a blocked key waits for: the record at its head as it was when it was read, why, and until
+//! when.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bson::Timestamp;
 use bson::raw::RawDocument;
@@ -8,6 +11,7 @@ use bson::raw::RawDocument;
 use crate::ids::RecordId;
 use crate::outbox::fields::PAYLOAD;
 use crate::outbox::record::Record;
+use crate::sink::Address;
 
 /// The head of a blocked key: enough to see in a later read whether it is still there, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +65,104 @@ impl Blocker {
     /// Whether this is it, as far as known: what it looks like after a write is not.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         self.id == other.id && (self.is_written() || self.state == other.state)
+    }
+}
+
+/// Why what a key has, or comes into it, is not being delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// Its head is not due yet: backoff after a failure, or the producer's `visibleAt`.
+    NotDue,
+    /// Somebody else's lease is on its head.
+    Leased,
+    /// Its head's sink is paused.
+    SinkPaused,
+    /// Its head's destination does not confirm.
+    DestinationPaused,
+    /// Its head goes alone, and another one is going alone at the moment.
+    Suspect,
+    /// MongoDB refuses to change its head: a validator of the user's own.
+    Refused,
+    /// Its head is to become dead, and the sink of its dead letter is paused.
+    DeadLetter,
+    /// Its head is being corrected: it names an invalid partition, or has no usable `seq`.
+    Repair,
+    /// A dead record of its own blocks it (`on_dead = "block"`), whether or not anything waits
+    /// behind that as yet.
+    Blocked,
+}
+
+impl HoldReason {
+    /// All reasons, for the metrics.
+    pub const ALL: [Self; 9] = [
+        Self::NotDue,
+        Self::Leased,
+        Self::SinkPaused,
+        Self::DestinationPaused,
+        Self::Suspect,
+        Self::Refused,
+        Self::DeadLetter,
+        Self::Repair,
+        Self::Blocked,
+    ];
+
+    /// The label in `postrider_keys_held`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotDue => "not_due",
+            Self::Leased => "leased",
+            Self::SinkPaused => "sink_paused",
+            Self::DestinationPaused => "destination_paused",
+            Self::Suspect => "suspect",
+            Self::Refused => "refused",
+            Self::DeadLetter => "dead_letter",
+            Self::Repair => "repair",
+            Self::Blocked => "blocked",
+        }
+    }
+
+    /// Whether no snapshot shows it: the relay alone knows.
+    pub(super) fn is_of_the_relay(self) -> bool {
+        matches!(self, Self::Refused | Self::DeadLetter)
+    }
+}
+
+/// Why a key is blocked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    /// Why.
+    pub reason: HoldReason,
+    /// When the key is read again at the latest, where that is known.
+    pub until: Option<Instant>,
+    /// Since when it waits for this blocker.
+    pub since: Instant,
+    /// The head of the key.
+    pub blocker: Blocker,
+    /// The sink that it waits for.
+    pub sink: Option<Arc<str>>,
+    /// The destination within the sink, where that is what it waits for.
+    pub destination: Option<Address>,
+}
+
+impl Wait {
+    /// A wait that begins now.
+    pub fn new(reason: HoldReason, blocker: Blocker, until: Option<Instant>) -> Self {
+        Self { reason, until, since: Instant::now(), blocker, sink: None, destination: None }
+    }
+
+    /// A wait for a destination that does not confirm.
+    pub fn for_destination(
+        blocker: Blocker,
+        until: Option<Instant>,
+        sink: Arc<str>,
+        destination: Address,
+    ) -> Self {
+        let (sink, destination) = (Some(sink), Some(destination));
+        Self { sink, destination, ..Self::new(HoldReason::DestinationPaused, blocker, until) }
+    }
+
+    pub(super) fn is_for(&self, sink: &str, destination: &Address) -> bool {
+        self.destination.as_ref() == Some(destination) && self.sink.as_deref() == Some(sink)
     }
 }
 

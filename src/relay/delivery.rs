@@ -131,7 +131,7 @@ impl<S: Sink> Shared<S> {
         let opens = tokio::select! {
             biased;
             opens = outlet.gate.opens_within(self.settings.grace()) => opens,
-            () = lane.over(self) => false,
+            () = lane.over(&self.stop) => false,
         };
         if !opens {
             return Err(Delivery::Interrupted);
@@ -142,7 +142,7 @@ impl<S: Sink> Shared<S> {
                 || self.losses.goes_alone(&held.record.id);
             let place = tokio::select! {
                 place = outlet.quarantine.enter(exclusive) => place,
-                () = lane.over(self) => return Err(Delivery::Interrupted),
+                () = lane.over(&self.stop) => return Err(Delivery::Interrupted),
             };
             return place.map(Some).map_err(|down| self.not_isolated(outlet, destination, down));
         }
@@ -220,7 +220,7 @@ impl<S: Sink> Shared<S> {
         let (handed_over, result) = match &place {
             Some(place) => {
                 // It may take as long as a publish may, and takes no room from others.
-                let _parked = if place.is_exclusive() { None } else { lane.park(self) };
+                let _parked = if place.is_exclusive() { None } else { lane.park(&self.in_hand) };
                 outlet.quarantine.publish(place, message).await
             }
             None => {
@@ -268,7 +268,7 @@ impl<S: Sink> Shared<S> {
                 return result;
             }
             if doubt.is_silent(SLOW) {
-                parked = parked.or_else(|| lane.park(self));
+                parked = parked.or_else(|| lane.park(&self.in_hand));
             }
             if outlet.sink.replaced_at() > Some(handed_over) {
                 break;
@@ -276,7 +276,7 @@ impl<S: Sink> Shared<S> {
         }
         let is_open = outlet.circuits.left_behind(destination, handed_over, LEFT_BEHIND).is_some();
         self.free_if(!is_open && outlet.circuits.heard(destination), outlet, destination);
-        let _parked = parked.or_else(|| lane.park(self));
+        let _parked = parked.or_else(|| lane.park(&self.in_hand));
         let result = publishing.await;
         self.free_if(doubt.end(), outlet, destination);
         result

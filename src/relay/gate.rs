@@ -148,6 +148,8 @@ impl Gate {
             }
         };
         tokio::select! {
+            // Else the end of its own connection were told as that of the sink.
+            biased;
             () = stop.cancelled() => {}
             () = work => {}
         }

@@ -1,27 +1,19 @@
-//! One key's way out: its records one after the other, one unconfirmed at a time.
-
-mod window;
+//! The records of one key that are in hand, and what is known of those behind them.
+//! A [worker](crate::relay::worker) delivers them.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use tracing::{debug, instrument, warn};
+use tokio_util::sync::CancellationToken;
 
 use crate::ids::RecordId;
-use crate::outbox::reason::DeadReason;
 use crate::outbox::record::{LaneKey, Record};
-use crate::outbox::settle::Outcome;
-use crate::relay::blocker::Blocker;
-use crate::relay::dead_letter::Later;
-use crate::relay::delivery::{Delivered, Delivery};
-use crate::relay::hands::{HoldReason, Wait};
+use crate::relay::blocker::Wait;
 use crate::relay::held::Held;
+use crate::relay::load::Load;
 use crate::relay::settings::Settings;
-use crate::relay::shared::{Load, Shared};
-use crate::sink::Sink;
 
 /// The records of one key that this relay has in hand.
 #[derive(Debug)]
@@ -90,15 +82,13 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Parked<'a> {
     lane: &'a Lane,
-    publishing: &'a AtomicUsize,
     load: &'a Load,
     records: usize,
 }
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.publishing.fetch_add(1, Ordering::Relaxed);
-        self.load.parked.fetch_sub(self.records, Ordering::Relaxed);
+        self.load.unpark(self.records);
         self.lane.parked.store(false, Ordering::Relaxed);
     }
 }
@@ -115,7 +105,7 @@ pub enum LaneEnd {
 }
 
 /// What the next step of a lane is.
-enum Next {
+pub(super) enum Next {
     Publish(Box<Held>),
     Await,
     End,
@@ -167,41 +157,44 @@ impl Lane {
     }
 
     /// Whether its records must be let go, settled or not: at a stop, or for another owner.
-    pub(crate) fn must_end<S>(&self, shared: &Shared<S>) -> bool {
-        shared.is_stopping() || self.revoked.load(Ordering::Relaxed)
+    pub(super) fn must_end(&self, stop: &CancellationToken) -> bool {
+        stop.is_cancelled() || self.revoked.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing new may be published.
+    pub(super) fn is_over(&self, stop: &CancellationToken) -> bool {
+        self.must_end(stop) || self.refused.load(Ordering::Relaxed)
     }
 
     /// Resolves when nothing new may be published.
-    pub(super) async fn over<S>(&self, shared: &Shared<S>) {
+    pub(super) async fn over(&self, stop: &CancellationToken) {
         let over = async {
-            while !self.is_over(shared) {
+            while !self.is_over(stop) {
                 // Whoever else waits for a change looks at the state first.
                 self.changed.notified().await;
             }
         };
         tokio::select! {
-            () = shared.stopping() => {}
+            () = stop.cancelled() => {}
             () = over => {}
         }
     }
 
-    /// Whether nothing new may be published.
-    fn is_over<S>(&self, shared: &Shared<S>) -> bool {
-        self.must_end(shared) || self.refused.load(Ordering::Relaxed)
+    /// Resolves when something came or was settled, or when the lane is to end. For one waiter.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Lets others have the room that this lane takes, until the answer is dropped: its records wait
     /// for a destination that does not answer. Their bytes stay counted. `None` where the lane is
     /// parked already.
-    pub(super) fn park<'a, S>(&'a self, shared: &'a Shared<S>) -> Option<Parked<'a>> {
+    pub(super) fn park<'a>(&'a self, load: &'a Load) -> Option<Parked<'a>> {
         if self.parked.swap(true, Ordering::Relaxed) {
             return None;
         }
         let records = self.state().in_hand.len();
-        let (publishing, load) = (&shared.publishing, &*shared.in_hand);
-        publishing.fetch_sub(1, Ordering::Relaxed);
-        load.parked.fetch_add(records, Ordering::Relaxed);
-        Some(Parked { lane: self, publishing, load, records })
+        load.park(records);
+        Some(Parked { lane: self, load, records })
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
@@ -328,217 +321,47 @@ impl Lane {
         }
     }
 
-    /// Delivers until nothing is left or something stops it.
-    ///
-    /// The prefix rule in one loop: a record is published when all before it in this lane
-    /// are confirmed, or dead by a write that a majority acknowledged and that matched.
-    /// Anything else ends the lane, and gives back what is behind.
-    #[instrument(name = "lane", level = "debug", skip_all, fields(key = self.key.as_str()))]
-    pub async fn run<S: Sink>(self: Arc<Self>, shared: &Shared<S>) -> LaneEnd {
-        let mut publishing = shared.publishing();
-        let end = loop {
-            if self.is_over(shared) {
-                break LaneEnd::Interrupted;
-            }
-            let held = match self.next(shared) {
-                Next::Publish(held) => *held,
-                Next::Await => {
-                    publishing.pause();
-                    tokio::select! {
-                        () = self.changed.notified() => {}
-                        () = shared.stopping() => {}
-                    }
-                    continue;
-                }
-                Next::End => break LaneEnd::Drained,
-            };
-            publishing.resume();
-            let delivered = match self.window(shared, &held) {
-                1 => self.deliver(shared, held).await,
-                window => self.deliver_several(shared, held, window).await,
-            };
-            if let Some(end) = delivered {
-                break end;
-            }
-        };
-        publishing.pause();
-        self.state().is_closed = true;
-        self.give_back(shared).await;
-        end
-    }
-
-    /// One record; `None` lets the next one go.
-    async fn deliver<S: Sink>(self: &Arc<Self>, shared: &Shared<S>, held: Held) -> Option<LaneEnd> {
-        if held.is_lost() {
-            shared.lost(&held, self);
-            return Some(LaneEnd::Interrupted);
-        }
-        let mut lost_since = None;
-        let delivery = loop {
-            let delivery = shared.deliver(&held, self).await;
-            if delivery.outcome != Delivery::SinkLost || held.is_lost() || self.is_over(shared) {
-                break delivery;
-            }
-            // Sent again first, as soon as the sink is up.
-            let since = *lost_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > shared.settings.grace() {
-                break delivery;
-            }
-        };
-        self.conclude(shared, held, delivery).await
-    }
-
-    /// Settles what came of one record; `None` lets the next one go.
-    async fn conclude<S: Sink>(
-        self: &Arc<Self>,
-        shared: &Shared<S>,
-        held: Held,
-        delivery: Delivered,
-    ) -> Option<LaneEnd> {
-        let sink = delivery.sink;
-        match delivery.outcome {
-            Delivery::Confirmed if self.alone => {
-                // Before the next one's turn, which may end this process: a record that was
-                // delivered must not be charged for its successor's crash time and again.
-                let ours = shared.settle_and_wait(self, held, &sink, Outcome::Done).await;
-                if ours { None } else { Some(LaneEnd::Interrupted) }
-            }
-            Delivery::Confirmed => {
-                shared.settle(self, held, &sink, Outcome::Done).await;
-                None
-            }
-            Delivery::Failed(error) if held.attempt() < shared.settings.max_attempts => {
-                let delay = shared.settings.backoff.delay(held.attempt());
-                debug!(id = %held.record.id, attempt = held.attempt(), error, "delivery failed");
-                self.release_followers(shared).await;
-                let blocker = Blocker::written(&held.record);
-                let outcome = Outcome::Retry { delay, error };
-                let ours = shared.settle_and_wait(self, held, &sink, outcome).await;
-                // The next read shows what was written, and can be compared with later ones.
-                let delay = delay.min(shared.settings.poll_interval);
-                match ours {
-                    true => Some(wait(HoldReason::NotDue, blocker, delay)),
-                    false => Some(LaneEnd::Interrupted),
-                }
-            }
-            Delivery::Failed(error) => {
-                let attempts = held.attempt();
-                let reason = DeadReason::AttemptsExhausted { attempts, error };
-                self.bury(shared, held, &sink, reason).await
-            }
-            Delivery::Undeliverable(reason) => self.bury(shared, held, &sink, reason).await,
-            Delivery::DestinationPaused(destination, until) => {
-                self.release_followers(shared).await;
-                let blocker = Blocker::of(&held.record);
-                let way = sink.as_str().into();
-                let wait = Wait::for_destination(blocker, Some(until), way, destination);
-                shared.settle(self, held, &sink, Outcome::Released).await;
-                Some(LaneEnd::Waits(Box::new(wait)))
-            }
-            Delivery::SinkLost | Delivery::Interrupted => {
-                shared.settle(self, held, &sink, Outcome::Released).await;
-                Some(LaneEnd::Interrupted)
-            }
-        }
-    }
-
-    /// Makes a record dead; its followers go only when that is known to be so (guard 4).
-    async fn bury<S: Sink>(
-        self: &Arc<Self>,
-        shared: &Shared<S>,
-        held: Held,
-        sink: &str,
-        reason: DeadReason,
-    ) -> Option<LaneEnd> {
-        let blocks = shared.settings.ordered
-            && shared.settings.block_on_dead
-            && matches!(self.key, LaneKey::Keyed(_));
-        let attempts = match reason {
-            DeadReason::AttemptsExhausted { attempts, .. } => attempts,
-            // The delivery that can't be is none.
-            _ => held.record.attempt,
-        };
-        let id = held.record.id.clone();
-        let is_first = shared.dying.reason(&held.record).is_none();
-        // It may take as long as a publish may, and takes no room from others.
-        let parked = self.park(shared);
-        let sent = shared.send_dead_letter(&held.record, attempts, &reason, self.alone).await;
-        drop(parked);
-        if let Err(Later) = sent {
-            // It would die without its dead letter; only its key waits.
-            let delay = shared.settings.probe_max;
-            shared.dying.remember(&held.record, &reason, delay);
-            self.release_followers(shared).await;
-            let outcome = match reason {
-                // The last attempt stays counted: another instance does not begin again.
-                DeadReason::AttemptsExhausted { error, .. } if is_first => {
-                    Outcome::Retry { delay, error }
-                }
-                _ => Outcome::Released,
-            };
-            let blocker = Blocker::written(&held.record);
-            let ours = shared.settle_and_wait(self, held, sink, outcome).await;
-            let end = wait(HoldReason::DeadLetter, blocker, delay);
-            return Some(if ours { end } else { LaneEnd::Interrupted });
-        }
-        shared.dying.forget(&id);
-        let kind = held.record.raw.get_str("type").unwrap_or_default().to_owned();
-        let words = reason.to_string();
-        shared.losses.forget(&id);
-        let ours = shared.settle_and_wait(self, held, sink, Outcome::Dead { reason, blocks }).await;
-        if !ours {
-            return Some(LaneEnd::Interrupted);
-        }
-        warn!(%id, key = self.key.as_str(), r#type = kind, reason = words, blocks, "record is dead");
-        if blocks { Some(LaneEnd::Interrupted) } else { None }
-    }
-
-    fn next<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Next {
+    /// Takes the next step. `share`: how many more it may ask for, where there is room; answers
+    /// also whether it does so, and counts on an answer by [`add`](Self::add) then.
+    pub(super) fn next(&self, share: Option<usize>) -> (Next, bool) {
         let mut state = self.state();
         // (A refill reads what is unsettled once more.)
-        let low = state.waiting.len() <= state.came / 2 && state.unsettled() <= shared.share();
+        let is_short = |share| {
+            state.waiting.len() <= state.came / 2 && state.unsettled() <= share && state.more
+        };
         // Without room the key makes way for others: it ends, and is read again in its turn.
-        if low && state.more && !state.refilling && shared.has_room() {
+        let asks = share.is_some_and(is_short) && !state.refilling;
+        if asks {
             (state.refilling, state.is_complete) = (true, false);
-            shared.ask_refill(self.clone());
         }
-        match state.waiting.pop_front() {
+        let next = match state.waiting.pop_front() {
             Some(held) => Next::Publish(Box::new(held)),
             None if state.is_idle() => {
                 state.is_closed = true;
                 Next::End
             }
             None => Next::Await,
-        }
+        };
+        (next, asks)
     }
 
-    async fn release_followers<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) {
-        let followers = std::mem::take(&mut self.state().waiting);
-        for held in followers {
-            shared.settle(self, held, "", Outcome::Released).await;
-        }
+    /// Puts a record that was not published back before the others.
+    pub(super) fn put_back(&self, held: Held) {
+        self.state().waiting.push_front(held);
     }
 
-    /// Releases what was not published and waits until all is settled, so that
-    /// whoever reads the key next sees it as it is.
-    async fn give_back<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) {
-        loop {
-            self.release_followers(shared).await;
-            {
-                let state = self.state();
-                if state.waiting.is_empty() && state.is_idle() {
-                    return;
-                }
-            }
-            self.changed.notified().await;
-        }
+    /// What was not published, in its order.
+    pub(super) fn take_waiting(&self) -> VecDeque<Held> {
+        std::mem::take(&mut self.state().waiting)
+    }
+
+    /// Whether it holds nothing, and nothing is to come of it.
+    pub(super) fn is_finished(&self) -> bool {
+        let state = self.state();
+        state.waiting.is_empty() && state.is_idle()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-fn wait(reason: HoldReason, blocker: Blocker, delay: Duration) -> LaneEnd {
-    LaneEnd::Waits(Box::new(Wait::new(reason, blocker, Some(Instant::now() + delay))))
 }

@@ -20,20 +20,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{DateTime, Timestamp};
-use metrics::gauge;
-use tracing::{debug, info};
+use tracing::info;
 
-use crate::outbox::record::Record;
-use crate::relay::driver::{Driver, Event, TARGETS};
-use crate::relay::hands::Known;
 use crate::relay::lane::Lane;
-use crate::relay::look::{Claim, Origin, Seen, Target};
-use crate::relay::wake::{Change, Hint};
-use crate::sink::Sink;
-use crate::telemetry::metrics::PARTITIONS_LIVE;
-
-/// Keys that are to be read, beyond which a rotation is cheaper.
-const MAX_UNSCANNED: usize = 2_048;
+use crate::relay::look::{Claim, Origin};
+use crate::relay::wake::Hint;
 
 /// Leases under way at once, of different lanes. As a rule there is one, and what comes meanwhile goes
 /// with the next.
@@ -83,8 +74,9 @@ struct Acquiring {
     lanes: Vec<Arc<Lane>>,
 }
 
-#[derive(Debug, Default)]
-enum Mode {
+/// What finds the records.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Mode {
     /// Rotations find the records, and events tell where to look.
     #[default]
     Scanning,
@@ -111,6 +103,21 @@ pub(super) enum Hints {
 }
 
 impl Live {
+    /// What finds the records.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The stream is open: a pass may begin.
+    pub(super) fn opened(&mut self) {
+        self.is_open = true;
+    }
+
+    /// The stream is closed, or tells no more than where to look.
+    pub(super) fn closed(&mut self) {
+        self.is_open = false;
+    }
+
     /// Whether the stream carries the records.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.mode, Mode::Live { .. })
@@ -127,7 +134,8 @@ impl Live {
         begins
     }
 
-    fn wants_pass(&self, now: Instant) -> bool {
+    /// Whether a pass is to begin.
+    pub(super) fn wants_pass(&self, now: Instant) -> bool {
         let is_due = self.next_pass.is_none_or(|due| due <= now);
         matches!(self.mode, Mode::Scanning) && self.is_open && is_due
     }
@@ -139,7 +147,7 @@ impl Live {
     }
 
     /// Whether the stream has been behind for too long, by an event of this moment that came now.
-    fn is_behind(&mut self, at: Timestamp, server: DateTime, now: Instant) -> bool {
+    pub(super) fn is_behind(&mut self, at: Timestamp, server: DateTime, now: Instant) -> bool {
         let age = server.timestamp_millis() / 1_000 - i64::from(at.time);
         if u64::try_from(age).is_ok_and(|age| age >= BEHIND.as_secs()) {
             now.duration_since(*self.behind_since.get_or_insert(now)) > BEHIND_FOR
@@ -149,6 +157,57 @@ impl Live {
         }
     }
 
+    /// A look of the pass is over; answers whether all of them have seen all that they must.
+    pub(super) fn has_seen(&mut self, is_all: bool) -> bool {
+        self.is_all &= is_all;
+        self.is_all
+    }
+
+    /// The pass has succeeded: the stream carries the records.
+    pub(super) fn went_live(&mut self, now: Instant) {
+        self.mode = Mode::Live { since: now };
+    }
+
+    /// Rotations find the records again; answers what was to be leased. `None` where they do so
+    /// already.
+    pub(super) fn leave(&mut self, why: Leaves, now: Instant) -> Option<Vec<Claim>> {
+        let lasted = match self.mode {
+            Mode::Scanning => return None,
+            Mode::Passing => Duration::ZERO,
+            Mode::Live { since } => now.duration_since(since),
+        };
+        self.mode = Mode::Scanning;
+        self.behind_since = None;
+        if why == Leaves::Overloaded {
+            let pause = match self.pause.filter(|_| lasted < PAUSE.1) {
+                Some(pause) => (pause * 2).min(PAUSE.1),
+                None => PAUSE.0,
+            };
+            self.pause = Some(pause);
+            self.next_pass = Some(now + pause);
+            info!(
+                lasted = ?lasted,
+                pause = ?pause,
+                "the change stream brings more than can be taken: rotations find the records"
+            );
+        }
+        Some(std::mem::take(&mut self.claims))
+    }
+
+    /// Whether anything is to be leased.
+    pub(super) fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
+    /// A lease of these begins; answers its number.
+    pub(super) fn acquire(&mut self, claims: &[Claim], began: Instant) -> u64 {
+        let number = self.acquired;
+        self.acquired += 1;
+        let lanes = claims.iter().map(|claim| claim.lane.clone()).collect();
+        self.acquiring.push(Acquiring { number, began, lanes });
+        number
+    }
+
     /// The lease of this number has come to something.
     pub(super) fn acquired(&mut self, number: u64) {
         self.acquiring.retain(|one| one.number != number);
@@ -156,7 +215,7 @@ impl Live {
 
     /// Takes from what waits, in its order, what may be leased next: of lanes that no lease under way
     /// is about, up to so many records.
-    fn next_claims(&mut self, limit: usize, now: Instant) -> Vec<Claim> {
+    pub(super) fn next_claims(&mut self, limit: usize, now: Instant) -> Vec<Claim> {
         let is_slow = |one: &Acquiring| now.duration_since(one.began) > SLOW;
         if self.acquiring.len() >= MAX_ACQUIRING || !self.acquiring.iter().all(is_slow) {
             return Vec::new();
@@ -180,204 +239,13 @@ impl Live {
     }
 
     /// Puts a record behind what is to be leased for its lane.
-    fn add(&mut self, claim: Claim) {
+    pub(super) fn add(&mut self, claim: Claim) {
         claim.lane.queued();
         let mut waiting = self.claims.iter_mut().filter(|one| one.origin != Origin::Refill);
         match waiting.find(|waiting| Arc::ptr_eq(&waiting.lane, &claim.lane)) {
             Some(waiting) => waiting.records.extend(claim.records),
             None => self.claims.push(claim),
         }
-    }
-}
-
-impl<S: Sink> Driver<S> {
-    /// Takes, notes or passes on one change.
-    pub(super) fn on_change(&mut self, change: Change) -> Hints {
-        if let Some(at) = change.at() {
-            self.shared.hands.passed(at);
-            let now = (self.shared.clock.now(), Instant::now());
-            if self.live.is_live() && self.live.is_behind(at, now.0, now.1) {
-                self.leave_live(Leaves::Overloaded);
-                return Hints::Somewhere;
-            }
-        }
-        match (change, &self.live.mode) {
-            (Change::Opened(_), _) => {
-                // (Over shards an event comes when the slowest of them has said something: there it
-                // is a reason to look, and no more.)
-                let is_late = self.shared.collections.is_sharded();
-                self.live.is_open = !is_late;
-                Hints::Somewhere
-            }
-            (Change::Closed, _) => {
-                self.live.is_open = false;
-                self.leave_live(Leaves::OnPurpose);
-                Hints::Somewhere
-            }
-            (Change::Somewhere, _) => {
-                self.leave_live(Leaves::OnPurpose);
-                Hints::Somewhere
-            }
-            (change, Mode::Scanning) => change.hint().map_or(Hints::None, Hints::At),
-            (Change::Pending(record, at), Mode::Passing) => {
-                self.shared.hands.note_place(&record);
-                let record = self.shared.in_its_lane(*record);
-                self.shared.hands.withhold(record.lane, record.partition, record.id, at);
-                Hints::None
-            }
-            (Change::Touched { partition, lane, id, at }, _) => {
-                self.shared.hands.withhold(self.shared.lane_of(lane, &id), partition, id, at);
-                Hints::None
-            }
-            (Change::Pending(record, at), Mode::Live { .. }) => {
-                if self.share.borrow().partitions.contains(&record.partition) {
-                    self.take_change(*record, at);
-                }
-                Hints::None
-            }
-        }
-    }
-
-    fn take_change(&mut self, record: Record, at: Timestamp) {
-        let shared = self.shared.clone();
-        shared.hands.note_place(&record);
-        let record = shared.in_its_lane(record);
-        let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
-        let withhold = || shared.hands.withhold(key.clone(), partition, id.clone(), at);
-        if self.store_pause.is_some() || !shared.has_room() {
-            return withhold();
-        }
-        match shared.hands.known(&record, at) {
-            Known::Covered => {}
-            Known::Waits => withhold(),
-            Known::Busy(lane) => {
-                let run = shared.plan_one(record).runs.pop();
-                match run.filter(|_| lane.offer(&id)) {
-                    Some(run) => {
-                        let (records, origin) = (run.records, Origin::Stream);
-                        let claim = Claim { lane, records, more: false, origin };
-                        self.live.add(shared.reserved(claim));
-                    }
-                    None => withhold(),
-                }
-            }
-            Known::Free => {
-                let openings = shared.hands.openings();
-                let mut plan = shared.plan_one(record);
-                if let Some(run) = plan.runs.pop() {
-                    let lane = Lane::new(key.clone(), partition);
-                    lane.begin(&run.records, true);
-                    if !shared.hands.claim_free(&lane, &run.records[0]) {
-                        return withhold();
-                    }
-                    let (records, origin) = (run.records, Origin::New);
-                    let claim = Claim { lane, records, more: false, origin };
-                    return self.live.add(shared.reserved(claim));
-                }
-                let mut seen = Seen::default();
-                shared.note(plan, openings, None, None, &mut seen);
-                self.on_seen(seen);
-                if !shared.hands.is_entered(&key) {
-                    withhold();
-                }
-            }
-        }
-    }
-
-    /// Reads the keys that must be read, leases what came, and sees to it that a pass begins.
-    pub(super) fn serve_live(&mut self, now: Instant) {
-        if self.live.wants_pass(now) && self.store_pause.is_none() {
-            self.next_rotation = now;
-        }
-        let hands = &self.shared.hands;
-        let is_following = !matches!(self.live.mode, Mode::Scanning);
-        if is_following && (hands.unscanned() > MAX_UNSCANNED || hands.is_overfull()) {
-            return self.leave_live(Leaves::Overloaded);
-        }
-        if !self.live.is_live() {
-            return;
-        }
-        if !self.looking && self.targets.len() < TARGETS && self.shared.has_room() {
-            let asked = hands.ask_unscanned(TARGETS - self.targets.len()).into_iter();
-            self.targets.extend(asked.map(|(key, partition, id)| {
-                Target::Scan(key.clone(), Hint::of(partition, key, id))
-            }));
-        }
-        self.acquire();
-    }
-
-    /// Leases what is next.
-    fn acquire(&mut self) {
-        if self.live.claims.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        let claims = self.live.next_claims(self.shared.settings.batch_size, now);
-        // What was to come behind the first record of a lane that was not to be had.
-        let (ended, claims): (Vec<_>, Vec<_>) =
-            claims.into_iter().partition(|claim| claim.lane.is_closed());
-        ended.into_iter().for_each(|claim| self.shared.give_up(claim));
-        if claims.is_empty() {
-            return;
-        }
-        let number = self.live.acquired;
-        self.live.acquired += 1;
-        let lanes = claims.iter().map(|claim| claim.lane.clone()).collect();
-        self.live.acquiring.push(Acquiring { number, began: now, lanes });
-        let shared = self.shared.clone();
-        let seen = Seen { claims, ..Seen::default() };
-        self.tasks.spawn(async move { Event::Acquired(number, shared.lease(seen).await) });
-    }
-
-    /// A look of a rotation is over, the last one where there is no `more`. Where it was a pass, the
-    /// stream carries the records then.
-    pub(super) fn after_look(&mut self, is_all: bool, more: bool) {
-        self.live.is_all &= is_all;
-        let is_all = self.live.is_all;
-        if !matches!(self.live.mode, Mode::Passing) || more {
-            return;
-        }
-        let hands = &self.shared.hands;
-        let unscanned = hands.unscanned();
-        if !is_all || hands.is_overfull() || unscanned > MAX_UNSCANNED {
-            return self.leave_live(Leaves::Overloaded);
-        }
-        hands.live();
-        self.live.mode = Mode::Live { since: Instant::now() };
-        let partitions = self.share.borrow().partitions.len();
-        gauge!(PARTITIONS_LIVE).set(partitions as f64);
-        debug!(partitions, unscanned, "the change stream carries the records");
-    }
-
-    /// Back to rotations, before the next change is handled.
-    pub(super) fn leave_live(&mut self, why: Leaves) {
-        let lasted = match self.live.mode {
-            Mode::Scanning => return,
-            Mode::Passing => Duration::ZERO,
-            Mode::Live { since } => since.elapsed(),
-        };
-        self.live.mode = Mode::Scanning;
-        self.live.behind_since = None;
-        gauge!(PARTITIONS_LIVE).set(0.0);
-        self.shared.hands.unfollow();
-        for claim in std::mem::take(&mut self.live.claims) {
-            self.shared.give_up(claim);
-        }
-        self.targets.retain(|target| !matches!(target, Target::Scan(..)));
-        if why == Leaves::Overloaded {
-            let pause = match self.live.pause.filter(|_| lasted < PAUSE.1) {
-                Some(pause) => (pause * 2).min(PAUSE.1),
-                None => PAUSE.0,
-            };
-            self.live.pause = Some(pause);
-            self.live.next_pass = Some(Instant::now() + pause);
-            info!(
-                lasted = ?lasted,
-                pause = ?pause,
-                "the change stream brings more than can be taken: rotations find the records"
-            );
-        }
-        self.look_now();
     }
 }
 
@@ -399,19 +267,19 @@ mod tests {
             claims.iter().map(|claim| claim.lane.key.as_str().to_owned()).collect()
         };
         let (mut live, began) = (Live::default(), Instant::now());
-        let lease = |live: &mut Live, number, of: &[usize], began| {
-            let lanes = of.iter().map(|n| lanes[*n].clone()).collect();
-            live.acquiring.push(Acquiring { number, began, lanes });
+        let lease = |live: &mut Live, of: &[usize], began| {
+            let claims: Vec<Claim> = of.iter().map(|n| claim(&lanes[*n])).collect();
+            live.acquire(&claims, began)
         };
-        lease(&mut live, 0, &[0], began);
+        let first = lease(&mut live, &[0], began);
         lanes.iter().for_each(|lane| live.add(claim(lane)));
 
         assert!(live.next_claims(9, began).is_empty(), "they go with the next lease");
         let later = began + 2 * SLOW;
         assert_eq!(names(live.next_claims(9, later)), ["1", "2"]);
-        lease(&mut live, 1, &[1, 2], later);
+        lease(&mut live, &[1, 2], later);
         assert!(live.next_claims(9, later + 2 * SLOW).is_empty());
-        live.acquired(0);
+        live.acquired(first);
 
         assert!(live.next_claims(9, later).is_empty(), "the other one is under way");
         assert_eq!(names(live.next_claims(9, later + 2 * SLOW)), ["0"]);
@@ -433,5 +301,31 @@ mod tests {
         assert!(live.is_behind(event(104), server(109), after(8)));
         // Its clock may be ahead of ours.
         assert!(!live.is_behind(event(200), server(109), after(8)));
+    }
+
+    #[test]
+    fn what_is_left_for_want_of_room_is_tried_again_after_growing_pauses() {
+        let (mut live, mut now) = (Live::default(), Instant::now());
+        live.opened();
+        let mut pauses = Vec::new();
+        for lasted in [1, 1, 1, 60] {
+            assert!(live.begins_pass(now));
+            live.went_live(now);
+            now += Duration::from_secs(lasted);
+            assert!(live.leave(Leaves::Overloaded, now).is_some());
+            assert!(live.leave(Leaves::Overloaded, now).is_none(), "already");
+            let began = now;
+            while !live.wants_pass(now) {
+                now += Duration::from_millis(100);
+            }
+            pauses.push(now.duration_since(began).as_millis());
+        }
+
+        assert_eq!(pauses, [500, 1_000, 2_000, 500], "one that lasted has been worth it");
+        assert!(live.begins_pass(now));
+        live.leave(Leaves::OnPurpose, now);
+        assert!(live.wants_pass(now), "at once");
+        live.closed();
+        assert!(!live.wants_pass(now));
     }
 }

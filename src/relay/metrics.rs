@@ -7,7 +7,7 @@ use bson::DateTime;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::outbox::repair::Repaired;
-use crate::relay::hands::HoldReason;
+use crate::relay::blocker::HoldReason;
 use crate::telemetry::metrics::{
     AUDIT_FINDINGS, DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PUBLISH_SECONDS, REPAIRED, SETTLED,
     SINK_UP,

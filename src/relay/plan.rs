@@ -9,7 +9,7 @@ use bson::{DateTime, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Placement, Record};
-use crate::relay::hands::HoldReason;
+use crate::relay::blocker::HoldReason;
 
 /// What a take knows beside the records, as of the same snapshot.
 pub struct Sight<'a> {

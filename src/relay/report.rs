@@ -11,7 +11,8 @@ use crate::dates::rfc3339;
 use crate::ids::RecordId;
 use crate::outbox::record::LaneKey;
 use crate::relay::blocker::Blocker;
-use crate::relay::hands::{BlockedKey, HoldReason, Wait};
+use crate::relay::blocker::{HoldReason, Wait};
+use crate::relay::hands::BlockedKey;
 use crate::relay::shared::Shared;
 use crate::sink::{Address, Sink};
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::ids::SinkName;
 use crate::relay::backoff::Backoff;
-use crate::relay::dead_letter::DeadLetters;
+use crate::routing::Template;
 
 /// The relay's share of the configuration, checked by `config::validate`.
 #[derive(Clone, Debug)]
@@ -67,4 +68,13 @@ impl Settings {
     pub fn lanes(&self) -> usize {
         self.batch_size * 2
     }
+}
+
+/// Where dead letters go.
+#[derive(Clone, Debug)]
+pub struct DeadLetters {
+    /// The sink.
+    pub sink: SinkName,
+    /// Exchange or topic.
+    pub destination: Template,
 }

@@ -2,24 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::outbox::collections::Collections;
 use crate::outbox::lease::Leaser;
-use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::{Outcome, Settlement};
-use crate::relay::alone::{ProbeRoom, Turns};
 use crate::relay::circuits::{Circuits, OpenDestination};
-use crate::relay::dead_letter::{Buried, Dying};
+use crate::relay::dying::{Buried, Dying};
 use crate::relay::failing::{self, Failing, RefusedOutcomes};
 use crate::relay::gate::Gate;
 use crate::relay::hands::Hands;
 use crate::relay::held::Held;
 use crate::relay::lane::Lane;
+use crate::relay::load::Load;
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::quarantine::Quarantine;
@@ -27,6 +25,7 @@ use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
 use crate::relay::settings::Settings;
 use crate::relay::settler::Item;
+use crate::relay::turns::{ProbeRoom, Turns};
 use crate::routing::Router;
 use crate::store::ServerClock;
 
@@ -70,74 +69,19 @@ pub struct Shared<S> {
     pub losses: Losses,
     pub(crate) dying: Dying,
     pub(crate) refusals: Refusals,
-    pub(crate) outcomes: RefusedOutcomes,
+    pub(crate) outcomes: Arc<RefusedOutcomes>,
     pub(crate) failing: Arc<Failing>,
     /// Leases in use.
     pub leases: Leases,
     pub(crate) turns: Turns,
     pub(crate) probe_room: ProbeRoom,
     /// Figures of the relay itself.
-    pub metrics: RelayMetrics,
+    pub metrics: Arc<RelayMetrics>,
     pub(crate) in_hand: Arc<Load>,
-    /// Lanes that publish, except those that are parked.
-    pub(crate) publishing: AtomicUsize,
     pub(crate) settler: mpsc::Sender<Item>,
     pub(crate) buried: mpsc::Sender<Buried>,
     pub(crate) refills: mpsc::UnboundedSender<Arc<Lane>>,
     pub(crate) stop: CancellationToken,
-}
-
-/// What is in memory: records that are leased and not settled, and those that are being read.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    records: AtomicUsize,
-    /// Those of them that wait for a destination which does not answer.
-    pub(super) parked: AtomicUsize,
-    bytes: AtomicUsize,
-    /// What the looks under way may read.
-    reading: AtomicUsize,
-}
-
-/// What one look may read, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Allowance {
-    load: Arc<Load>,
-    pub(crate) bytes: usize,
-}
-
-impl Drop for Allowance {
-    fn drop(&mut self) {
-        self.load.reading.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Load {
-    pub(crate) fn add(&self, record: &Record) {
-        self.records.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(record.size(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn remove(&self, bytes: usize) {
-        self.records.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// An allowance for one look: half of what is left below `limit`, so that there is some for
-    /// another one beside it; one byte at least, for which a look reads one record.
-    pub(crate) fn allow(self: &Arc<Self>, limit: usize) -> Allowance {
-        let used = self.bytes() + self.reading.load(Ordering::Relaxed);
-        let bytes = (limit.saturating_sub(used) / 2).max(1);
-        self.reading.fetch_add(bytes, Ordering::Relaxed);
-        Allowance { load: self.clone(), bytes }
-    }
-
-    pub(crate) fn records(&self) -> usize {
-        self.records.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
 }
 
 impl<S> Shared<S> {
@@ -145,16 +89,13 @@ impl<S> Shared<S> {
     /// no room but that of its bytes.
     pub fn has_room(&self) -> bool {
         let settings = &self.settings;
-        let parked = self.in_hand.parked.load(Ordering::Relaxed);
-        let records = self.in_hand.records().saturating_sub(parked);
-        records + settings.batch_size <= settings.in_hand()
+        self.in_hand.moving() + settings.batch_size <= settings.in_hand()
             && self.in_hand.bytes() < settings.batch_bytes
     }
 
     /// How many records a lane that runs short asks for: its share of what may be in hand.
     pub fn share(&self) -> usize {
-        let lanes = self.publishing.load(Ordering::Relaxed).max(1);
-        let share = self.settings.in_hand() / 2 / lanes;
+        let share = self.settings.in_hand() / 2 / self.in_hand.lanes().max(1);
         share.min(self.settings.batch_size).max(Settings::LANE)
     }
 
@@ -195,8 +136,7 @@ impl<S> Shared<S> {
 
     /// Without room, lanes that wait for a sink that is down make way for the others.
     pub(crate) fn make_way(&self) {
-        let is_full =
-            !self.has_room() || self.publishing.load(Ordering::Relaxed) >= self.settings.lanes();
+        let is_full = !self.has_room() || self.in_hand.lanes() >= self.settings.lanes();
         if is_full && self.any_open() && !self.all_open() {
             self.outlets.values().for_each(|outlet| outlet.gate.give_way());
         }
@@ -236,12 +176,6 @@ impl<S> Shared<S> {
         let _ = self.refills.send(lane);
     }
 
-    /// Counts a lane among those that have something to publish.
-    pub(crate) fn publishing(&self) -> Publishing<'_> {
-        self.publishing.fetch_add(1, Ordering::Relaxed);
-        Publishing { count: &self.publishing, counted: true }
-    }
-
     async fn hand_over(
         &self,
         lane: &Arc<Lane>,
@@ -261,32 +195,5 @@ impl<S> Shared<S> {
         let item = Item { settlement, lane: lane.clone(), sink: sink.to_owned(), bytes, reply };
         // A settler that is gone leaves the record to its lease.
         let _ = self.settler.send(item).await;
-    }
-}
-
-/// Counts one lane, until dropped or paused, among those that publish.
-#[derive(Debug)]
-pub(crate) struct Publishing<'a> {
-    count: &'a AtomicUsize,
-    counted: bool,
-}
-
-impl Publishing<'_> {
-    pub(crate) fn pause(&mut self) {
-        if std::mem::replace(&mut self.counted, false) {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn resume(&mut self) {
-        if !std::mem::replace(&mut self.counted, true) {
-            self.count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Publishing<'_> {
-    fn drop(&mut self) {
-        self.pause();
     }
 }

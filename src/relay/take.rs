@@ -18,7 +18,7 @@ use crate::outbox::settle::Outcome;
 use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
 use crate::relay::blocker::Blocker;
-use crate::relay::hands::{HoldReason, Wait};
+use crate::relay::blocker::{HoldReason, Wait};
 use crate::relay::held::{Held, Lease};
 use crate::relay::lane::Lane;
 use crate::relay::look::{Claim, Origin, Repairing, Seen};

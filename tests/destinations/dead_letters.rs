@@ -5,8 +5,7 @@ use std::time::Duration;
 use bson::{DateTime, doc};
 use lapin::types::AMQPValue;
 use postrider::ids::LeaseId;
-use postrider::relay::dead_letter::DeadLetters;
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{DeadLetters, Settings};
 use postrider::routing::Template;
 use postrider::sink::{HeaderValue, Verdict};
 

@@ -13,6 +13,7 @@ use postrider::relay::look::{Look, Seen};
 use postrider::relay::settings::Settings;
 use postrider::relay::shared::Shared;
 use postrider::relay::wake::Wake;
+use postrider::relay::worker;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -61,7 +62,7 @@ impl Stage {
     pub async fn deliver(&self, lanes: Vec<Arc<Lane>>) -> Vec<LaneEnd> {
         let mut ends = Vec::new();
         for lane in lanes {
-            ends.push(lane.clone().run(&self.shared).await);
+            ends.push(worker::run(lane.clone(), &self.shared).await);
             self.shared.hands.free(&lane.key);
         }
         ends

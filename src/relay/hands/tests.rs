@@ -1,9 +1,12 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, doc};
 
 use super::*;
+use crate::outbox::position::Position;
+use crate::partition;
 
 fn all() -> Hands {
     let hands = Hands::default();

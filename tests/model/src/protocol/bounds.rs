@@ -114,9 +114,9 @@ pub enum Without {
     HeldFront,
     /// Guard 3: a record that a renewal found lost ends its lane (`relay::renewal`, `lane`).
     LostEndsLane,
-    /// Guard 4: a follower waits until the death is acknowledged (`relay::lane::bury`).
+    /// Guard 4: a follower waits until the death is acknowledged (`relay::worker::bury`).
     DeathAwaited,
-    /// Guard 4: a death that was not written ends the lane (`relay::lane::bury`).
+    /// Guard 4: a death that was not written ends the lane (`relay::worker::bury`).
     DeathMatched,
     /// Guard 4: what was settled before is read back from a majority (`outbox::settle`).
     MajorityReadBack,
@@ -132,7 +132,7 @@ pub enum Without {
     LeaseInSettle,
     /// Contract 4.3: no publish starts without budget (`relay::held::may_start`).
     Budget,
-    /// One unconfirmed message of a key (`relay::lane`).
+    /// One unconfirmed message of a key (`relay::worker`).
     PredecessorsConfirm,
     /// Contract 4.4: what was not confirmed is not done (`relay::delivery`).
     ConfirmForDone,

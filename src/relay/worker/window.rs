@@ -3,7 +3,6 @@
 //! What fails lets those that were under way behind it go before it, which is the operator's
 //! choice. Everything else keeps its order.
 
-use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::stream::FuturesUnordered;
@@ -12,14 +11,15 @@ use tokio::task::coop::unconstrained;
 
 use crate::relay::delivery::{Delivered, Delivery};
 use crate::relay::held::Held;
-use crate::relay::lane::{Lane, LaneEnd, Next};
-use crate::relay::shared::Shared;
+use crate::relay::lane::{LaneEnd, Next};
+use crate::relay::worker::Worker;
 use crate::sink::Sink;
 
-impl Lane {
+impl<S: Sink> Worker<'_, S> {
     /// How many may be unconfirmed at a time, on the sink that this one goes to.
-    pub(super) fn window<S: Sink>(&self, shared: &Shared<S>, held: &Held) -> usize {
-        if self.alone || shared.settings.key_windows.is_empty() {
+    pub(super) fn window(&self, held: &Held) -> usize {
+        let shared = self.shared;
+        if self.lane.alone || shared.settings.key_windows.is_empty() {
             return 1;
         }
         let sink = shared.sink_of(&held.record);
@@ -33,12 +33,8 @@ impl Lane {
     /// here it is given one after the other. Nothing new begins after a failure, nor behind a
     /// record that was not handed over until that record is concluded. What a lost sink interrupts
     /// waits in its order, and is sent again before anything new.
-    pub(super) async fn deliver_several<S: Sink>(
-        self: &Arc<Self>,
-        shared: &Shared<S>,
-        first: Held,
-        window: usize,
-    ) -> Option<LaneEnd> {
+    pub(super) async fn deliver_several(&self, first: Held, window: usize) -> Option<LaneEnd> {
+        let (shared, lane) = (self.shared, &self.lane);
         let mut end = None;
         let mut next = Some(first);
         let mut known_way = None;
@@ -53,14 +49,14 @@ impl Lane {
                 && interrupted.is_empty()
                 && under_way.len() < window
             {
-                let Some(held) = next.take().or_else(|| self.next_waiting(shared)) else { break };
+                let Some(held) = next.take().or_else(|| self.next_waiting()) else { break };
                 if held.is_lost() {
-                    shared.lost(&held, self);
+                    shared.lost(&held, lane);
                     end = Some(LaneEnd::Interrupted);
                     break;
                 }
                 let number = begun;
-                let admitted = match shared.admit(&held, self, under_way.is_empty()).await {
+                let admitted = match shared.admit(&held, lane, under_way.is_empty()).await {
                     Ok(admitted) => admitted,
                     Err(delivered) => {
                         begun += 1;
@@ -78,7 +74,7 @@ impl Lane {
                 begun += 1;
                 known_way = way;
                 let sending = async move {
-                    let delivered = shared.send(admitted, &held, self).await;
+                    let delivered = shared.send(admitted, &held, lane).await;
                     (number, held, delivered)
                 };
                 // The first poll hands it over, before the next one is given: tokio must not put
@@ -107,31 +103,30 @@ impl Lane {
                 interrupted.push((number, held, delivered));
                 continue;
             }
-            let ended = self.conclude(shared, held, delivered).await;
+            let ended = self.conclude(held, delivered).await;
             end = end.or(ended);
         }
         if let Some(held) = next {
-            self.state().waiting.push_front(held);
+            lane.put_back(held);
         }
         interrupted.sort_by_key(|(number, ..)| *number);
-        if end.is_none() && !self.is_over(shared) {
-            let mut state = self.state();
-            interrupted.into_iter().rev().for_each(|(_, held, _)| state.waiting.push_front(held));
+        if end.is_none() && !self.is_over() {
+            interrupted.into_iter().rev().for_each(|(_, held, _)| lane.put_back(held));
             return None;
         }
         for (_, held, delivered) in interrupted {
-            let ended = self.conclude(shared, held, delivered).await;
+            let ended = self.conclude(held, delivered).await;
             end = end.or(ended);
         }
         end
     }
 
     /// The next one that waits, unless a stop came or the partition went.
-    fn next_waiting<S: Sink>(self: &Arc<Self>, shared: &Shared<S>) -> Option<Held> {
-        if self.is_over(shared) {
+    fn next_waiting(&self) -> Option<Held> {
+        if self.is_over() {
             return None;
         }
-        match self.next(shared) {
+        match self.next() {
             Next::Publish(held) => Some(*held),
             Next::Await | Next::End => None,
         }
