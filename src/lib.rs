@@ -10,11 +10,11 @@
 //!        │ or any driver in any language        ├──▶ {aggregate}_event_stream
 //!        ▼                                      │    schema, context: collections, indexes
 //!   outbox_records ◀────────────────────────────┘
-//!        │  the change stream carries what becomes pending                follow, relay::live
-//!        │  (at the beginning, and without one: snapshot reads in the
-//!        │  order of lane_idx (partition, key, seq))                      relay::look, plan
+//!        │  the change stream carries what becomes pending                 follow, relay::live
+//!        │  (at the beginning, and without one: snapshot reads in the      relay::look, plan
+//!        │  order of lane_idx (partition, key, seq))                       outbox::snapshot
 //!   take: a lease (one conditional update)                                 relay::take
-//!        │                               outbox::snapshot, outbox::lease
+//!        │                                                                 outbox::lease
 //!   publish, a lane per key, one unconfirmed message each                  relay::worker
 //!        │                               routing, sink
 //!   settle, filtered by lease id: done | retry at | dead | released        relay::settler

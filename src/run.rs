@@ -10,7 +10,7 @@
 //! A part that ends uninvited ends the process with failure.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -238,6 +238,7 @@ async fn work(
     let heartbeat =
         Heartbeat::new(protocol.clone(), instance, plan.profile.clone(), plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
+    let deadline = tokio::spawn(deadline(stop.clone(), plan.relay.shutdown_timeout));
     watch_store(health, heartbeat.pulse());
     if let Some(api) = api {
         api.open(Services {
@@ -254,7 +255,8 @@ async fn work(
             _ = beating => Err(RunError::Uninvited("the heartbeat")),
             () = &mut broken => Err(RunError::Uninvited(LANE)),
         };
-        sign_off(&heartbeat).await;
+        // (Nothing is drained: there is time.)
+        sign_off(&heartbeat, Instant::now() + GRACE).await;
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
@@ -317,7 +319,9 @@ async fn work(
         drained.cancel();
         // It says itself what it could not do.
         let _ = coordinating.await;
-        sign_off(&heartbeat).await;
+        if let Ok(deadline) = deadline.await {
+            sign_off(&heartbeat, deadline).await;
+        }
     }
     if ended.is_ok() {
         info!("stopped: everything in flight was settled or released");
@@ -325,9 +329,18 @@ async fn work(
     ended
 }
 
+/// What a stop may take beyond `relay.shutdown_timeout`: the chart gives a pod as much.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Resolves at a stop: until when it is to be over.
+async fn deadline(stop: CancellationToken, shutdown_timeout: Duration) -> Instant {
+    stop.cancelled().await;
+    Instant::now() + shutdown_timeout + GRACE
+}
+
 /// Removes this instance's document. That it can't be is no failure of the stop.
-async fn sign_off(heartbeat: &Heartbeat) {
-    if let Err(error) = heartbeat.leave().await {
+async fn sign_off(heartbeat: &Heartbeat, deadline: Instant) {
+    if let Err(error) = heartbeat.leave(deadline).await {
         warn!(error = chain(&error), "this instance was not signed off: it will go stale");
     }
 }

@@ -15,11 +15,12 @@ use crate::outbox::fields::{
 };
 use crate::outbox::inspect::decoded;
 use crate::outbox::position::partitions_of;
-use crate::outbox::record::{LaneKey, Placement, Record};
+use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
 use crate::relay::blocker::HoldReason;
+use crate::relay::plan::{OfItself, Wrong};
 use crate::relay::report::{NAMED, fields, shortened, state_id};
 use crate::store::{ServerClock, StoreError, limits, within};
 
@@ -174,36 +175,37 @@ impl Explainer {
     async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
-        let (waits_for, detail) = if record.is_leased(now) {
-            let owner = front.get(LEASE_OWNER).cloned();
-            let who = self.instance(owner.as_ref()).await?;
-            let until = time(record.lease_until);
-            let detail = format!("is leased until {until} by {who}");
-            let lease_owner = owner.map(text);
-            let waiting = Waiting::new(WaitsFor::Leased, detail, front);
-            return Ok(Waiting { lease_owner, ..waiting });
-        } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
-            let due = time(Some(due));
-            let detail = match front.get_str(LAST_ERROR) {
-                Ok(error) if attempts > 0 => format!(
-                    "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
-                    self.max_attempts
-                ),
-                _ => format!("must not be delivered before {due} (visibleAt)"),
-            };
-            (WaitsFor::NotDue, detail)
-        } else {
-            return self.owned(front, &record, now).await;
-        };
-        Ok(Waiting::new(waits_for, detail, front))
+        match OfItself::of(&record, now) {
+            OfItself::Leased => {
+                let owner = front.get(LEASE_OWNER).cloned();
+                let who = self.instance(owner.as_ref()).await?;
+                let until = time(record.lease_until);
+                let detail = format!("is leased until {until} by {who}");
+                let lease_owner = owner.map(text);
+                let waiting = Waiting::new(WaitsFor::Leased, detail, front);
+                Ok(Waiting { lease_owner, ..waiting })
+            }
+            OfItself::NotDue(due) => {
+                let due = time(Some(due));
+                let detail = match front.get_str(LAST_ERROR) {
+                    Ok(error) if attempts > 0 => format!(
+                        "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
+                        self.max_attempts
+                    ),
+                    _ => format!("must not be delivered before {due} (visibleAt)"),
+                };
+                Ok(Waiting::new(WaitsFor::NotDue, detail, front))
+            }
+            of_itself => self.owned(front, &record, of_itself).await,
+        }
     }
 
-    /// Why a record waits that MongoDB shows fit to go.
+    /// Why a record waits that is an instance's to see to.
     async fn owned(
         &self,
         front: Document,
         record: &Record,
-        now: DateTime,
+        of_itself: OfItself,
     ) -> Result<Waiting, StoreError> {
         let partition = record.partition;
         let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
@@ -240,9 +242,10 @@ impl Explainer {
                  outbox_records permit what the relay writes"
             );
             (WaitsFor::Refused, detail)
-        } else if let Some(wrong) = to_be_corrected(&front, record) {
+        } else if let OfItself::Wrong(wrong) = of_itself {
+            let wrong = in_words(wrong, &front);
             (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
-        } else if record.is_suspect(now) {
+        } else if of_itself == OfItself::Suspect {
             let since = time(record.lease_until);
             let (attempts, most) = (record.attempt, self.max_attempts);
             let detail = format!(
@@ -350,13 +353,15 @@ fn store_trouble(owner: &Owner) -> Option<&str> {
 }
 
 /// What the relay must correct before it delivers the record.
-fn to_be_corrected(front: &Document, record: &Record) -> Option<String> {
-    if record.seq.is_none() {
-        return Some("it has no usable seq".to_owned());
+fn in_words(wrong: Wrong, front: &Document) -> String {
+    match wrong {
+        Wrong::Seq => "it has no usable seq".to_owned(),
+        Wrong::Partition => {
+            let partition = front.get(PARTITION).map(ToString::to_string).unwrap_or_default();
+            let partition = shortened(&partition, 100);
+            format!("its partition, {partition}, is no integral number from 0 to 255")
+        }
     }
-    let partition = front.get(PARTITION).filter(|_| record.placement == Placement::Invalid)?;
-    let partition = shortened(&partition.to_string(), 100);
-    Some(format!("its partition, {partition}, is no integral number from 0 to 255"))
 }
 
 /// Whether the instance names this record in a list of its state.

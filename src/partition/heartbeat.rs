@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
@@ -26,9 +26,9 @@ use crate::store::{Meaning, StoreError, within};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::store_up;
 
-/// What signing off may take while MongoDB answers, and where it did not the last time: peers notice
+/// What signing off may take at least, and at most where MongoDB answers, as far as known: peers notice
 /// a missing instance all the same.
-const FAREWELL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+const FAREWELL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 /// What the last heartbeat came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,21 +190,23 @@ impl Heartbeat {
         });
     }
 
-    /// Removes this instance's document, at the end of a stop in good order.
+    /// Removes this instance's document, at the end of a stop in good order. Where MongoDB answers
+    /// slowly it waits until about `deadline`.
     ///
     /// # Errors
     ///
     /// Those of the store; peers remove it then, once it is stale.
-    pub async fn leave(&self) -> Result<(), StoreError> {
+    pub async fn leave(&self, deadline: Instant) -> Result<(), StoreError> {
         let instances = self.instances();
         let leaving = async {
             // Not beside a beat that is under way: it would make the document anew.
             *self.gone.lock().await = true;
             instances.delete_one(doc! { "_id": Bson::from(self.instance) }).await
         };
+        let left = deadline.saturating_duration_since(Instant::now());
         let limit = match *self.pulse.borrow() {
-            Pulse::Starting | Pulse::Alive => FAREWELL.0,
-            Pulse::Lost(_) | Pulse::Refused(_) => FAREWELL.1,
+            Pulse::Starting | Pulse::Alive => left.clamp(FAREWELL.0, FAREWELL.1),
+            Pulse::Lost(_) | Pulse::Refused(_) => FAREWELL.0,
         };
         within("sign off this instance", limit, leaving).await.map(|_| ())
     }

@@ -19,12 +19,12 @@ use crate::relay::alone::Candidate;
 use crate::relay::blocker::Wait;
 use crate::relay::failing::{Work, remedy, words};
 use crate::relay::lane::{Lane, LaneEnd};
-use crate::relay::live::{Hints, Leaves, Live};
+use crate::relay::live::{Leaves, Live};
 use crate::relay::look::{Look, Repairing, Seen, Target};
 use crate::relay::rush::Rush;
 use crate::relay::schedule::{Page, STORE_PAUSE, Schedule};
 use crate::relay::shared::Shared;
-use crate::relay::wake::{Hint, Reasons, Wake};
+use crate::relay::wake::{Hint, Wake};
 use crate::relay::worker;
 use crate::sink::Sink;
 use crate::store::{Meaning, StoreError};
@@ -36,10 +36,10 @@ const LEASING: usize = 3;
 
 /// Refills and other targeted looks that one take serves. For more keys than that a look at
 /// everything is cheaper, which reads them all at once.
-pub(super) const TARGETS: usize = 16;
+const TARGETS: usize = 16;
 
 /// What a task of the driver came to.
-pub(super) enum Event {
+enum Event {
     Rotated(Result<Seen, StoreError>),
     Looked(Result<Seen, StoreError>),
     Leased(Result<Vec<Arc<Lane>>, StoreError>),
@@ -52,17 +52,17 @@ pub(super) enum Event {
 }
 
 pub(super) struct Driver<S> {
-    pub(super) shared: Arc<Shared<S>>,
-    pub(super) share: watch::Receiver<Share>,
+    shared: Arc<Shared<S>>,
+    share: watch::Receiver<Share>,
     wake: Wake,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
-    pub(super) tasks: JoinSet<Event>,
-    pub(super) live: Live,
-    pub(super) schedule: Schedule,
-    pub(super) looking: bool,
+    tasks: JoinSet<Event>,
+    live: Live,
+    schedule: Schedule,
+    looking: bool,
     leasing: usize,
     repairing: bool,
-    pub(super) targets: VecDeque<Target>,
+    targets: VecDeque<Target>,
     rush: Rush,
     next_tick: Instant,
 }
@@ -284,12 +284,12 @@ impl<S: Sink> Driver<S> {
         self.shared.any_open()
             && self.leasing < LEASING
             && self.shared.has_room()
-            && self.shared.in_hand.lanes() < self.shared.settings.lanes()
+            && self.shared.in_hand.publishing_lanes() < self.shared.settings.lanes()
     }
 
     fn next_wait(&self) -> Instant {
         // Without room an event (a lane that ends) comes first; the tick is the net.
-        match self.schedule.next() {
+        match self.schedule.next_look() {
             Some(next) if !self.live.is_live() && self.may_take() && self.has_room() => {
                 next.min(self.next_tick)
             }
@@ -359,14 +359,14 @@ impl<S: Sink> Driver<S> {
         // A page that is full of what can't go is no work.
         let rush = self.rush.page(seen.full && found, Instant::now());
         self.wake.set_crowded(rush);
-        let page = Page { next: seen.next.take(), found, passed_over: seen.passed_over };
+        let page = Page { goes_on: seen.next.take(), found, passed_over: seen.passed_over };
         let is_all = seen.is_all;
         self.on_seen(seen);
-        self.after_look(is_all, page.next.is_some());
+        self.after_look(is_all, page.goes_on.is_some());
         self.schedule.ended(page, self.wake.is_followed(), Instant::now());
     }
 
-    pub(super) fn on_seen(&mut self, mut seen: Seen) {
+    fn on_seen(&mut self, mut seen: Seen) {
         if !seen.wants_lease() && seen.candidates.is_empty() && seen.repairs.is_empty() {
             self.on_store_well();
         }
@@ -427,46 +427,6 @@ impl<S: Sink> Driver<S> {
         outlet.is_some_and(|outlet| outlet.circuits.takes(destination))
     }
 
-    fn on_wake(&mut self) {
-        let Reasons { mut all, mut hints } = self.wake.take();
-        for change in self.wake.take_changes() {
-            match self.on_change(change) {
-                Hints::None => {}
-                Hints::At(hint) => hints.push(hint),
-                Hints::Somewhere => all = true,
-            }
-        }
-        if self.live.is_live() {
-            // It knows what there is.
-            return;
-        }
-        let targets: Vec<Target> = {
-            let share = self.share.borrow();
-            let is_ours = |hint: &Hint| share.partitions.contains(&hint.partition());
-            let ours = hints.into_iter().filter(is_ours);
-            ours.map(Target::At).filter(|target| !self.is_in_hand(target)).collect()
-        };
-        if self.targets.len() + targets.len() <= TARGETS && self.has_room() {
-            self.targets.extend(targets);
-        } else if !targets.is_empty() {
-            // What there is no room for is found when there is.
-            all = true;
-        }
-        if all {
-            self.look_now();
-        }
-    }
-
-    /// Whether its key is in hand: the look that follows the end of its lane shows the rest.
-    fn is_in_hand(&self, target: &Target) -> bool {
-        match target {
-            Target::At(Hint::Key { key, .. }) => {
-                self.shared.hands.busy(&LaneKey::Keyed(key.clone())).is_some()
-            }
-            Target::At(Hint::Record { .. }) | Target::Refill(_) | Target::Scan(..) => false,
-        }
-    }
-
     /// Partitions came or went, or may be taken of (no more).
     fn on_share(&mut self) {
         self.leave_live(Leaves::OnPurpose);
@@ -474,7 +434,8 @@ impl<S: Sink> Driver<S> {
         self.look_now();
     }
 
-    pub(super) fn look_now(&mut self) {
+    /// Another rotation, after the look that is under way if one is.
+    fn look_now(&mut self) {
         self.schedule.look_now(Instant::now());
     }
 

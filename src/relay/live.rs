@@ -24,7 +24,6 @@ use tracing::info;
 
 use crate::relay::lane::Lane;
 use crate::relay::look::{Claim, Origin};
-use crate::relay::wake::Hint;
 
 /// Leases under way at once, of different lanes. As a rule there is one, and what comes meanwhile goes
 /// with the next.
@@ -95,25 +94,18 @@ pub(super) enum Leaves {
     Overloaded,
 }
 
-/// What a change means while rotations find the records.
-pub(super) enum Hints {
-    None,
-    At(Hint),
-    Somewhere,
-}
-
 impl Live {
     /// What finds the records.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The stream is open: a pass may begin.
-    pub(super) fn opened(&mut self) {
-        self.is_open = true;
+    /// The stream is open; a pass may begin if it `carries` the records.
+    pub(super) fn opened(&mut self, carries: bool) {
+        self.is_open = carries;
     }
 
-    /// The stream is closed, or tells no more than where to look.
+    /// The stream is closed.
     pub(super) fn closed(&mut self) {
         self.is_open = false;
     }
@@ -158,7 +150,7 @@ impl Live {
     }
 
     /// A look of the pass is over; answers whether all of them have seen all that they must.
-    pub(super) fn has_seen(&mut self, is_all: bool) -> bool {
+    pub(super) fn page_seen(&mut self, is_all: bool) -> bool {
         self.is_all &= is_all;
         self.is_all
     }
@@ -306,9 +298,9 @@ mod tests {
     #[test]
     fn what_is_left_for_want_of_room_is_tried_again_after_growing_pauses() {
         let (mut live, mut now) = (Live::default(), Instant::now());
-        live.opened();
+        live.opened(true);
         let mut pauses = Vec::new();
-        for lasted in [1, 1, 1, 60] {
+        for lasted in [1, 1, 1, 1, 1, 1, 1, 1, 60] {
             assert!(live.begins_pass(now));
             live.went_live(now);
             now += Duration::from_secs(lasted);
@@ -321,11 +313,36 @@ mod tests {
             pauses.push(now.duration_since(began).as_millis());
         }
 
-        assert_eq!(pauses, [500, 1_000, 2_000, 500], "one that lasted has been worth it");
+        let seconds = [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000];
+        assert_eq!(pauses, [&[500][..], &seconds, &[500]].concat(), "one that lasted was worth it");
         assert!(live.begins_pass(now));
         live.leave(Leaves::OnPurpose, now);
         assert!(live.wants_pass(now), "at once");
         live.closed();
         assert!(!live.wants_pass(now));
+    }
+
+    #[test]
+    fn one_page_that_has_not_seen_all_makes_a_pass_void_and_the_next_begins_anew() {
+        let (mut live, now) = (Live::default(), Instant::now());
+        live.opened(true);
+        assert!(live.begins_pass(now));
+
+        assert!(live.page_seen(true));
+        assert!(!live.page_seen(false));
+        assert!(!live.page_seen(true));
+        let lane = Lane::new(LaneKey::Keyed("k".into()), 0);
+        live.add(claim(&lane));
+        assert_eq!(live.leave(Leaves::OnPurpose, now).unwrap().len(), 1);
+        assert!(!live.has_claims());
+
+        assert!(live.begins_pass(now));
+        assert!(live.page_seen(true));
+        live.opened(false);
+        live.leave(Leaves::OnPurpose, now);
+        assert!(
+            !live.begins_pass(now),
+            "a stream that comes late is a reason to look, and no more"
+        );
     }
 }

@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// How many lanes publish, except those that are parked.
-    pub(crate) fn lanes(&self) -> usize {
+    pub(crate) fn publishing_lanes(&self) -> usize {
         self.publishing.load(Ordering::Relaxed)
     }
 

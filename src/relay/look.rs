@@ -11,8 +11,7 @@ use crate::outbox::snapshot::{Dead, Room, Snapshot, Stretch, first_keys, size_of
 use crate::partition;
 use crate::relay::alone::Candidate;
 use crate::relay::before::{Before, key_of};
-use crate::relay::blocker::Blocker;
-use crate::relay::blocker::{HoldReason, Wait};
+use crate::relay::blocker::{Blocker, HoldReason, Wait};
 use crate::relay::hands::{Openings, Read};
 use crate::relay::lane::Lane;
 use crate::relay::plan::{Hold, Plan, Run, Sight, Way, plan};

@@ -89,6 +89,53 @@ pub struct Hold {
     pub until: Option<DateTime>,
 }
 
+/// What a record's own fields say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfItself {
+    /// It has no usable `_id`: no command can name it.
+    Nameless,
+    /// It is to be corrected first: it has no usable `seq`, or an invalid partition.
+    Wrong(Wrong),
+    /// A lease is on it.
+    Leased,
+    /// It is not due before.
+    NotDue(DateTime),
+    /// Its lease ended without an outcome.
+    Suspect,
+    /// Nothing is against it.
+    Fit,
+}
+
+/// What is to be corrected in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It has no usable `seq`.
+    Seq,
+    /// Its partition is no integral number from 0 to 255.
+    Partition,
+}
+
+impl OfItself {
+    /// What the record says at this time of the server.
+    pub fn of(record: &Record, now: DateTime) -> Self {
+        if record.nameless {
+            Self::Nameless
+        } else if record.seq.is_none() {
+            Self::Wrong(Wrong::Seq)
+        } else if record.placement == Placement::Invalid {
+            Self::Wrong(Wrong::Partition)
+        } else if record.is_leased(now) {
+            Self::Leased
+        } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
+            Self::NotDue(due)
+        } else if record.is_suspect(now) {
+            Self::Suspect
+        } else {
+            Self::Fit
+        }
+    }
+}
+
 /// May this record go?
 enum Standing {
     Goes,
@@ -187,38 +234,32 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
     if (sight.in_hand)(record) {
         return Standing::InHand;
     }
-    // It can be neither repaired nor leased.
-    if record.nameless {
-        return Standing::Spent;
-    }
-    let Some(seq) = record.seq else { return Standing::NeedsRepair };
-    if record.placement == Placement::Invalid {
-        return Standing::NeedsRepair;
-    }
-    if let Some(earliest) = sight.misplaced.get(&record.lane) {
-        // Without a seq of its own it has no place to hold others from.
-        if earliest.is_some_and(|earliest| earliest < seq) {
+    let of_itself = OfItself::of(record, sight.now);
+    match of_itself {
+        // It can be neither repaired nor leased.
+        OfItself::Nameless => return Standing::Spent,
+        OfItself::Wrong(_) => return Standing::NeedsRepair,
+        // (One without a seq of its own has no place to hold others from.)
+        _ if sight.misplaced.get(&record.lane).is_some_and(|earliest| {
+            earliest.is_some_and(|earliest| record.seq.is_some_and(|seq| earliest < seq))
+        }) =>
+        {
             return Standing::Stops;
         }
+        OfItself::Leased => return Standing::Waits(HoldReason::Leased, record.lease_until),
+        OfItself::NotDue(due) => return Standing::Waits(HoldReason::NotDue, Some(due)),
+        OfItself::Suspect | OfItself::Fit => {}
     }
-    if record.is_leased(sight.now) {
-        return Standing::Waits(HoldReason::Leased, record.lease_until);
+    match (sight.way)(record) {
+        Way::Paused(reason) => Standing::Waits(reason, None),
+        Way::Open | Way::Probe if of_itself == OfItself::Suspect => {
+            let spent = record.attempt >= sight.max_attempts;
+            if spent { Standing::Spent } else { Standing::GoesAlone }
+        }
+        Way::Probe => Standing::GoesAlone,
+        Way::Open if (sight.goes_alone)(&record.id) => Standing::GoesAlone,
+        Way::Open => Standing::Goes,
     }
-    if let Some(due) = record.visible_at.filter(|due| *due > sight.now) {
-        return Standing::Waits(HoldReason::NotDue, Some(due));
-    }
-    let way = (sight.way)(record);
-    if let Way::Paused(reason) = way {
-        return Standing::Waits(reason, None);
-    }
-    if record.is_suspect(sight.now) {
-        let spent = record.attempt >= sight.max_attempts;
-        return if spent { Standing::Spent } else { Standing::GoesAlone };
-    }
-    if way == Way::Probe || (sight.goes_alone)(&record.id) {
-        return Standing::GoesAlone;
-    }
-    Standing::Goes
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! When everything is looked at: at once where there is more, rarely where nothing comes, and never
-//! for longer than half of the time.
+//! When rotations look: at once where there is more, rarely where nothing comes, and never for longer
+//! than half of the time.
 
 use std::time::{Duration, Instant};
 
 use crate::outbox::position::Position;
 
-/// The shortest pause between two rounds. Doubled while nothing is found, up to `poll_interval`: a
+/// The shortest pause between two rotations. Doubled while nothing is found, up to `poll_interval`: a
 /// busy outbox is looked at often, an idle one rarely.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
@@ -17,13 +17,13 @@ const MANY_HELD: usize = 1_000;
 pub(super) const STORE_PAUSE: (Duration, Duration) =
     (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Rounds of looks, page by page, and the pauses between them.
+/// Rotations, look by look, and the pauses between them.
 #[derive(Debug)]
 pub(super) struct Schedule {
     poll_interval: Duration,
-    /// Where the round goes on.
+    /// Where the rotation goes on.
     position: Position,
-    is_looking: bool,
+    is_rotating: bool,
     /// Whether another look was asked for since the latest one began.
     is_asked: bool,
     pause: Duration,
@@ -35,11 +35,11 @@ pub(super) struct Schedule {
     store_pause: Option<Duration>,
 }
 
-/// What one look of a round has shown.
+/// What one look of a rotation has shown.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// Where the next one begins; `None` at the end of the round.
-    pub(super) next: Option<Position>,
+    /// Where the next one begins; `None` at the end of the rotation.
+    pub(super) goes_on: Option<Position>,
     /// Whether anything was found that can go.
     pub(super) found: bool,
     /// Keys that were passed over.
@@ -52,7 +52,7 @@ impl Schedule {
         Self {
             poll_interval,
             position: Position::start(),
-            is_looking: false,
+            is_rotating: false,
             is_asked: false,
             pause: SHORTEST_PAUSE,
             next: now,
@@ -63,34 +63,34 @@ impl Schedule {
     }
 
     /// When the next look begins; `None` while one is under way.
-    pub(super) fn next(&self) -> Option<Instant> {
-        (!self.is_looking).then_some(self.next)
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        (!self.is_rotating).then_some(self.next)
     }
 
     /// Whether the next look may begin.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.next().is_some_and(|next| next <= now)
+        self.next_look().is_some_and(|next| next <= now)
     }
 
-    /// Begins a look; answers where. `anew`: at the start of a round.
+    /// Begins a look; answers where. `anew`: at the start of a rotation.
     pub(super) fn begin(&mut self, anew: bool, now: Instant) -> Position {
         if anew {
             self.position = Position::start();
         }
-        (self.is_looking, self.is_asked, self.began) = (true, false, now);
+        (self.is_rotating, self.is_asked, self.began) = (true, false, now);
         self.position.clone()
     }
 
     /// The look under way has failed.
     pub(super) fn failed(&mut self) {
-        self.is_looking = false;
+        self.is_rotating = false;
     }
 
     /// The look under way is over. `is_followed`: whatever comes next is told of.
     pub(super) fn ended(&mut self, page: Page, is_followed: bool, now: Instant) {
-        let was_whole = self.position.is_start() && page.next.is_none();
-        self.is_looking = false;
-        self.position = page.next.unwrap_or_default();
+        let was_whole = self.position.is_start() && page.goes_on.is_none();
+        self.is_rotating = false;
+        self.position = page.goes_on.unwrap_or_default();
         if !was_whole {
             self.next = now;
             return;
@@ -113,7 +113,12 @@ impl Schedule {
         self.next = now + self.pause;
     }
 
-    /// A look at everything, after the one that is under way if one is.
+    /// The next look need not wait.
+    pub(super) fn due_now(&mut self, now: Instant) {
+        self.next = now;
+    }
+
+    /// Another rotation, after the look that is under way if one is.
     pub(super) fn look_now(&mut self, now: Instant) {
         (self.is_asked, self.pause, self.next) = (true, SHORTEST_PAUSE, now);
     }
@@ -157,23 +162,21 @@ mod tests {
 
     const POLL: Duration = Duration::from_millis(40);
 
-    /// In milliseconds after its beginning, each round taking `took`.
     struct Clock {
         schedule: Schedule,
-        began: Instant,
         now: Instant,
     }
 
     impl Clock {
         fn new() -> Self {
             let now = Instant::now();
-            Self { schedule: Schedule::new(POLL, now), began: now, now }
+            Self { schedule: Schedule::new(POLL, now), now }
         }
 
         /// One look of so many milliseconds, as soon as it is due; answers how long after that the
         /// next one is.
         fn look(&mut self, took: u64, page: Page, is_followed: bool) -> u64 {
-            self.now = self.now.max(self.schedule.next().unwrap());
+            self.now = self.now.max(self.schedule.next_look().unwrap());
             assert!(self.schedule.is_due(self.now));
             self.schedule.begin(false, self.now);
             assert!(!self.schedule.is_due(self.now), "one at a time");
@@ -183,32 +186,34 @@ mod tests {
         }
 
         fn pause(&self) -> u64 {
-            let next = self.schedule.next().unwrap();
+            let next = self.schedule.next_look().unwrap();
             u64::try_from(next.saturating_duration_since(self.now).as_millis()).unwrap()
         }
     }
 
     fn page(found: bool) -> Page {
-        Page { next: None, found, passed_over: 0 }
+        Page { goes_on: None, found, passed_over: 0 }
     }
 
     fn more() -> Page {
         let next = Position::behind(&(Range::Unstamped, "k".into()));
-        Page { next: Some(next), ..page(true) }
+        Page { goes_on: Some(next), ..page(true) }
     }
 
     #[test]
-    fn rounds_rest_as_long_as_they_took_while_there_is_something() {
+    fn rotations_rest_as_long_as_they_took_while_there_is_something() {
         let mut clock = Clock::new();
 
         assert_eq!(clock.look(1, page(true), true), 5);
         assert_eq!(clock.look(30, page(true), true), 30);
         let held = Page { passed_over: MANY_HELD, ..page(true) };
         assert_eq!(clock.look(30, held, true), 90);
+        let few = Page { passed_over: MANY_HELD - 1, ..page(true) };
+        assert_eq!(clock.look(30, few, true), 30);
     }
 
     #[test]
-    fn pages_of_a_round_follow_each_other_and_so_does_the_next_round() {
+    fn pages_follow_each_other_and_so_does_the_next_rotation() {
         let mut clock = Clock::new();
 
         assert_eq!(clock.look(30, more(), true), 0);
@@ -232,23 +237,49 @@ mod tests {
         let mut clock = Clock::new();
         clock.look(20, page(false), true);
 
+        assert!(!clock.schedule.is_due(clock.now) && !clock.schedule.waits_for_store(clock.now));
         clock.schedule.look_soon();
         assert_eq!(clock.pause(), 20);
+        assert!(!clock.schedule.is_due(clock.now));
         clock.schedule.look_now(clock.now);
         assert_eq!(clock.pause(), 0);
+        clock.schedule.look_soon();
+        assert_eq!(clock.pause(), 0, "what is urgent stays so");
+        assert!(clock.schedule.is_due(clock.now));
+        assert_eq!(clock.look(1, page(false), true), 40, "it is asked for once");
+    }
+
+    #[test]
+    fn whatever_is_asked_for_begins_with_short_pauses_again() {
+        for ask in
+            [Schedule::look_soon, |schedule: &mut Schedule| schedule.look_now(Instant::now())]
+        {
+            let mut clock = Clock::new();
+            (0..4).for_each(|_| _ = clock.look(1, page(false), false));
+            assert_eq!(clock.pause(), 40);
+
+            ask(&mut clock.schedule);
+
+            assert_eq!(clock.look(1, page(false), false), 10);
+        }
     }
 
     #[test]
     fn what_is_asked_for_during_a_look_is_looked_for_after_it() {
         let mut clock = Clock::new();
-        clock.schedule.begin(false, clock.now);
-        clock.schedule.look_soon();
-        assert_eq!(clock.schedule.next(), None);
-        clock.now += Duration::from_millis(7);
+        for ask in
+            [Schedule::look_soon, |schedule: &mut Schedule| schedule.look_now(Instant::now())]
+        {
+            clock.now = clock.schedule.next_look().unwrap();
+            clock.schedule.begin(false, clock.now);
+            ask(&mut clock.schedule);
+            assert_eq!(clock.schedule.next_look(), None);
+            clock.now += Duration::from_millis(7);
 
-        clock.schedule.ended(page(false), true, clock.now);
+            clock.schedule.ended(page(false), true, clock.now);
 
-        assert_eq!(clock.pause(), 7, "and not after the poll interval");
+            assert_eq!(clock.pause(), 7, "and not after the poll interval");
+        }
     }
 
     #[test]
@@ -262,14 +293,13 @@ mod tests {
             clock.schedule.look_soon();
             assert!(clock.schedule.waits_for_store(clock.now));
             pauses.push(clock.pause());
-            clock.now = clock.schedule.next().unwrap();
+            clock.now = clock.schedule.next_look().unwrap();
         }
 
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 5_000]);
         assert!(clock.schedule.is_due(clock.now) && !clock.schedule.waits_for_store(clock.now));
         assert!(clock.schedule.store_answers());
         assert!(!clock.schedule.store_answers());
-        assert!(clock.began < clock.now);
     }
 
     #[test]

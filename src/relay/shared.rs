@@ -95,7 +95,7 @@ impl<S> Shared<S> {
 
     /// How many records a lane that runs short asks for: its share of what may be in hand.
     pub fn share(&self) -> usize {
-        let share = self.settings.in_hand() / 2 / self.in_hand.lanes().max(1);
+        let share = self.settings.in_hand() / 2 / self.in_hand.publishing_lanes().max(1);
         share.min(self.settings.batch_size).max(Settings::LANE)
     }
 
@@ -136,7 +136,7 @@ impl<S> Shared<S> {
 
     /// Without room, lanes that wait for a sink that is down make way for the others.
     pub(crate) fn make_way(&self) {
-        let is_full = !self.has_room() || self.in_hand.lanes() >= self.settings.lanes();
+        let is_full = !self.has_room() || self.in_hand.publishing_lanes() >= self.settings.lanes();
         if is_full && self.any_open() && !self.all_open() {
             self.outlets.values().for_each(|outlet| outlet.gate.give_way());
         }

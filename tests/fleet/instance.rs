@@ -1,7 +1,7 @@
 //! An instance in this process: heartbeat, coordinator and relay, over a sink of the test's choice.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, doc};
 use futures_util::TryStreamExt;
@@ -118,7 +118,7 @@ impl Instance {
         self.relay.take().unwrap().await.unwrap().unwrap();
         self.drained.cancel();
         self.coordinator.take().unwrap().await.unwrap();
-        self.heartbeat.leave().await.unwrap();
+        self.heartbeat.leave(Instant::now() + Duration::from_secs(5)).await.unwrap();
     }
 
     /// How many partitions it may deliver at the moment.

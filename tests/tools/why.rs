@@ -134,7 +134,8 @@ async fn whose_lease_it_is_and_until_when_is_told() {
 #[tokio::test]
 async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
     let outbox = TestOutbox::new().await;
-    let (mut misplaced, mut placeless) = (record("a", "k"), record("c", "l"));
+    // (That a lease is on it keeps no relay from correcting it.)
+    let (mut misplaced, mut placeless) = (record("a", "k"), leased("c", "l", in_seconds(3_600)));
     misplaced.insert("partition", 7.5);
     placeless.insert("seq", "soon");
     outbox.insert([misplaced, record("b", "k"), placeless]).await;

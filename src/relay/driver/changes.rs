@@ -1,4 +1,4 @@
-//! What the driver does with the changes that the stream brings.
+//! What the driver does when it is woken, above all with the changes that the stream brings.
 
 use std::time::Instant;
 
@@ -6,22 +6,70 @@ use bson::Timestamp;
 use metrics::gauge;
 use tracing::debug;
 
-use crate::outbox::record::Record;
+use crate::outbox::record::{LaneKey, Record};
 use crate::relay::driver::{Driver, Event, TARGETS};
 use crate::relay::hands::Known;
 use crate::relay::lane::Lane;
-use crate::relay::live::{Hints, Leaves, Mode};
+use crate::relay::live::{Leaves, Mode};
 use crate::relay::look::{Claim, Origin, Seen, Target};
-use crate::relay::wake::{Change, Hint};
+use crate::relay::wake::{Change, Hint, Reasons};
 use crate::sink::Sink;
 use crate::telemetry::metrics::PARTITIONS_LIVE;
 
 /// Keys that are to be read, beyond which a rotation is cheaper.
 const MAX_UNSCANNED: usize = 2_048;
 
+/// What a change means while rotations find the records.
+enum Hints {
+    None,
+    At(Hint),
+    Somewhere,
+}
+
 impl<S: Sink> Driver<S> {
+    /// Changes came, or other reasons to look.
+    pub(super) fn on_wake(&mut self) {
+        let Reasons { mut all, mut hints } = self.wake.take();
+        for change in self.wake.take_changes() {
+            match self.on_change(change) {
+                Hints::None => {}
+                Hints::At(hint) => hints.push(hint),
+                Hints::Somewhere => all = true,
+            }
+        }
+        if self.live.is_live() {
+            // It knows what there is.
+            return;
+        }
+        let targets: Vec<Target> = {
+            let share = self.share.borrow();
+            let is_ours = |hint: &Hint| share.partitions.contains(&hint.partition());
+            let ours = hints.into_iter().filter(is_ours);
+            ours.map(Target::At).filter(|target| !self.is_in_hand(target)).collect()
+        };
+        if self.targets.len() + targets.len() <= TARGETS && self.has_room() {
+            self.targets.extend(targets);
+        } else if !targets.is_empty() {
+            // What there is no room for is found when there is.
+            all = true;
+        }
+        if all {
+            self.look_now();
+        }
+    }
+
+    /// Whether its key is in hand: the look that follows the end of its lane shows the rest.
+    fn is_in_hand(&self, target: &Target) -> bool {
+        match target {
+            Target::At(Hint::Key { key, .. }) => {
+                self.shared.hands.busy(&LaneKey::Keyed(key.clone())).is_some()
+            }
+            Target::At(Hint::Record { .. }) | Target::Refill(_) | Target::Scan(..) => false,
+        }
+    }
+
     /// Takes, notes or passes on one change.
-    pub(super) fn on_change(&mut self, change: Change) -> Hints {
+    fn on_change(&mut self, change: Change) -> Hints {
         if let Some(at) = change.at() {
             self.shared.hands.passed(at);
             let now = (self.shared.clock.now(), Instant::now());
@@ -34,10 +82,7 @@ impl<S: Sink> Driver<S> {
             (Change::Opened(_), _) => {
                 // (Over shards an event comes when the slowest of them has said something: there it
                 // is a reason to look, and no more.)
-                match self.shared.collections.is_sharded() {
-                    true => self.live.closed(),
-                    false => self.live.opened(),
-                }
+                self.live.opened(!self.shared.collections.is_sharded());
                 Hints::Somewhere
             }
             (Change::Closed, _) => {
@@ -118,7 +163,7 @@ impl<S: Sink> Driver<S> {
     /// Reads the keys that must be read, leases what came, and sees to it that a pass begins.
     pub(super) fn serve_live(&mut self, now: Instant) {
         if self.live.wants_pass(now) && !self.schedule.is_store_failing() {
-            self.schedule.look_now(now);
+            self.schedule.due_now(now);
         }
         let hands = &self.shared.hands;
         let is_following = !matches!(self.live.mode(), Mode::Scanning);
@@ -160,7 +205,7 @@ impl<S: Sink> Driver<S> {
     /// A look of a rotation is over, the last one where there is no `more`. Where it was a pass, the
     /// stream carries the records then.
     pub(super) fn after_look(&mut self, is_all: bool, more: bool) {
-        let is_all = self.live.has_seen(is_all);
+        let is_all = self.live.page_seen(is_all);
         if !matches!(self.live.mode(), Mode::Passing) || more {
             return;
         }

@@ -32,7 +32,7 @@ pub(in crate::relay) enum Known {
 }
 
 impl Hands {
-    /// The same for a key of which `head` is the first of all that it has pending, as of this moment:
+    /// As [`claim`](Self::claim), for a key of which `head` is the first of all that it has pending, as of this read:
     /// the lane is incomplete where an event came since that was not taken.
     #[must_use]
     pub(in crate::relay) fn claim_scanned(
@@ -58,7 +58,7 @@ impl Hands {
         true
     }
 
-    /// The same for a key of which nothing was pending before `head`: false where anything is known
+    /// As [`claim`](Self::claim), for a key of which nothing was pending before `head`: false where anything is known
     /// of it.
     #[must_use]
     pub(in crate::relay) fn claim_free(&self, lane: &Arc<Lane>, head: &Record) -> bool {

@@ -645,7 +645,7 @@ impl Sick {
         }
     }
 
-    /// `Lane::bury`. Nothing asks whether the destination of the copy has a circuit that is open.
+    /// `Worker::bury`. Nothing asks whether the destination of the copy has a circuit that is open.
     fn bury(self, state: &mut State, key: usize, record: usize, probes: bool) {
         let is_own = self.letters == Letters::SameDestination;
         if is_own && state.waits() && !self.has(Without::LetterPassesCircuit) {
