@@ -303,8 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_begins_at_the_start() {
+    fn a_pass_is_due_at_once_and_begins_at_the_start() {
         let mut clock = Clock::new();
+        assert_eq!(clock.look(1, page(false), true), 40);
+        clock.schedule.due_now(clock.now);
+        assert!(clock.schedule.is_due(clock.now));
         clock.look(1, more(), true);
 
         assert!(!clock.schedule.begin(false, clock.now).is_start());
