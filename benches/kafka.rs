@@ -94,11 +94,13 @@ async fn drain(count: usize) -> (f64, f64) {
     let collections = support::outbox().await;
     support::fill(&collections, 0, count, KEYS).await;
     let before = cost::mongo(&collections).await;
-    let cpu = cost::cpu_micros(&before.pid);
+    let broker = cost::pid_of("kafka.Kafka").unwrap();
+    let spent = [&before.pid, &broker].map(|pid| cost::cpu_micros(pid));
     let Relayed { rate, cpu: own, peak_mb } = relay(&collections, &topic, count).await;
-    let mongod = (cost::cpu_micros(&before.pid) - cpu) as f64 / count as f64;
+    let [mongod, kafka] = [(&before.pid, spent[0]), (&broker, spent[1])]
+        .map(|(pid, spent)| (cost::cpu_micros(pid) - spent) as f64 / count as f64);
     println!(
-        "drain    bare producer {ceiling:>7.0}/s  to stdout {nowhere:>6.0}/s  to Kafka {rate:>6.0}/s  of the producer {:.2}  of stdout {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0}  peak {peak_mb} MB",
+        "drain    bare producer {ceiling:>7.0}/s  to stdout {nowhere:>6.0}/s  to Kafka {rate:>6.0}/s  of the producer {:.2}  of stdout {:.2}  cpu us/record: own {own:.0} mongod {mongod:.0} Kafka {kafka:.0}  peak {peak_mb} MB",
         rate / ceiling,
         rate / nowhere,
     );

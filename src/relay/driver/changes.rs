@@ -151,7 +151,7 @@ impl<S: Sink> Driver<S> {
                     return self.live.add(shared.reserved(claim));
                 }
                 let mut seen = Seen::default();
-                shared.note(plan, openings, None, None, &mut seen);
+                shared.enter_plan(plan, openings, None, None, &mut seen);
                 self.on_seen(seen);
                 if !shared.hands.is_entered(&key) {
                     withhold();
