@@ -92,9 +92,16 @@ group=$!
 wait "$group"
 code=$?
 kill -KILL -- "-$group" 2>/dev/null
+# Without its servers each test fails, and each mutant would count as noticed.
+if ((code != 0)) && [[ -n $MUTANTS_SERVERS ]] && ! "$MUTANTS_SERVICES" status $MUTANTS_SERVERS >/dev/null; then
+  touch "$MUTANTS_LOST"
+  pkill -x cargo-mutants
+fi
 exit "$code"
 EOF
 chmod +x "$work/runner"
+export MUTANTS_SERVERS=${servers[*]} MUTANTS_SERVICES=$services MUTANTS_LOST=$work/lost
+rm -f "$MUTANTS_LOST"
 target=$(rustc -vV | sed -n 's/^host: //p')
 target=${target//-/_}
 export "CARGO_TARGET_${target^^}_RUNNER=$work/runner"
@@ -116,6 +123,7 @@ for module in $modules; do
   cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
     ${SHARD:+--shard "$SHARD" --sharding round-robin} \
     --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
+  [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and go on with RESUME=1"
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
 done

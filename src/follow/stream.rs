@@ -15,7 +15,7 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{BLOCKS, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
-use crate::outbox::record::{Placement, Record};
+use crate::outbox::record::{Placement, Record, Unfit};
 use crate::relay::wake::Change;
 use crate::store::connect::primary;
 use crate::store::{StoreError, limits, within};
@@ -202,7 +202,7 @@ fn read(event: &RawDocument) -> Event {
         return id.map_or(Event::Unclear, |id| Event::Updated(RecordId::from(id), at));
     };
     let record = Record::read(document);
-    if record.nameless {
+    if record.unfit == Some(Unfit::Nameless) {
         return Event::Unclear;
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");

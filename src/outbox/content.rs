@@ -6,7 +6,8 @@ use bson::raw::{RawBsonRef, RawDocument};
 use bson::spec::BinarySubtype;
 use uuid::Uuid;
 
-use crate::outbox::{fields, payload, record::Record, undecoded};
+use crate::outbox::record::{Record, Unfit};
+use crate::outbox::{fields, payload, undecoded};
 use crate::sink::HeaderValue;
 
 /// The producer's half of a record, ready to be addressed.
@@ -50,6 +51,18 @@ impl Malformed {
     }
 }
 
+const WRONG_ID: &str = "is no UUID, ObjectId, string or integer";
+
+impl Unfit {
+    /// What is wrong with the record.
+    pub(crate) fn malformed(self) -> Malformed {
+        match self {
+            Self::Nameless => Malformed::new(fields::ID, WRONG_ID),
+            Self::Twice(field) => Malformed::new(field, "the record has this field twice"),
+        }
+    }
+}
+
 impl Record {
     /// Reads everything that the producer wrote.
     ///
@@ -60,8 +73,11 @@ impl Record {
     ///
     /// [`Malformed`] for the first field of a wrong type, or a missing `type` or `payload`.
     pub fn content(&self) -> Result<Content, Malformed> {
+        if let Some(unfit) = self.unfit {
+            return Err(unfit.malformed());
+        }
         if !self.id.is_well_formed() {
-            return Err(Malformed::new(fields::ID, "is no UUID, ObjectId, string or integer"));
+            return Err(Malformed::new(fields::ID, WRONG_ID));
         }
         let mut elements = undecoded::elements(self.raw.as_bytes());
         if let Some(wrong) = elements.find(|element| std::str::from_utf8(element.name).is_err()) {

@@ -32,6 +32,34 @@ pub const DEAD_AT: &str = "deadAt";
 pub const DEAD_REASON: &str = "deadReason";
 pub const BLOCKS: &str = "blocks";
 
+/// All of these.
+pub const ALL: [&str; 24] = [
+    ID,
+    KEY,
+    TYPE,
+    PAYLOAD,
+    CONTENT_TYPE,
+    HEADERS,
+    DESTINATION,
+    TENANT_ID,
+    STATUS,
+    SEQ,
+    PARTITION,
+    CREATED_AT,
+    VISIBLE_AT,
+    DEDUP_KEY,
+    ATTEMPT,
+    LEASE_ID,
+    LEASE_UNTIL,
+    LEASE_OWNER,
+    LAST_ERROR,
+    LAST_ERROR_AT,
+    DONE_AT,
+    DEAD_AT,
+    DEAD_REASON,
+    BLOCKS,
+];
+
 pub const PENDING: &str = "pending";
 pub const SCHEDULED: &str = "scheduled";
 pub const DONE: &str = "done";

@@ -54,9 +54,8 @@ pub enum Placement {
 pub struct Record {
     /// `_id`.
     pub id: RecordId,
-    /// Whether the `_id` can't be decoded (text that is no UTF-8), so that no command can
-    /// name the record; `id` is null then.
-    pub nameless: bool,
+    /// Why it can be neither leased nor corrected, if it cannot.
+    pub unfit: Option<Unfit>,
     /// What it is ordered by.
     pub lane: LaneKey,
     /// The partition that it belongs to: its own where that is valid, else the hash of its key.
@@ -85,9 +84,13 @@ impl Record {
         for element in raw.iter_elements() {
             // A name that is not UTF-8, which ends the driver's own walk.
             let Ok(element) = element else { return Self::read_by_bytes(raw) };
+            let name = element.key().as_str();
             // A value that can't be decoded (text that is no UTF-8) is the message's affair.
-            let Ok(value) = element.value() else { continue };
-            fields_read.note(element.key().as_str(), value);
+            match element.value() {
+                Ok(value) if fields_read.is_first(name) => fields_read.note(name, value),
+                Ok(_) => {}
+                Err(_) => _ = fields_read.is_first(name),
+            }
         }
         fields_read.into_record(raw.to_owned())
     }
@@ -98,9 +101,12 @@ impl Record {
         let mut fields_read = Fields::default();
         for element in undecoded::elements(raw.as_bytes()) {
             let Ok(name) = std::str::from_utf8(element.name) else { continue };
+            let is_first = fields_read.is_first(name);
             let alone = element.alone();
             let Ok(Some(value)) = alone.get(VALUE) else { continue };
-            fields_read.note(name, value);
+            if is_first {
+                fields_read.note(name, value);
+            }
         }
         fields_read.into_record(raw.to_owned())
     }
@@ -139,8 +145,22 @@ fn hashed(lane: &LaneKey, id: &RecordId) -> u8 {
     }
 }
 
+/// Why a record can be neither leased nor corrected: it is made dead where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// Its `_id` can't be decoded (text that is no UTF-8), so that no command of the driver can name
+    /// it; its `id` is null.
+    Nameless,
+    /// It has this field twice. MongoDB goes by the first one, and as of 6.0.5 the server aborts where
+    /// an update by a pipeline, as a lease is, changes such a field.
+    Twice(&'static str),
+}
+
 #[derive(Default)]
 struct Fields {
+    /// Which of [`fields::ALL`] were met.
+    met: u32,
+    twice: Option<&'static str>,
     id: Option<Bson>,
     key: Option<Arc<str>>,
     /// `None` inside where it is there and invalid.
@@ -154,6 +174,17 @@ struct Fields {
 }
 
 impl Fields {
+    /// Notes that a field of this name was met; false for one of ours that was met before.
+    fn is_first(&mut self, name: &str) -> bool {
+        let Some(place) = fields::ALL.iter().position(|known| *known == name) else { return true };
+        let is_first = self.met & (1 << place) == 0;
+        self.met |= 1 << place;
+        if !is_first {
+            self.twice = Some(fields::ALL[place]);
+        }
+        is_first
+    }
+
     fn note(&mut self, name: &str, value: RawBsonRef<'_>) {
         self.is_touched |= fields::UNTOUCHED.contains(&name);
         match name {
@@ -186,7 +217,10 @@ impl Fields {
     }
 
     fn into_record(self, raw: RawDocumentBuf) -> Record {
-        let nameless = self.id.is_none();
+        let unfit = match self.id {
+            None => Some(Unfit::Nameless),
+            Some(_) => self.twice.map(Unfit::Twice),
+        };
         let id = RecordId::from(self.id.unwrap_or(Bson::Null));
         let lane = match self.key {
             Some(key) => LaneKey::Keyed(key),
@@ -201,7 +235,7 @@ impl Fields {
             partition: own.unwrap_or_else(|| hashed(&lane, &id)),
             placement,
             id,
-            nameless,
+            unfit,
             lane,
             seq: self.seq,
             lease_until: self.lease_until.filter(|_| self.has_lease_id),
@@ -338,6 +372,26 @@ mod tests {
 
             assert_eq!(record.attempt, expected, "{value:?}");
         }
+    }
+
+    #[test]
+    fn of_a_field_that_is_there_twice_the_first_counts_and_the_record_is_unfit() {
+        for name in fields::ALL {
+            let mut raw = rawdoc! { "_id": 1, "x": 1, "x": 2 };
+            for value in [3, 4] {
+                raw.append(bson::raw::CString::try_from(name).unwrap(), value);
+            }
+
+            let record = Record::read(&raw);
+
+            assert_eq!(record.unfit, Some(Unfit::Twice(name)));
+        }
+        let raw = rawdoc! { "_id": 1, "x": 1, "x": 2, "key": "a", "key": "b", "partition": 7 };
+
+        let record = Record::read(&raw);
+
+        assert_eq!((record.lane, record.partition), (LaneKey::Keyed("a".into()), 7));
+        assert_eq!(read(doc! { "_id": 1, "key": "k" }).unfit, None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::outbox::fields::{
 };
 use crate::outbox::position::NO_SEQ;
 use crate::outbox::reason::DeadReason;
-use crate::outbox::record::{Placement, Record};
+use crate::outbox::record::{Placement, Record, Unfit};
 use crate::outbox::settle::smallest_deaths;
 use crate::outbox::undecoded::{RawId, Writer};
 use crate::partition::PARTITIONS;
@@ -241,21 +241,41 @@ impl Repairs {
         Ok(written.matched == 1)
     }
 
-    /// Makes dead a pending record whose `_id` cannot be decoded. Answers whether it did.
+    /// Makes dead a pending record that is unfit, if it still is, with as much of the reason as fits.
+    /// Answers whether it did.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn bury_nameless(
+    pub async fn bury_unfit(
         &self,
         record: &Record,
+        unfit: Unfit,
         reason: &DeadReason,
         blocks: bool,
     ) -> Result<bool, StoreError> {
-        let change = smallest_deaths(reason, blocks).swap_remove(0);
-        let action = "make a nameless record dead";
-        let id = RawId::of(&record.raw);
-        let written = self.send_by_ids(action, &[id], PENDING, change).await?;
+        let action = "make an unfit record dead";
+        let mut written = Written::default();
+        for change in smallest_deaths(reason, blocks) {
+            written = match unfit {
+                Unfit::Nameless => {
+                    let id = RawId::of(&record.raw);
+                    self.send_by_ids(action, &[id], PENDING, change).await?
+                }
+                Unfit::Twice(field) => {
+                    let q = doc! {
+                        ID: Bson::from(&record.id),
+                        STATUS: PENDING,
+                        "$expr": has_twice(field),
+                    };
+                    let statement = doc! { "q": q, "u": change, "multi": false };
+                    self.send(action, vec![statement]).await?
+                }
+            };
+            if !written.failed.iter().any(|(_, code)| TOO_LARGE.contains(code)) {
+                break;
+            }
+        }
         refused(action, &written)?;
         Ok(written.matched == 1)
     }
@@ -371,6 +391,14 @@ fn give_seq(record: &Record) -> Document {
         "u": change,
         "multi": false,
     }
+}
+
+/// Whether a record has this field twice.
+fn has_twice(field: &str) -> Document {
+    let fields = doc! { "$objectToArray": "$$ROOT" };
+    let of_this_name =
+        doc! { "$filter": { "input": fields, "cond": { "$eq": ["$$this.k", field] } } };
+    doc! { "$gt": [{ "$size": of_this_name }, 1] }
 }
 
 /// An error where a validator that is not ours refuses the one statement.

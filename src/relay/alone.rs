@@ -119,7 +119,9 @@ impl<S: Sink> Shared<S> {
             else => None,
         };
         let record = match self.read_again(&head.id, PENDING).await {
-            Ok(Some(record)) if head.is(&record) => self.in_its_lane(record),
+            Ok(Some(record)) if head.is(&record) && record.unfit.is_none() => {
+                self.in_its_lane(record)
+            }
             changed => {
                 self.hands.free_waiting(&key);
                 return changed.map(|_| None);

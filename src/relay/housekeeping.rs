@@ -95,7 +95,7 @@ async fn once<S: Sink>(
     let mut odd = snapshot.all_misplaced(&resting, limit).await?;
     drop(snapshot);
     let more = odd.len() >= limit;
-    odd.retain(|record| !record.nameless);
+    odd.retain(|record| record.unfit.is_none());
     let changed = mend_in_order(shared, &odd).await?;
     if changed {
         wake.all();

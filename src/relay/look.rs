@@ -117,7 +117,7 @@ pub struct Seen {
 pub struct Repairing {
     /// With an invalid partition, or without a `seq`.
     pub(super) repairs: Vec<Record>,
-    /// Without attempts left, or without a usable `_id`.
+    /// Without attempts left, or unfit.
     pub(super) spent: Vec<Record>,
 }
 
@@ -214,7 +214,7 @@ impl<S: Sink> Shared<S> {
             snapshot.go_on_within_keys();
         }
         let (before, misplaced) = self.before_lanes(&mut snapshot, room.records).await?;
-        let (spent, repairs) = misplaced.into_iter().partition(|record| record.nameless);
+        let (spent, repairs) = misplaced.into_iter().partition(|record| record.unfit.is_some());
         let seen = Seen { repairs: Repairing { repairs, spent }, ..Seen::default() };
         // They lie in no range of the index where their keys are read.
         self.hands.hold_for_repair(before.misplaced_within(owned));

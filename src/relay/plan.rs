@@ -67,8 +67,8 @@ pub struct Plan {
     pub runs: Vec<Run>,
     /// To be repaired, and then met again.
     pub repairs: Vec<Record>,
-    /// Suspects that have used up their attempts, and records that no command can name: to
-    /// be made dead where they are.
+    /// Suspects that have used up their attempts, and records that are unfit: to be made dead where
+    /// they are.
     pub spent: Vec<Record>,
     /// Heads of their keys that go alone, each when its turn comes.
     pub suspects: Vec<Record>,
@@ -92,8 +92,8 @@ pub struct Hold {
 /// What a record's own fields say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfItself {
-    /// It has no usable `_id`: no command can name it.
-    Nameless,
+    /// It can be neither leased nor corrected.
+    Unfit,
     /// It is to be corrected first: it has no usable `seq`, or an invalid partition.
     Wrong(Wrong),
     /// A lease is on it.
@@ -118,8 +118,8 @@ pub enum Wrong {
 impl OfItself {
     /// What the record says at this time of the server.
     pub fn of(record: &Record, now: DateTime) -> Self {
-        if record.nameless {
-            Self::Nameless
+        if record.unfit.is_some() {
+            Self::Unfit
         } else if record.seq.is_none() {
             Self::Wrong(Wrong::Seq)
         } else if record.placement == Placement::Invalid {
@@ -236,8 +236,7 @@ fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
     }
     let of_itself = OfItself::of(record, sight.now);
     match of_itself {
-        // It can be neither repaired nor leased.
-        OfItself::Nameless => return Standing::Spent,
+        OfItself::Unfit => return Standing::Spent,
         OfItself::Wrong(_) => return Standing::NeedsRepair,
         // (One without a seq of its own has no place to hold others from.)
         _ if sight.misplaced.get(&record.lane).is_some_and(|earliest| {

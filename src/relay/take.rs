@@ -72,13 +72,13 @@ impl<S: Sink> Shared<S> {
         let mut changed = false;
         for record in spent {
             let blocks = self.blocks(&record);
-            let (reason, dead) = match record.content() {
-                Err(malformed) if record.nameless => {
-                    let reason = DeadReason::Malformed(malformed);
-                    let dead = self.repairs.bury_nameless(&record, &reason, blocks).await;
+            let (reason, dead) = match record.unfit {
+                Some(unfit) => {
+                    let reason = DeadReason::Malformed(unfit.malformed());
+                    let dead = self.repairs.bury_unfit(&record, unfit, &reason, blocks).await;
                     (reason, dead)
                 }
-                _ => {
+                None => {
                     let reason = DeadReason::LeaseExpired { attempts: record.attempt };
                     let dead = self.repairs.bury_expired(&record, &reason, blocks).await;
                     (reason, dead)

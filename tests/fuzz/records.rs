@@ -3,7 +3,7 @@
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::reason::DeadReason;
-use postrider::outbox::record::{LaneKey, Record};
+use postrider::outbox::record::{LaneKey, Record, Unfit};
 use proptest::prelude::*;
 
 use crate::{arbitrary, corpus};
@@ -22,7 +22,8 @@ fn judge(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(record.seq.is_none_or(|seq| (seq.time, seq.increment) != (0, 0)));
     let now = DateTime::now();
     prop_assert!(!(record.is_leased(now) && record.is_suspect(now)));
-    prop_assert!(!record.nameless || !record.id.is_well_formed());
+    let is_nameless = record.unfit == Some(Unfit::Nameless);
+    prop_assert!(!is_nameless || !record.id.is_well_formed());
     let _ = (record.hashed_partition(), record.seq_time(), record.lane.as_str());
     match record.content() {
         Ok(content) => {

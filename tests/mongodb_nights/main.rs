@@ -9,6 +9,7 @@
 mod support;
 
 mod disk;
+mod doubled;
 mod log;
 mod majority;
 mod minute;
