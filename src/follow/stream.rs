@@ -161,7 +161,7 @@ fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
             "fullDocument": { "$cond": [
                 is_small.clone(),
                 "$fullDocument",
-                { ID: path(ID), KEY: path(KEY), PARTITION: path(PARTITION) },
+                { ID: path(ID), KEY: path(KEY), PARTITION: path(PARTITION), SEQ: path(SEQ) },
             ] },
             SMALL: is_small,
         } },
@@ -207,7 +207,6 @@ fn read(event: &RawDocument) -> Event {
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
     let is_whole = event.get_bool(SMALL).unwrap_or(false);
-    // One with an invalid partition lies in no range of the index where its key is read.
     Event::Is(match is_insert && is_whole && record.placement != Placement::Invalid {
         true => Change::Pending(Box::new(record), at),
         false => touched(record, at),
@@ -215,6 +214,10 @@ fn read(event: &RawDocument) -> Event {
 }
 
 fn touched(record: Record, at: Timestamp) -> Change {
+    // It lies in no range of the index where its key is read.
+    if record.placement == Placement::Invalid {
+        return Change::Misplaced(Box::new(record), at);
+    }
     Change::Touched { partition: record.partition, lane: record.lane, id: record.id, at }
 }
 
@@ -245,7 +248,7 @@ async fn lanes_of(
     let records = collections.records();
     let find = records
         .find(doc! { ID: { "$in": ids } })
-        .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
+        .projection(doc! { ID: 1, KEY: 1, PARTITION: 1, SEQ: 1 })
         .read_concern(ReadConcern::local())
         .selection_criteria(primary());
     let reading = async { find.await?.try_collect::<Vec<_>>().await };
@@ -292,12 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_or_replaced_or_in_no_valid_partition_is_named() {
+    fn what_is_large_or_replaced_is_named() {
         for (document, other) in [
             (doc! { "_id": "a", "key": "order-123" }, doc! { SMALL: false }),
             (doc! { "_id": "a", "key": "order-123" }, doc! { "operationType": "replace" }),
-            (doc! { "_id": "a", "key": "order-123", "partition": 256 }, doc! {}),
-            (doc! { "_id": "a", "key": "order-123", "partition": "7" }, doc! {}),
         ] {
             let event = inserted(document, other);
 
@@ -305,6 +306,19 @@ mod tests {
                 panic!("{event:?}")
             };
             assert_eq!((partition, lane.as_str(), id.to_string()), (189, "order-123", "a".into()));
+        }
+    }
+
+    #[test]
+    fn what_is_in_no_valid_partition_is_told_as_such() {
+        for partition in [Bson::Int32(256), 3.5.into(), "7".into(), vec![Bson::Int32(7)].into()] {
+            let document = doc! { "_id": "a", "key": "order-123", "partition": partition };
+            for large in [doc! {}, doc! { SMALL: false }, doc! { "operationType": "replace" }] {
+                let event = inserted(document.clone(), large);
+
+                let Event::Is(Change::Misplaced(record, AT)) = event else { panic!("{event:?}") };
+                assert_eq!((record.partition, record.lane.as_str()), (189, "order-123"));
+            }
         }
     }
 

@@ -12,11 +12,11 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
 
 use crate::ids::RecordId;
-use crate::outbox::record::LaneKey;
+use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
 use crate::relay::alone::Candidate;
-use crate::relay::blocker::Wait;
+use crate::relay::blocker::{Blocker, Wait};
 use crate::relay::failing::{Work, remedy, words};
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::live::{Leaves, Live};
@@ -62,6 +62,10 @@ pub(super) struct Driver<S> {
     looking: bool,
     leasing: usize,
     repairing: bool,
+    /// What the change stream has brought with an invalid partition, until it is corrected.
+    misplaced: Vec<Record>,
+    /// How many of these are being corrected, the first ones.
+    correcting: usize,
     targets: VecDeque<Target>,
     rush: Rush,
     next_tick: Instant,
@@ -90,6 +94,8 @@ impl<S: Sink> Driver<S> {
             looking: false,
             leasing: 0,
             repairing: false,
+            misplaced: Vec::new(),
+            correcting: 0,
             targets: VecDeque::new(),
             rush: Rush::default(),
             next_tick: Instant::now(),
@@ -189,6 +195,7 @@ impl<S: Sink> Driver<S> {
             return;
         }
         self.serve_live(now);
+        self.correct();
         if !self.looking && !self.targets.is_empty() {
             let count = self.targets.len().min(TARGETS);
             let targets: Vec<Target> = self.targets.drain(..count).collect();
@@ -245,6 +252,14 @@ impl<S: Sink> Driver<S> {
         let shared = self.shared.clone();
         self.leasing += 1;
         self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await) });
+    }
+
+    /// Corrects what the change stream has brought with an invalid partition.
+    fn correct(&mut self) {
+        if !self.repairing && !self.misplaced.is_empty() {
+            self.correcting = self.misplaced.len();
+            self.repair(Repairing::of(self.misplaced.clone()));
+        }
     }
 
     fn repair(&mut self, repairs: Repairing) {
@@ -321,9 +336,17 @@ impl<S: Sink> Driver<S> {
             }
             Event::Repaired(repaired) => {
                 self.repairing = false;
+                let corrected = std::mem::take(&mut self.correcting);
+                if repaired.is_ok() {
+                    self.misplaced.drain(..corrected);
+                }
                 match repaired {
                     Ok(true) => {
                         self.shared.hands.free_repaired();
+                        // Those that are not corrected yet wait on.
+                        let left = self.misplaced.iter();
+                        let left = left.map(|left| (left.lane.clone(), Blocker::written(left)));
+                        self.shared.hands.hold_for_repair(left.collect());
                         self.schedule.look_soon();
                     }
                     Ok(false) => {}

@@ -122,6 +122,11 @@ pub struct Repairing {
 }
 
 impl Repairing {
+    /// Records that are to be corrected.
+    pub(super) fn of(repairs: Vec<Record>) -> Self {
+        Self { repairs, spent: Vec::new() }
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.repairs.is_empty() && self.spent.is_empty()

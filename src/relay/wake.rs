@@ -63,6 +63,9 @@ pub enum Change {
         /// When.
         at: Timestamp,
     },
+    /// This record became pending, or was changed, at this moment, and its partition is invalid: not
+    /// every such one is found by a look.
+    Misplaced(Box<Record>, Timestamp),
     /// Something is pending, and nobody can say where.
     Somewhere,
 }
@@ -71,7 +74,7 @@ impl Change {
     /// Where to look for what has become pending.
     pub fn hint(&self) -> Option<Hint> {
         match self {
-            Self::Pending(record, _) => {
+            Self::Pending(record, _) | Self::Misplaced(record, _) => {
                 Some(Hint::of(record.partition, record.lane.clone(), record.id.clone()))
             }
             Self::Touched { partition, lane, id, .. } => {
@@ -84,7 +87,10 @@ impl Change {
     /// The moment up to which the stream was read.
     pub(super) fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Opened(at) | Self::Pending(_, at) | Self::Touched { at, .. } => Some(*at),
+            Self::Opened(at)
+            | Self::Pending(_, at)
+            | Self::Misplaced(_, at)
+            | Self::Touched { at, .. } => Some(*at),
             Self::Closed | Self::Somewhere => None,
         }
     }
@@ -92,7 +98,7 @@ impl Change {
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
-                Self::Pending(record, _) => record.size(),
+                Self::Pending(record, _) | Self::Misplaced(record, _) => record.size(),
                 Self::Touched { lane, .. } => 2 * lane.as_str().len(),
                 Self::Opened(_) | Self::Closed | Self::Somewhere => 0,
             }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bson::{DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
@@ -280,6 +280,41 @@ async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_o
     let ids = scene.ids();
     let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
     assert!(place("dies too") < place("b2"), "{ids:?}");
+    scene.stop().await;
+}
+
+/// A fraction and an array lie where no look at the key reads: the array among the records of partition 7, or
+/// nowhere at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
+    let scene = Scene::start().await;
+    let odd: [Bson; 5] = [
+        3.5.into(),
+        vec![Bson::Int32(7)].into(),
+        Bson::Array(Vec::new()),
+        vec![Bson::Int32(300)].into(),
+        Bson::Int32(-5),
+    ];
+
+    let mut keys = Vec::new();
+    for (turn, partition) in odd.iter().cycle().take(50).enumerate() {
+        let key = format!("k{turn}");
+        let mut first = record(&format!("{key} first"), &key);
+        first.insert("partition", partition.clone());
+        scene.outbox.insert([first]).await;
+        scene.outbox.insert([unstamped(&format!("{key} behind"), &key)]).await;
+        keys.push(key);
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let ids = scene.ids();
+    let place = |id: String| ids.iter().position(|other| *other == id).unwrap();
+    let swapped: Vec<&String> = keys
+        .iter()
+        .filter(|key| place(format!("{key} first")) > place(format!("{key} behind")))
+        .collect();
+    assert_eq!(swapped, Vec::<&String>::new());
+    assert_eq!(ids.len(), 2 * keys.len(), "once each");
     scene.stop().await;
 }
 

@@ -3,10 +3,12 @@
 use std::time::Instant;
 
 use bson::Timestamp;
+use bson::raw::RawDocumentBuf;
 use metrics::gauge;
 use tracing::debug;
 
 use crate::outbox::record::{LaneKey, Record};
+use crate::relay::blocker::Blocker;
 use crate::relay::driver::{Driver, Event, TARGETS};
 use crate::relay::hands::Known;
 use crate::relay::lane::Lane;
@@ -18,6 +20,9 @@ use crate::telemetry::metrics::PARTITIONS_LIVE;
 
 /// Keys that are to be read, beyond which a rotation is cheaper.
 const MAX_UNSCANNED: usize = 2_048;
+
+/// Records with an invalid partition that wait for their correction, beyond which a rotation is cheaper.
+const MAX_MISPLACED: usize = 1_000;
 
 /// What a change means while rotations find the records.
 enum Hints {
@@ -94,6 +99,12 @@ impl<S: Sink> Driver<S> {
                 self.leave_live(Leaves::OnPurpose);
                 Hints::Somewhere
             }
+            (Change::Misplaced(record, at), mode) => {
+                let record = self.shared.in_its_lane(*record);
+                let hint = Hint::of(record.partition, record.lane.clone(), record.id.clone());
+                self.take_misplaced(record, at);
+                if matches!(mode, Mode::Scanning) { Hints::At(hint) } else { Hints::None }
+            }
             (change, Mode::Scanning) => change.hint().map_or(Hints::None, Hints::At),
             (Change::Pending(record, at), Mode::Passing) => {
                 self.shared.hands.note_place(&record);
@@ -111,6 +122,23 @@ impl<S: Sink> Driver<S> {
                 }
                 Hints::None
             }
+        }
+    }
+
+    /// It is corrected first, and its key waits until then: a look might not find it.
+    fn take_misplaced(&mut self, record: Record, at: Timestamp) {
+        let is_ours = self.share.borrow().partitions.contains(&record.partition);
+        if !is_ours {
+            return;
+        }
+        let (lane, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
+        self.shared.hands.withhold(lane.clone(), partition, id, at);
+        self.shared.hands.hold_for_repair(vec![(lane, Blocker::of(&record))]);
+        match self.misplaced.len() < MAX_MISPLACED {
+            // Its place alone is corrected.
+            true => self.misplaced.push(Record { raw: RawDocumentBuf::new(), ..record }),
+            // A pass begins with what can be found.
+            false => self.leave_live(Leaves::Overloaded),
         }
     }
 
