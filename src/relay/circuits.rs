@@ -4,7 +4,8 @@
 //! or takes its own connection down. While it is open, no record goes to the destination on the
 //! sink's main connection. One record at a time probes it on an isolated connection; a confirm
 //! closes the circuit. It opens, too, where a publish waits on a connection in place of which the sink
-//! has opened another: whether that is the destination's doing is not known then, and is probed at once.
+//! has opened another, and where one was in flight at two losses of the main connection: whether that is
+//! the destination's doing is not known then, and is probed at once.
 //!
 //! Until a publish ends without a confirm its time has to run out, and meanwhile the records of that
 //! destination would take all the room that there is. So a destination that has confirmed nothing
@@ -335,6 +336,16 @@ impl Circuits {
         self.note(destination, Some(now + longest), |circuit| {
             circuit.left_behind(handed_over, cause, now, longest)
         })
+    }
+
+    /// A record that was handed over at this time was in flight at each of several losses of the main
+    /// connection, which may be its destination's doing: a record that is alone on its connection
+    /// finds out, and until then no other goes to the destination. The log says nothing of it before.
+    pub(crate) fn suspected(&self, destination: &Address, handed_over: Instant, cause: &str) {
+        let (now, longest) = (Instant::now(), self.longest_pause);
+        self.note(destination, (), |circuit| {
+            circuit.suspected(handed_over, cause, now, longest);
+        });
     }
 
     /// Closes a circuit of which nothing is known; answers whether it was one.

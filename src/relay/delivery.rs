@@ -358,6 +358,9 @@ impl<S: Sink> Shared<S> {
             }
             (Verdict::Unknown, None) => {
                 self.losses.note(id);
+                if self.losses.goes_alone(id) {
+                    outlet.circuits.suspected(destination, handed_over, &detail);
+                }
                 outlet.gate.shut(SinkDown::new(detail));
                 Delivery::SinkLost
             }

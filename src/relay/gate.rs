@@ -84,11 +84,13 @@ impl Gate {
         }
     }
 
-    /// Sends away what waits at a shut gate, until it was open again.
-    pub fn give_way(&self) {
+    /// Sends away what waits at a gate that has been shut for so long, until it was open again.
+    pub fn give_way(&self, after: Duration) {
         self.state.send_if_modified(|state| match state {
-            State::Shut { waits, .. } => std::mem::replace(waits, false),
-            State::New | State::Open => false,
+            State::Shut { waits, since, .. } if since.elapsed() >= after => {
+                std::mem::replace(waits, false)
+            }
+            State::New | State::Open | State::Shut { .. } => false,
         });
     }
 
@@ -230,6 +232,8 @@ mod tests {
         assert!(!gate.opens_within(Duration::from_millis(1)).await);
         let (opened, ()) = tokio::join!(gate.opens_within(LONG), async {
             tokio::task::yield_now().await;
+            gate.give_way(LONG);
+            tokio::task::yield_now().await;
             gate.open(Instant::now());
         });
         assert!(opened);
@@ -237,7 +241,7 @@ mod tests {
         gate.shut(SinkDown::new("x"));
         let (opened, ()) = tokio::join!(gate.opens_within(LONG), async {
             tokio::task::yield_now().await;
-            gate.give_way();
+            gate.give_way(Duration::ZERO);
         });
         assert!(!opened);
     }

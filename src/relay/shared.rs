@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,9 @@ use crate::relay::settler::Item;
 use crate::relay::turns::{ProbeRoom, Turns};
 use crate::routing::Router;
 use crate::store::ServerClock;
+
+/// The loss of a connection is over sooner, as a rule: nothing is released for it.
+const INTERRUPTION: Duration = Duration::from_millis(500);
 
 /// A sink with its gate and its figures.
 #[derive(Debug)]
@@ -134,11 +138,12 @@ impl<S> Shared<S> {
         self.outlets.values().flat_map(|outlet| outlet.circuits.open()).collect()
     }
 
-    /// Without room, lanes that wait for a sink that is down make way for the others.
+    /// Without room, lanes that wait for a sink that is down make way for the others, unless it may
+    /// be up again at once.
     pub(crate) fn make_way(&self) {
         let is_full = !self.has_room() || self.in_hand.publishing_lanes() >= self.settings.lanes();
         if is_full && self.any_open() && !self.all_open() {
-            self.outlets.values().for_each(|outlet| outlet.gate.give_way());
+            self.outlets.values().for_each(|outlet| outlet.gate.give_way(INTERRUPTION));
         }
     }
 

@@ -249,6 +249,37 @@ async fn a_connection_that_hangs_shuts_its_sink_once_where_a_key_has_several_mes
     assert_eq!(downs_by_a_connection_that_hangs("sinks.rabbit.key_window=2").await, 1);
 }
 
+/// Whatever goes to one queue takes its connection down, and more of it comes all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few_times() {
+    const ROUNDS: usize = 100;
+    let night = Night::new().await;
+    let outbox = &night.outbox;
+    night.hand.classic("taken").await;
+    night.hand.classic("killer").await;
+    let wire = Wire::to(address(&night.vhost.uri())).await;
+    let uri = at(&night.vhost.uri(), wire.address());
+    let postrider = night.start(&uri, &["relay.probe_max=5s"]).await;
+    wire.cut_at("fatal");
+
+    for round in 0..ROUNDS {
+        outbox.insert(many("taken", &format!("well {round}"), 2)).await;
+        if round % 2 == 0 {
+            outbox.insert(many("killer", &format!("fatal {round}"), 1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    let well = doc! { "type": "taken", "status": "done" };
+    outbox.until_count(well, 2 * ROUNDS as u64).await;
+    let (downs, _) = told(&postrider);
+    assert!((1..=4).contains(&downs), "{downs} times\n{}", postrider.stderr());
+    wire.cut_at("");
+    outbox.until_count(doc! { "status": "pending" }, 0).await;
+    no_errors(&postrider);
+    night.end(postrider).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
     let night = Night::new().await;

@@ -46,7 +46,8 @@ pub(super) struct Open {
     pub(super) cause: String,
     /// Whether a record of this destination took its connection down.
     pub(super) breaks: bool,
-    /// Whether nothing is known but that something waits on a connection that was left behind.
+    /// Whether nothing is known but that something waits on a connection that was left behind, or was
+    /// in flight whenever the main one was lost.
     is_guess: bool,
     /// Whether the log has said so.
     pub(super) is_told: bool,
@@ -166,6 +167,24 @@ impl Circuit {
         open.is_guess = true;
         open.next_probe = now;
         Some(now)
+    }
+
+    /// A record that was handed over at this time was in flight at each of several losses of the main
+    /// connection. Opens it, to be probed at once by a record that is alone on its connection, unless
+    /// the destination has confirmed what was handed over later.
+    pub(super) fn suspected(
+        &mut self,
+        handed_over: Instant,
+        cause: &str,
+        now: Instant,
+        longest_pause: Duration,
+    ) {
+        if self.open.is_none() && self.confirmed <= Some(handed_over) {
+            let open = self.open(cause, now, longest_pause);
+            open.is_guess = true;
+            open.breaks = true;
+            open.next_probe = now;
+        }
     }
 
     /// A record that was handed over at this time lost the isolated connection. It opens, unless
