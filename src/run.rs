@@ -41,7 +41,7 @@ use crate::schema::access::{Access, Lacking, Part as Allowed, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::sink::Address;
 use crate::sink::any::AnySink;
-use crate::sink::kafka::{Kafka, WrongProperty};
+use crate::sink::kafka::{Kafka, WrongProperties};
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
 use crate::store::connect::{self, Topology};
@@ -546,7 +546,7 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
         SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
         SinkPlan::Kafka(settings) => {
             let made = Kafka::new(settings.clone());
-            AnySink::Kafka(made.map_err(|error: WrongProperty| wrong(error.to_string()))?)
+            AnySink::Kafka(made.map_err(|error: WrongProperties| wrong(error.to_string()))?)
         }
         SinkPlan::RabbitMq(settings) => {
             AnySink::RabbitMq(RabbitMq::new(settings.clone()).map_err(wrong)?)

@@ -272,6 +272,51 @@ mod configuration {
     }
 
     #[tokio::test]
+    async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_causes() {
+        let environment = [("POSTRIDER_MONGO_URI", "mongodb://h/db")];
+        let broken = file("[mongo\n");
+        let broken = broken.path().to_str().unwrap();
+        for (arguments, error) in [
+            (&["run", "--set", "sinks.out.kind=stdout"][..], "error: mongo.uri: is not set"),
+            (&["outbox", "stats"], "error: mongo.uri: is not set"),
+            (&["run", "--set", "relay.batchsize=1"], "error: --set: relay.batchsize: unknown key"),
+            (&["run", "--config", broken], "error: "),
+            (&["check", "--offline", "--set", "sinks.out.kind=stdout"], ""),
+        ] {
+            let ended = with_environment(&environment, arguments).await.with_code(2);
+
+            let warning =
+                "warning: POSTRIDER_MONGO_URI is not read; did you mean POSTRIDER__MONGO__URI?\n";
+            let errors = ended.stderr.strip_prefix(warning).unwrap_or_else(|| panic!("{ended}"));
+            assert!(errors.starts_with(error), "{ended}");
+        }
+    }
+
+    #[tokio::test]
+    async fn broken_rules_are_told_beside_what_cannot_be_read() {
+        let settings = with(valid(), &["relay.lease=30", "relay.max_attempts=0", "relay.foo=1"]);
+
+        let ended = call_with(&settings, &["run"]).await.with_code(2);
+
+        says(
+            &ended,
+            &["relay.lease = \"30\"", "relay.foo", "relay.max_attempts = 0: must be between"],
+        );
+        assert_eq!(ended.stderr.lines().count(), 3, "one line each: {ended}");
+    }
+
+    #[tokio::test]
+    async fn a_refused_login_is_one_sentence() {
+        let settings = [format!("mongo.uri={}", support::roles::uri("nobody", PLANTED, "app"))];
+
+        let ended = call_with(&settings, &["outbox", "stats"]).await.with_code(1);
+
+        says(&ended, &["SCRAM failure: Authentication failed\n"]);
+        assert!(ended.is_free_of(PLANTED), "{ended}");
+        assert!(!ended.stderr.contains("Command failed"), "{ended}");
+    }
+
+    #[tokio::test]
     async fn all_broken_rules_are_told_at_once() {
         let ended = call(&["run", "--set", "relay.max_attempts=0"]).await.with_code(2);
 

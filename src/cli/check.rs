@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::check::{self, Finding};
 use crate::cli::output::{self, Format, padded, printable};
-use crate::cli::{Failure, Given, block_on};
+use crate::cli::{Failure, Given, block_on, warn};
 use crate::config::resolve;
 
 #[derive(Debug, Args)]
@@ -20,11 +20,14 @@ pub(super) struct Options {
 pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
     let loaded = given.load()?;
     let findings = match resolve(&loaded) {
-        Err(problems) => problems
-            .into_iter()
+        Err(problems) => {
+            warn(&loaded.warnings);
+            let problems = problems.into_iter();
             // What is wrong says what to do.
-            .map(|problem| Finding::bad("configuration", problem.to_string(), ""))
-            .collect(),
+            let found =
+                problems.map(|problem| Finding::bad("configuration", problem.to_string(), ""));
+            found.collect()
+        }
         Ok(plan) => {
             let rules = std::iter::once("every rule holds").map(str::to_owned);
             let told: Vec<String> = rules.chain(plan.warnings.iter().cloned()).collect();

@@ -22,6 +22,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{Inputs, LoadError, Loaded, load};
+use crate::config::resolve::beyond;
 use crate::config::variable::PREFIX;
 use crate::config::{Problem, Resolved, resolve};
 use crate::outbox::collections::Collections;
@@ -119,9 +120,23 @@ impl Given {
         }
         let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
         load(&inputs).map_err(|error| match error {
-            LoadError::Problems(problems) => Failure::from(problems),
-            error => Failure::Usage(vec![chain(&error)]),
+            LoadError::Problems { mut problems, rest } => {
+                warn(&rest.warnings);
+                problems.extend(beyond(&problems, &rest));
+                Failure::from(problems)
+            }
+            error => {
+                warn(&inputs.warnings());
+                Failure::Usage(vec![chain(&error)])
+            }
         })
+    }
+
+    /// The configuration and what the parts are built from.
+    fn resolve(&self) -> Result<(Loaded, Resolved), Failure> {
+        let loaded = self.load()?;
+        let resolved = resolved(&loaded)?;
+        Ok((loaded, resolved))
     }
 
     /// For commands that relay and serve nothing, and so need no sink, and no token of the API's.
@@ -129,7 +144,22 @@ impl Given {
         let mut loaded = self.load()?;
         loaded.config.relay.enabled = false;
         loaded.config.api.enabled = false;
-        Ok(resolve(&loaded)?)
+        resolved(&loaded)
+    }
+}
+
+/// What the parts are built from; where a rule is broken, the warnings are printed before it.
+fn resolved(loaded: &Loaded) -> Result<Resolved, Failure> {
+    resolve(loaded).map_err(|problems| {
+        warn(&loaded.warnings);
+        Failure::from(problems)
+    })
+}
+
+/// Prints warnings beside errors: a slip that is warned of is often their cause.
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
     }
 }
 

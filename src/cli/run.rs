@@ -6,13 +6,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cli::{Failure, Given, block_on};
-use crate::config::resolve;
 use crate::config::resolve::log_as_json;
 use crate::telemetry;
 
 pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let loaded = given.load()?;
-    let plan = resolve(&loaded)?;
+    let (loaded, plan) = given.resolve()?;
     let log = &loaded.config.log;
     telemetry::init(log_as_json(log.format), &log.level)
         .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;

@@ -12,6 +12,9 @@ use crate::config::problem::Origin;
 /// By path, with positions in lists as names: the line of every key, table and item of a list.
 pub type Lines = BTreeMap<Vec<String>, Origin>;
 
+/// Of a number with too many digits, whose type the parser has no name for.
+pub(super) const BEYOND_INTEGERS: &str = "is beyond the integers of TOML, which have 64 bits";
+
 /// Reads the file.
 ///
 /// # Errors
@@ -23,15 +26,18 @@ pub fn read(path: &Path) -> Result<(Table, Lines), LoadError> {
     let wrong = |error: toml::de::Error| {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or("");
-        let detail = match is_yaml(path, &text) {
-            true => "looks like YAML; Postrider reads TOML".to_owned(),
-            false => error.message().to_owned(),
+        let detail = if is_yaml(path, &text) {
+            "looks like YAML; Postrider reads TOML"
+        } else if error.message().ends_with("expected any valid TOML value") {
+            BEYOND_INTEGERS
+        } else {
+            error.message()
         };
         LoadError::Syntax {
             path: path.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before.chars().rev().take_while(|character| *character != '\n').count() + 1,
-            detail,
+            detail: detail.to_owned(),
         }
     };
     let spanned = DeTable::parse(&text).map_err(wrong)?;

@@ -18,6 +18,8 @@ pub enum Holds {
 
 use Holds::{Properties, Text, Texts, Tree, Value};
 
+use toml::Table;
+
 /// Every key; `*` stands for a name of the user's.
 pub const KEYS: [(&str, Holds); 74] = [
     ("mongo.uri", Text),
@@ -99,9 +101,49 @@ pub const KEYS: [(&str, Holds); 74] = [
 /// Keys that had another name, and the one that they have now.
 const RENAMED: [(&str, &str); 1] = [("api.insecure", "api.allow_unauthenticated")];
 
+/// A path as TOML writes it, on one line: names are quoted where they must be.
+pub fn dotted(path: &[String]) -> String {
+    path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
+}
+
+/// One name of a path, as TOML's own writer quotes a key.
+pub fn quoted(name: &str) -> String {
+    let line = Table::from_iter([(name.to_owned(), toml::Value::Boolean(true))]).to_string();
+    line.trim_end().strip_suffix(" = true").unwrap_or_default().to_owned()
+}
+
+/// The path that a dotted key names, quoted names and all; `None` where it is not a key of TOML.
+pub fn path_of(key: &str) -> Option<Vec<String>> {
+    // A table's header on a line before it would be another path.
+    if key.contains(['\n', '\r']) {
+        return None;
+    }
+    let mut value = toml::Value::Table(format!("{key} = 0").parse().ok()?);
+    let mut path = Vec::new();
+    while let toml::Value::Table(table) = value {
+        let (name, below) = table.into_iter().next()?;
+        path.push(name);
+        value = below;
+    }
+    Some(path)
+}
+
 /// What the key at `path` holds; `None` where there is no such key.
 pub fn holds(path: &[String]) -> Option<Holds> {
     KEYS.iter().find(|(pattern, holds)| matches(pattern, *holds, path)).map(|(_, holds)| *holds)
+}
+
+/// Whether a text at `path` may have several lines, or other control characters: certificates, what
+/// brokers know, and headers.
+pub fn may_have_lines(path: &[String]) -> bool {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        ["sinks", _, "properties", ..] | ["routes", _, "headers", ..] => true,
+        // They have a rule of their own, of all characters that a header can carry.
+        ["api", "tokens", ..] => true,
+        ["sinks", _, "declare", _, _, below, ..] => ["arguments", "properties"].contains(below),
+        _ => false,
+    }
 }
 
 /// Whether something of the user's may stand below `path`, as `sinks` or `relay.backoff`.
@@ -161,6 +203,25 @@ mod tests {
 
     fn path(text: &str) -> Vec<String> {
         text.split('.').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn dotted_key_reads_back_to_its_path() {
+        for (names, written) in [
+            (&["relay", "lease"][..], "relay.lease"),
+            (&["sinks", "a.b", "uri"], "sinks.\"a.b\".uri"),
+            (&["sinks", "a\nb\"c", ""], r#"sinks."a\nb\"c"."""#),
+        ] {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+
+            let key = dotted(&names);
+
+            assert_eq!(path_of(&key), Some(names), "{key}");
+            assert_eq!(key.replace('\'', "\""), written);
+        }
+        for wrong in ["", "a b", "a = 1, b", "[relay]\nlease"] {
+            assert_eq!(path_of(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use crate::config::file::{self, Lines};
-use crate::config::keys::{self, Holds};
+use crate::config::file::{self, BEYOND_INTEGERS, Lines};
+use crate::config::keys::{self, Holds, dotted};
 use crate::config::problem::{self, Origin, Problem};
 use crate::config::tree::Config;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
@@ -25,6 +25,13 @@ pub struct Inputs {
     pub environment: Vec<(String, String)>,
     /// `--set section.key=value`, in order.
     pub set: Vec<String>,
+}
+
+impl Inputs {
+    /// What an operator should know of the environment, though it stops nothing.
+    pub fn warnings(&self) -> Vec<String> {
+        self.environment.iter().filter_map(|(name, _)| variable::unread(name)).collect()
+    }
 }
 
 /// The merged configuration and where its values came from.
@@ -54,23 +61,21 @@ impl Loaded {
         })
     }
 
+    /// Whether the key has a value that a layer sets.
+    pub fn sets(&self, key: &str) -> bool {
+        let path = keys::path_of(key).unwrap_or_default();
+        let is_there =
+            Table::try_from(&self.config).is_ok_and(|all| print::at(&all, &path).is_some());
+        is_there && place(&self.origins, &self.lines, &path, true) != Origin::Default
+    }
+
     /// The same problem with its value and its place.
     pub fn located(&self, problem: Problem) -> Problem {
-        let path = path_of(&problem.key);
+        let path = keys::path_of(&problem.key).unwrap_or_default();
         let value = print::shown(&self.config, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
         Problem { origin, value, ..problem }
     }
-}
-
-/// The path that a key names. (A name of the user's with a dot in it is not found, and has no place.)
-fn path_of(key: &str) -> Vec<String> {
-    let mut path: Vec<String> = key.split('.').map(str::to_owned).collect();
-    if path.len() > PROPERTY && path[0] == "sinks" && path[2] == "properties" {
-        let name = path.split_off(PROPERTY).join(".");
-        path.push(name);
-    }
-    path
 }
 
 /// Where a value was written; where it is absent, the section of the file that lacks it.
@@ -81,10 +86,12 @@ fn place(
     has_value: bool,
 ) -> Origin {
     let longest = move || (1..=path.len()).rev().map(move |length| &path[..length]);
-    if let Some(origin) = longest().find_map(|path| origins.get(path)) {
+    let set = longest().find_map(|path| Some((path.len(), origins.get(path)?)));
+    if let Some((length, origin)) = set {
+        // Within a list its item has a line of its own.
+        let mut within = longest().take_while(|path| path.len() > length);
         return match origin {
-            // Within a list its item has a line of its own.
-            Origin::File(..) => longest().find_map(|path| lines.get(path)).unwrap_or(origin),
+            Origin::File(..) => within.find_map(|path| lines.get(path)).unwrap_or(origin),
             origin => origin,
         }
         .clone();
@@ -118,8 +125,13 @@ pub enum LoadError {
         detail: String,
     },
     /// Unknown keys and values of the wrong type, all of them.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Problems(Vec<Problem>),
+    #[error("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Problems {
+        /// What is wrong; at least one.
+        problems: Vec<Problem>,
+        /// Everything else: defaults are in the place of what is wrong.
+        rest: Box<Loaded>,
+    },
 }
 
 /// Reads and merges all layers.
@@ -128,16 +140,15 @@ pub enum LoadError {
 ///
 /// [`LoadError`]; unknown keys and wrong types all at once.
 pub fn load(inputs: &Inputs) -> Result<Loaded, LoadError> {
-    let mut layers = Layers::default();
+    let mut layers = Layers { warnings: inputs.warnings(), ..Layers::default() };
     if let Some(path) = &inputs.file {
         let (table, lines) = file::read(path)?;
         layers.lines = lines;
         layers.merge(table, &mut Vec::new(), &Origin::File(path.clone(), 1));
     }
     for (name, text) in &inputs.environment {
-        match name.strip_prefix(PREFIX) {
-            Some(rest) => layers.environment(name, rest, text),
-            None => layers.warnings.extend(variable::slip(name)),
+        if let Some(rest) = name.strip_prefix(PREFIX) {
+            layers.environment(name, rest, text);
         }
     }
     for setting in &inputs.set {
@@ -237,13 +248,7 @@ impl Layers {
 
     fn wrong(&mut self, path: &[String], detail: impl Into<String>, origin: &Origin) {
         let origin = self.line_of(path, origin);
-        // A name of nothing but dots would not be seen as one.
-        let quoted = |part: &String| match part.contains(char::is_alphanumeric) {
-            true => part.clone(),
-            false => format!("{part:?}"),
-        };
-        let key = path.iter().map(quoted).collect::<Vec<_>>().join(".");
-        self.problems.push(Problem { origin, ..Problem::new(key, detail) });
+        self.problems.push(Problem { origin, ..Problem::new(dotted(path), detail) });
     }
 
     fn environment(&mut self, name: &str, rest: &str, text: &str) {
@@ -277,7 +282,7 @@ impl Layers {
             return;
         }
         match std::fs::read_to_string(file) {
-            Ok(text) => self.put_text(path, text.strip_suffix('\n').unwrap_or(&text), origin),
+            Ok(text) => self.put_text(path, without_line_end(&text), origin),
             Err(error) => {
                 self.wrong(&path, format!("cannot read the file {file:?}: {error}"), origin);
             }
@@ -305,26 +310,14 @@ impl Layers {
     }
 
     fn set(&mut self, setting: &str) {
-        match Self::parsed(setting) {
+        let parts = setting.split_once('=');
+        match parts.and_then(|(key, text)| Some((keys::path_of(key)?, text))) {
             Some((path, text)) => self.put_text(path, text, &Origin::Set),
             None => {
-                let key = redact(setting);
-                self.wrong(&[key], "must be section.key=value", &Origin::Set);
+                let problem = Problem::new(redact(setting), "must be section.key=value");
+                self.problems.push(Problem { origin: Origin::Set, ..problem });
             }
         }
-    }
-
-    /// Path and text of `key=value`. The dotted key is TOML's own, quoted names and all.
-    fn parsed(setting: &str) -> Option<(Vec<String>, &str)> {
-        let (key, text) = setting.split_once('=')?;
-        let mut value = Value::Table(format!("{key} = 0").parse().ok()?);
-        let mut path = Vec::new();
-        while let Value::Table(table) = value {
-            let (name, below) = table.into_iter().next()?;
-            path.push(name);
-            value = below;
-        }
-        Some((path, text))
     }
 
     fn put_text(&mut self, path: Vec<String>, text: &str, origin: &Origin) {
@@ -347,7 +340,10 @@ impl Layers {
             Some(Holds::Value | Holds::Tree) => match read_value(text) {
                 Some(value) => value,
                 None => {
-                    let detail = "must be a TOML value such as 5, true or [\"a\", \"b\"]";
+                    let detail = match is_integer(text) {
+                        true => BEYOND_INTEGERS,
+                        false => "must be one TOML value such as 5, true or [\"a\", \"b\"]",
+                    };
                     return self.wrong(&path, detail, origin);
                 }
             },
@@ -357,12 +353,18 @@ impl Layers {
 
     fn finish(mut self) -> Result<Loaded, LoadError> {
         let mut table = self.table.clone();
+        self.check_characters(&mut Vec::new(), &Value::Table(table.clone()));
         let config = loop {
             match serde_path_to_error::deserialize(Value::Table(table.clone())) {
                 Ok(config) => break config,
                 Err(error) => {
                     let path: Vec<String> = error.path().iter().map(name_of).collect();
-                    self.wrong_type(&path, error.inner().message());
+                    let message = error.inner().message();
+                    if message.ends_with(problem::NO_NAME) && put_empty_text(&mut table, &path) {
+                        // Such a text, where one of some names belongs, is answered with the names.
+                        continue;
+                    }
+                    self.wrong_type(&path, message);
                     // Without it, so that the next one is found too.
                     if !remove(&mut table, &path) {
                         break Config::default();
@@ -370,14 +372,40 @@ impl Layers {
                 }
             }
         };
-        match self.problems.is_empty() {
-            true => Ok(Loaded {
-                config,
-                origins: self.origins,
-                lines: self.lines,
-                warnings: self.warnings,
-            }),
-            false => Err(LoadError::Problems(self.problems)),
+        let Self { origins, lines, warnings, problems, .. } = self;
+        let loaded = Loaded { config, origins, lines, warnings };
+        match problems.is_empty() {
+            true => Ok(loaded),
+            false => Err(LoadError::Problems { problems, rest: Box::new(loaded) }),
+        }
+    }
+
+    /// Notes each text with a control character: most often the end of a line, which came with
+    /// a secret, and would become part of a name.
+    fn check_characters(&mut self, path: &mut Vec<String>, value: &Value) {
+        let below: Vec<(String, &Value)> = match value {
+            Value::String(text) if !keys::may_have_lines(path) => {
+                if let Some(found) = text.chars().find(|character| character.is_control()) {
+                    let is_last = text.trim_end_matches(char::is_control).find(found).is_none();
+                    let within = if is_last { "at its end" } else { "in it" };
+                    let detail = format!("has the control character {found:?} {within}; remove it");
+                    let origin = place(&self.origins, &self.lines, path, true);
+                    let value = print::plain(&self.table, path);
+                    let problem = Problem::new(dotted(path), detail);
+                    self.problems.push(Problem { origin, value, ..problem });
+                }
+                return;
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().map(|(at, item)| (at.to_string(), item)).collect()
+            }
+            Value::Table(table) => table.iter().map(|(name, item)| (name.clone(), item)).collect(),
+            _ => return,
+        };
+        for (name, value) in below {
+            path.push(name);
+            self.check_characters(path, value);
+            path.pop();
         }
     }
 
@@ -388,7 +416,7 @@ impl Layers {
         let path: Vec<String> = path.iter().cloned().chain(field).collect();
         let value = print::plain(&self.table, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
-        let problem = Problem { origin, value, ..Problem::new(path.join("."), detail) };
+        let problem = Problem { origin, value, ..Problem::new(dotted(&path), detail) };
         // A key of a route that is unknown was noted before, with the nearest known one.
         if !self.problems.iter().any(|other| other.key == problem.key) {
             self.problems.push(problem);
@@ -418,9 +446,41 @@ fn remove(table: &mut Table, path: &[String]) -> bool {
     is_removed || table.remove(name).is_some()
 }
 
-/// The text as a TOML value.
+/// Puts an empty text where a value is; `false` where none is.
+fn put_empty_text(table: &mut Table, path: &[String]) -> bool {
+    let Some((first, below)) = path.split_first() else { return false };
+    let value = below.iter().try_fold(table.get_mut(first), |value, name| {
+        Some(match value? {
+            Value::Table(table) => table.get_mut(name),
+            Value::Array(items) => items.get_mut(name.parse::<usize>().ok()?),
+            _ => None,
+        })
+    });
+    match value.flatten() {
+        Some(value) => {
+            *value = Value::String(String::new());
+            true
+        }
+        None => false,
+    }
+}
+
+/// The text as a TOML value: one, and nothing behind it.
 fn read_value(text: &str) -> Option<Value> {
-    format!("value = {text}").parse::<Table>().ok()?.remove("value")
+    let mut table: Table = format!("value = {text}").parse().ok()?;
+    let value = table.remove("value");
+    value.filter(|_| table.is_empty())
+}
+
+/// Whether the text is an integer, however large.
+fn is_integer(text: &str) -> bool {
+    let digits = text.trim().trim_start_matches(['+', '-']);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What a file holds, without the line ends behind it: editors and tools add some.
+pub(super) fn without_line_end(text: &str) -> &str {
+    text.trim_end_matches(['\n', '\r'])
 }
 
 fn insert(table: &mut Table, path: &[String], value: Value) {
@@ -443,10 +503,11 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
 
 /// What stands before the `=`: behind it may be a secret.
 fn redact(setting: &str) -> String {
-    match setting.split_once('=') {
+    let shown = match setting.split_once('=') {
         Some((key, _)) => format!("{key}=…"),
         None => setting.to_owned(),
-    }
+    };
+    shown.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use crate::config::keys::{self, Holds};
+use crate::config::keys::{self, Holds, dotted, quoted};
 use crate::config::load::Loaded;
 use crate::config::problem::Origin;
 use crate::config::properties::{HIDDEN, Properties};
@@ -36,19 +36,29 @@ pub(super) fn plain(table: &Table, path: &[String]) -> Option<String> {
 }
 
 fn scalar(table: &Table, path: &[String]) -> Option<String> {
-    let (first, below) = path.split_first()?;
-    let value = below.iter().try_fold(table.get(first)?, |value, name| match value {
-        Value::Table(table) => table.get(name),
-        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-        _ => None,
-    })?;
+    let value = at(table, path)?;
     if value.is_table() || value.is_array() {
         return None;
     }
-    let text = hide(path, value).to_string().replace(char::is_control, " ");
+    let text = match hide(path, value) {
+        // TOML's own writer puts it on several lines.
+        Value::String(text) if text.contains(['\n', '\r']) => serde_json::json!(text).to_string(),
+        value => value.to_string(),
+    };
+    let text = text.replace(char::is_control, " ");
     Some(match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    })
+}
+
+/// The value at a path, with positions in lists as names.
+pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
+    let (first, below) = path.split_first()?;
+    below.iter().try_fold(table.get(first)?, |value, name| match value {
+        Value::Table(table) => table.get(name),
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => None,
     })
 }
 
@@ -102,16 +112,6 @@ impl Printer<'_> {
             }
         }
     }
-}
-
-fn dotted(path: &[String]) -> String {
-    path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
-}
-
-/// A name as TOML wants it: as its own writer quotes a key, which is on one line always.
-fn quoted(name: &str) -> String {
-    let line = Table::from_iter([(name.to_owned(), Value::Boolean(true))]).to_string();
-    line.trim_end().strip_suffix(" = true").unwrap_or_default().to_owned()
 }
 
 /// Where a value came from, on one line: a file's name can have more.

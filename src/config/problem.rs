@@ -62,6 +62,9 @@ impl fmt::Display for Problem {
     }
 }
 
+/// How the deserializer ends its words about what is no text, where one of some names belongs.
+pub const NO_NAME: &str = "expected string only";
+
 /// What is wrong with a value that does not fit its type, from the words of the deserializer: what
 /// they say of the value itself is left out, since it may be a secret.
 ///
@@ -84,8 +87,8 @@ pub fn of_type(message: &str, value: Option<&str>) -> (Option<String>, String) {
     };
     let wanted = match wanted {
         "a boolean" => "true or false",
-        "usize" | "u32" => "an integer, 0 or above",
-        "i32" => "an integer",
+        "usize" | "u64" => "an integer, 0 or above",
+        "i32" => "an integer between 1 and 2147483647",
         "f64" => "a number",
         "a string" => "text",
         "a sequence" => "a list",

@@ -108,14 +108,13 @@ fn entry(key: &str, holds: Holds, words: &Words) -> String {
 
 /// What librdkafka's properties cannot be set to, as the sink refuses it.
 fn reserved_properties() -> String {
-    let mut table = "These are refused:\n\n| property | values | why |\n|---|---|---|\n".to_owned();
-    for Reserved { name, permitted, why } in RESERVED {
-        let values = match permitted {
-            [] => "any".to_owned(),
-            _ => format!("all but `{}`", permitted.join("`, `")),
-        };
+    let mut table = "These are refused, by any of their names: librdkafka's aliases count, with \
+                     `topic.` in front too (`delivery.timeout.ms`, `topic.acks`).\n\n\
+                     | property | refused | why |\n|---|---|---|\n"
+        .to_owned();
+    for Reserved { name, refused, why } in RESERVED {
         let why = why.replace("sinks.<name>.", "sinks.NAME.");
-        writeln!(table, "| `{name}` | {values} | {why} |").unwrap();
+        writeln!(table, "| `{name}` | {refused} | {why} |").unwrap();
     }
     table + "\n"
 }
@@ -146,7 +145,7 @@ fn kind(key: &str, holds: Holds) -> String {
     let no_such = if holds == Holds::Value { "\"@\"" } else { "@" };
     let refusal = match load(&with(key, no_such, "stdout")) {
         Ok(_) => return "text".to_owned(),
-        Err(LoadError::Problems(problems)) => problems[0].detail.clone(),
+        Err(LoadError::Problems { problems, .. }) => problems[0].detail.clone(),
         Err(error) => panic!("{key}: {error}"),
     };
     for (told, kind) in [

@@ -2,6 +2,7 @@
 
 mod api;
 mod bindings;
+mod names_of_mongodb;
 mod sinks;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use mongodb::options::ConnectionString;
 
+use crate::config::keys::quoted;
 use crate::config::load::Loaded;
 use crate::config::problem::Problem;
 use crate::config::secret::SecretUri;
@@ -32,6 +34,9 @@ use crate::store::words;
 
 pub use api::{ApiPlan, TlsFiles};
 pub use sinks::SinkPlan;
+
+/// How the problem of a key begins that names no sink.
+const NO_SINK: &str = "must be the name of a sink";
 
 /// The longest retention: MongoDB keeps `expireAfterSeconds` in an int32.
 const LONGEST_RETENTION: Duration = Duration::from_secs(i32::MAX as u64);
@@ -115,12 +120,33 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
     Ok(Resolved { warnings, ..resolved })
 }
 
+/// The rules that are broken beyond what could not be read: by values that were written, and do not
+/// depend on one of those that could not.
+pub fn beyond(unread: &[Problem], rest: &Loaded) -> Vec<Problem> {
+    let Err(problems) = resolve(rest) else { return Vec::new() };
+    problems.into_iter().filter(|broken| rest.sets(&broken.key) && stands(broken, unread)).collect()
+}
+
+/// Whether a broken rule is broken whatever stands in the place of what could not be read.
+fn stands(broken: &Problem, unread: &[Problem]) -> bool {
+    let is_within = |key: &str, of: &str| {
+        key.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    unread.iter().all(|unread| {
+        // A rule of several keys names the others.
+        let named = broken.detail.contains(&unread.key) && unread.key.contains('.');
+        let of_sinks = unread.key.starts_with("sink") && broken.detail.starts_with(NO_SINK);
+        let same = is_within(&unread.key, &broken.key) || is_within(&broken.key, &unread.key);
+        !(named || of_sinks || same)
+    })
+}
+
 fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
     let mut rules = Rules::default();
     let mongo = rules.mongo(config);
     let database = rules.database(config, mongo.as_ref());
     let context = database.as_deref().map(|outbox| rules.context(config, mongo.as_ref(), outbox));
-    rules.outbox(config);
+    rules.outbox(config, database.as_deref());
     rules.relay(config);
     let sinks = rules.sinks(config);
     let routes = rules.routes(config);
@@ -129,7 +155,7 @@ fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
     let dead_letter = rules.dead_letter(config);
     let warnings = warnings(config);
     let api = rules.api(config);
-    let (Some(mongo), Some(database), Some(context)) = (mongo, database, context) else {
+    let (Some((_, mongo)), Some(database), Some(context)) = (mongo, database, context) else {
         return Err(rules.problems);
     };
     if !rules.problems.is_empty() {
@@ -171,7 +197,7 @@ fn settings(config: &Config) -> Settings {
         batch_bytes: usize::try_from(relay.batch_bytes).unwrap_or(usize::MAX),
         poll_interval: relay.poll_interval,
         lease: relay.lease,
-        max_attempts: relay.max_attempts,
+        max_attempts: u32::try_from(relay.max_attempts).unwrap_or(u32::MAX),
         ordered: relay.ordering == Ordering::Key,
         block_on_dead: relay.on_dead == OnDead::Block,
         backoff: Backoff {
@@ -240,34 +266,35 @@ impl Rules {
         }
     }
 
-    fn mongo(&mut self, config: &Config) -> Option<SecretUri> {
+    /// The URI, and the key that has it.
+    fn mongo(&mut self, config: &Config) -> Option<(String, SecretUri)> {
         let mongo = &config.mongo;
-        let of_source = || mongo.sources.get(&mongo.source).map(|source| &source.uri);
-        let of_string = || config.connection_strings.get(&mongo.source);
-        let uri = mongo.uri.as_ref().or_else(of_source).or_else(of_string);
-        if uri.is_none() {
-            let source = &mongo.source;
+        let source = quoted(&mongo.source);
+        let of_source = || {
+            let of_source = mongo.sources.get(&mongo.source)?;
+            Some((format!("mongo.sources.{source}.uri"), &of_source.uri))
+        };
+        let of_string = || {
+            let uri = config.connection_strings.get(&mongo.source)?;
+            Some((format!("connection_strings.{source}"), uri))
+        };
+        let own = mongo.uri.as_ref().map(|uri| ("mongo.uri".to_owned(), uri));
+        let Some((key, uri)) = own.or_else(of_source).or_else(of_string) else {
             let detail = format!(
                 "is not set; set it, or mongo.sources.{source}.uri, or connection_strings.{source}"
             );
             self.wrong("mongo.uri", detail);
+            return None;
+        };
+        if let Err(detail) = uri.check(parse_mongo) {
+            self.wrong(&key, format!("is not a MongoDB URI: {detail}"));
         }
-        if let Some(uri) = uri
-            && let Err(detail) = uri.check(parse_mongo)
-        {
-            self.wrong("mongo.uri", format!("is not a MongoDB URI: {detail}"));
-        }
-        uri.cloned()
+        Some((key, uri.clone()))
     }
 
-    fn database(&mut self, config: &Config, uri: Option<&SecretUri>) -> Option<String> {
-        let own = config.outbox.database.as_ref().map(|name| ("outbox.database", name.clone()));
-        let all = config.mongo.database.as_ref().map(|name| ("mongo.database", name.clone()));
-        let of_uri = || {
-            let name = uri.and_then(|uri| database_in(uri.expose()))?;
-            Some(("mongo.uri", name))
-        };
-        let Some((key, name)) = own.or(all).or_else(of_uri) else {
+    fn database(&mut self, config: &Config, uri: Option<&(String, SecretUri)>) -> Option<String> {
+        let own = config.outbox.database.clone().map(|name| ("outbox.database".to_owned(), name));
+        let Some((key, name)) = own.or_else(|| common_database(config, uri)) else {
             if uri.is_some() {
                 let detail = "is not set, and the URI names no database; set it, or write the URI as \
                               mongodb://host/database";
@@ -275,30 +302,39 @@ impl Rules {
             }
             return None;
         };
-        self.database_name(key, &name);
+        self.database_name(&key, &name);
         Some(name)
     }
 
-    fn database_name(&mut self, key: &'static str, name: &str) {
-        let legal = !name.is_empty()
-            && name.len() < 64
-            && !name.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
-        let detail = match key {
-            "mongo.uri" => "must name a valid MongoDB database",
-            _ => "must be a valid name of a MongoDB database",
+    fn database_name(&mut self, key: &str, name: &str) {
+        let Err(detail) = names_of_mongodb::check_database(name) else { return };
+        let is_uri = ["mongo.uri", "mongo.sources.", "connection_strings."]
+            .iter()
+            .any(|of_uri| key.starts_with(of_uri));
+        let detail = match is_uri {
+            // Without the name: of a broken URI it may be a part of the password.
+            true => format!("the database in it {detail}, or set mongo.database"),
+            false => detail,
         };
-        self.unless(legal, key, detail);
+        self.wrong(key, detail);
     }
 
     /// Each part's own database, else that of all, else the outbox's.
     fn context(
         &mut self,
         config: &Config,
-        uri: Option<&SecretUri>,
+        uri: Option<&(String, SecretUri)>,
         outbox: &str,
     ) -> ContextSettings {
-        let of_uri = || uri.and_then(|uri| database_in(uri.expose()));
-        let all = config.mongo.database.clone().or_else(of_uri).unwrap_or_else(|| outbox.into());
+        let common = common_database(config, uri);
+        // Otherwise it was judged as the outbox's, or is not used.
+        if let Some((key, name)) = &common
+            && config.outbox.database.is_some()
+            && config.api.enabled
+        {
+            self.database_name(key, name);
+        }
+        let all = common.map_or_else(|| outbox.to_owned(), |(_, name)| name);
         let mut own = |key, name: &Option<String>| match name {
             Some(name) => {
                 self.database_name(key, name);
@@ -318,15 +354,11 @@ impl Rules {
         ContextSettings { name, events, snapshots, prepare, request_ids, auto_init_schema }
     }
 
-    fn outbox(&mut self, config: &Config) {
+    fn outbox(&mut self, config: &Config, database: Option<&str>) {
         let prefix = &config.outbox.collection_prefix;
-        let legal =
-            |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
-        self.unless(
-            prefix.chars().all(legal),
-            "outbox.collection_prefix",
-            "must have no other characters than letters, digits, _ . -",
-        );
+        if let Err(detail) = names_of_mongodb::check_prefix(prefix, database.unwrap_or_default()) {
+            self.wrong("outbox.collection_prefix", detail);
+        }
         self.unless(
             config.outbox.retention <= LONGEST_RETENTION,
             "outbox.retention",
@@ -352,7 +384,7 @@ impl Rules {
             "relay.lease",
             "must be at least 1s: shorter than MongoDB's answer under load it would expire unused",
         );
-        let limit = ATTEMPT_LIMIT.unsigned_abs();
+        let limit = u64::from(ATTEMPT_LIMIT.unsigned_abs());
         self.unless(
             (1..=limit).contains(&relay.max_attempts),
             "relay.max_attempts",
@@ -404,7 +436,7 @@ impl Rules {
                 }
             };
             let headers = route.headers.iter().filter_map(|(name, text)| {
-                Some((name.clone(), parse(&format!("headers.{name}"), text)?))
+                Some((name.clone(), parse(&format!("headers.{}", quoted(name)), text)?))
             });
             let headers = headers.collect();
             routes.push(Route {
@@ -487,6 +519,16 @@ fn parse_mongo(uri: &str) -> Result<(), String> {
         return Err("it has a % that begins no escape; write %25".to_owned());
     }
     ConnectionString::parse(uri).map(drop).map_err(|error| words(&error))
+}
+
+/// The database of everything that names none of its own, and the key that has it.
+fn common_database(config: &Config, uri: Option<&(String, SecretUri)>) -> Option<(String, String)> {
+    let all = config.mongo.database.clone().map(|name| ("mongo.database".to_owned(), name));
+    let of_uri = || {
+        let (key, uri) = uri?;
+        Some((key.clone(), database_in(uri.expose())?))
+    };
+    all.or_else(of_uri)
 }
 
 /// The database in a MongoDB URI: what stands between the hosts and the options.
@@ -624,12 +666,44 @@ mod tests {
             ("ops.listen=9464", "ops.listen"),
             ("log.level=loud=very", "log.level"),
             ("mongo.database=a.b", "mongo.database"),
+            ("mongo.database=admin", "mongo.database"),
+            ("outbox.database=Config", "outbox.database"),
+            ("events.database=local", "events.database"),
+            ("outbox.collection_prefix=system.", "outbox.collection_prefix"),
+            ("outbox.collection_prefix=..", "outbox.collection_prefix"),
+            ("relay.max_attempts=4294967297", "relay.max_attempts"),
         ] {
             let problems = with(&[setting]).unwrap_err();
 
             let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
             assert!(keys.contains(&key), "{setting}: {keys:?}");
         }
+    }
+
+    #[test]
+    fn database_of_mongodbs_own_is_refused_where_it_is_used() {
+        let admin = "mongo.uri=mongodb://u:hush@h/admin";
+
+        let named = with(&[admin]).unwrap_err();
+        let source = with(&[admin, "mongo.database=app"]);
+        let events = with(&[admin, "outbox.database=app", "api.enabled=true"]).unwrap_err();
+
+        assert_eq!((named.len(), named[0].key.as_str()), (1, "mongo.uri"));
+        assert!(named[0].detail.ends_with("or set mongo.database"), "{}", named[0]);
+        assert!(source.is_ok(), "it may be the one to log in to");
+        assert_eq!((events.len(), events[0].key.as_str()), (1, "mongo.uri"));
+        assert!(with(&[admin, "outbox.database=app"]).is_ok(), "nothing uses it");
+    }
+
+    #[test]
+    fn uri_of_a_source_is_told_by_its_own_key() {
+        let source = "mongo.sources.\"a.b\".uri=http://h/db";
+        let settings = ["sinks.out.kind=stdout", "mongo.source=a.b", source];
+
+        let problems = resolve(&loaded(&settings)).unwrap_err();
+
+        assert_eq!(problems[0].key, "mongo.sources.\"a.b\".uri");
+        assert_eq!(problems[0].origin, crate::config::Origin::Set);
     }
 
     #[test]

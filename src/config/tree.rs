@@ -134,7 +134,7 @@ pub struct Relay {
     #[serde(with = "duration")]
     pub lease: Duration,
     /// Deliveries in all; the last failure makes a record dead.
-    pub max_attempts: u32,
+    pub max_attempts: u64,
     /// Whether records of a key go one after the other.
     pub ordering: Ordering,
     /// Whether a dead record lets its key go on.

@@ -14,6 +14,8 @@ pub fn words(error: &DriverError) -> String {
             selection(message)
         }
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        ErrorKind::DnsResolve { message, .. } => of_dns(message),
+        ErrorKind::Authentication { message, .. } => message.trim_end_matches('.').to_owned(),
         ErrorKind::Io(error) => of_io(error),
         ErrorKind::Write(WriteFailure::WriteError(error)) => {
             format!("MongoDB refused the write (code {})", error.code)
@@ -26,6 +28,18 @@ pub fn words(error: &DriverError) -> String {
             "MongoDB refused the write".to_owned()
         }
         kind => kind.to_string(),
+    }
+}
+
+/// Of a host that `mongodb+srv` looks up, the name alone: all that was asked is a dump.
+fn of_dns(message: &str) -> String {
+    let name = message.split_once("Name(\"").and_then(|(_, rest)| rest.split('"').next());
+    match name {
+        Some(name) => {
+            debug!(raw = message, "MongoDB's driver found no records");
+            format!("there is no DNS record of {}", name.trim_end_matches('.'))
+        }
+        None => format!("failed to look up a host of MongoDB: {message}"),
     }
 }
 
@@ -47,7 +61,7 @@ fn selection(message: &str) -> String {
         });
         each.collect::<Vec<_>>().join("; ")
     };
-    let set = message.split_once("Set Name: ").and_then(|(_, rest)| rest.split(',').next());
+    let set = message.split_once("Set Name: ").and_then(|(_, rest)| rest.split([',', ' ']).next());
     match (servers.as_slice(), set) {
         ([], Some(set)) => {
             format!("cannot connect to MongoDB: no host of the URI is in the replica set {set}")
@@ -141,6 +155,19 @@ mod tests {
         ] {
             assert_eq!(selection(&topology(&servers)), said);
         }
+        let without_servers = "Server selection timeout: No available servers. Topology: { Type: \
+                               ReplicaSetNoPrimary, Set Name: rs9 }";
+        let said = "cannot connect to MongoDB: no host of the URI is in the replica set rs9";
+        assert_eq!(selection(without_servers), said);
+    }
+
+    #[test]
+    fn host_that_does_not_exist_is_named_without_the_question() {
+        let dump = "no records found for Query { name: Name(\"_mongodb._tcp.db.invalid.\"), \
+                    query_type: SRV, query_class: IN }";
+
+        assert_eq!(of_dns(dump), "there is no DNS record of _mongodb._tcp.db.invalid");
+        assert!(of_dns("request timed out").ends_with("MongoDB: request timed out"));
     }
 
     #[tokio::test]

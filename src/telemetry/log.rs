@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
 
-use mongodb::error::Error as DriverError;
+use mongodb::error::{Error as DriverError, ErrorKind};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::Writer;
@@ -17,22 +17,34 @@ use tracing_subscriber::{EnvFilter, Layer};
 /// An error with its sources, in one line.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = words(error);
-    let mut source = error.source();
+    let mut source = source_of(error);
     while let Some(cause) = source {
         // Writing to a String does not fail.
         let _ = write!(text, ": {}", words(cause));
-        source = cause.source();
+        source = source_of(cause);
     }
     text
 }
 
 /// What an error says for itself; of MongoDB's driver one sentence in place of its dump.
 fn words(error: &(dyn Error + 'static)) -> String {
-    let boxed = error.downcast_ref::<Box<DriverError>>().map(AsRef::as_ref);
-    match boxed.or_else(|| error.downcast_ref::<DriverError>()) {
+    match driver(error) {
         Some(driver) => crate::store::words(driver),
         None => error.to_string(),
     }
+}
+
+/// What an error came of. A refused login quotes its source, which would only say it again.
+fn source_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let driver = driver(error);
+    let says_all =
+        driver.is_some_and(|driver| matches!(*driver.kind, ErrorKind::Authentication { .. }));
+    error.source().filter(|_| !says_all)
+}
+
+fn driver<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a DriverError> {
+    let boxed = error.downcast_ref::<Box<DriverError>>().map(AsRef::as_ref);
+    boxed.or_else(|| error.downcast_ref::<DriverError>())
 }
 
 /// Crates that say nothing here, whatever the level. What goes wrong in them reaches their sink,

@@ -193,7 +193,7 @@ fn judge(inputs: &Inputs) -> Result<(), TestCaseError> {
 
 fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
     match error {
-        LoadError::Problems(problems) => {
+        LoadError::Problems { problems, .. } => {
             prop_assert!(!problems.is_empty());
             for problem in problems {
                 prop_assert!(problem.key != ".", "{}", error);

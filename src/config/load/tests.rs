@@ -168,15 +168,19 @@ fn a_yaml_file_is_recognised() {
 }
 
 #[test]
-fn a_secret_is_read_from_a_file_without_its_last_newline() {
-    let secret = file("mongodb://u:p@h/db\n");
+fn a_secret_is_read_from_a_file_without_the_line_ends_behind_it() {
+    for end in ["", "\n", "\r\n", "\n\n\n", "\r\n\r\n"] {
+        let secret = file(&format!("mongodb://u:p@h/db{end}"));
+        let name = secret.path().to_str().unwrap();
+        let environment = environment(&[("POSTRIDER__MONGO__URI_FILE", name)]);
+
+        let loaded = load(&Inputs { environment, ..Inputs::default() }).unwrap();
+
+        assert_eq!(loaded.config.mongo.uri.unwrap().expose(), "mongodb://u:p@h/db", "{end:?}");
+    }
+    let secret = file("mongodb://u:p@h/db");
     let name = secret.path().to_str().unwrap();
     let both = [("POSTRIDER__MONGO__URI", "x"), ("POSTRIDER__MONGO__URI_FILE", name)];
-
-    let one = Inputs { environment: environment(&both[1..]), ..Inputs::default() };
-
-    let uri = load(&one).unwrap().config.mongo.uri.unwrap();
-    assert_eq!(uri.expose(), "mongodb://u:p@h/db");
     for both in [both, [both[1], both[0]]] {
         let two = Inputs { environment: environment(&both), ..Inputs::default() };
         assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
@@ -193,7 +197,106 @@ fn text_for_text_keys_is_taken_as_it_is_and_other_text_is_toml() {
 
     assert_eq!(database.as_deref(), Some("12"));
     assert!(!relayed);
-    assert!(wrong.starts_with("--set: relay.enabled: must be a TOML value"), "{wrong}");
+    assert!(wrong.starts_with("--set: relay.enabled: must be one TOML value"), "{wrong}");
+}
+
+#[test]
+fn control_character_is_refused_where_it_was_written() {
+    let (file, mut inputs) = inputs(
+        "[mongo]\nuri = \"mongodb://u:hush@h/x\\r\"\n[sinks.k]\nkind = \"kafka\"\n\
+         brokers = [\"a\", \"b\\n\"]\n[[sinks.k.declare.topics]]\nname = \"t\\u0000t\"\n\
+         [sinks.k.properties]\n\"ssl.ca.pem\" = \"a\\nb\"\n",
+    );
+    inputs.environment = environment(&[("POSTRIDER__OUTBOX__DATABASE", "x\r\n")]);
+    inputs.set = vec!["events.context=a\n".into(), "events.context=a".into()];
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    let path = file.path().display();
+    let mut lines: Vec<&str> = error.lines().collect();
+    lines.sort_unstable();
+    let mut expected = [
+        format!("{path}:2: mongo.uri: has the control character '\\r' at its end; remove it"),
+        format!(
+            "{path}:5: sinks.k.brokers.1 = \"b\\n\": has the control character '\\n' at its end; remove it"
+        ),
+        format!(
+            "{path}:7: sinks.k.declare.topics.0.name = \"t\\u0000t\": has the control character \
+             '\\0' in it; remove it"
+        ),
+        "POSTRIDER__OUTBOX__DATABASE: outbox.database = \"x\\r\\n\": has the control character \
+         '\\r' at its end; remove it"
+            .to_owned(),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn wrong_words_of_a_value_say_what_is_right() {
+    for (setting, words) in [
+        ("relay.on_dead=true", "relay.on_dead = \"true\": must be `skip` or `block`"),
+        ("relay.batch_size=99999999999999999999", "beyond the integers of TOML"),
+        ("relay.batch_size=3\nfoo=4", "must be one TOML value"),
+        ("[relay]\nbatch_size=3", "must be section.key=value"),
+        (
+            "sinks.k={kind = \"kafka\", declare = {topics = [{name = \"t\", partitions = 4294967297}]}}",
+            "must be an integer between 1 and 2147483647",
+        ),
+    ] {
+        let inputs = Inputs { set: vec![setting.into()], ..Inputs::default() };
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(error.starts_with("--set: ") && error.contains(words), "{setting}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    for (text, said) in [
+        ("[relay]\non_dead = true", "relay.on_dead = true: must be `skip` or `block`"),
+        (
+            "[relay]\nbatch_size = 99999999999999999999",
+            "is beyond the integers of TOML, which have 64 bits",
+        ),
+        ("[log]\nformat = 5", "log.format = 5: must be one of `auto`, `json`, `text`"),
+    ] {
+        let (_file, inputs) = inputs(text);
+        let error = load(&inputs).unwrap_err().to_string();
+        assert!(error.ends_with(said), "{error}");
+    }
+}
+
+#[test]
+fn place_of_a_quoted_name_is_its_own() {
+    let (file, inputs) = inputs(
+        "[sinks.a]\nkind = \"stdout\"\n[sinks.\"a.b\"]\nkind = \"stdout\"\ntimeout = \"1h\"\n\
+         [mongo]\nuri = \"mongodb://h/db\"\n",
+    );
+
+    let problems = crate::config::resolve(&load(&inputs).unwrap()).unwrap_err();
+
+    let line = format!("{}:5: sinks.\"a.b\".timeout = \"1h\": ", file.path().display());
+    assert!(problems[0].to_string().starts_with(&line), "{problems:?}");
+}
+
+#[test]
+fn rules_are_judged_beside_what_cannot_be_read() {
+    let (_file, inputs) = inputs(
+        "[mongo]\nuri = 5\n[relay]\nmax_attempts = 0\nlease = 30\ndefault_sink = \"other\"\n\
+         batchsize = 3\n[log]\nlevel = \"loud\"\n[sinks.out]\nkind = \"stdout\"\ntimeout = \"1h\"\n",
+    );
+    let Err(LoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
+
+    let broken = crate::config::resolve::beyond(&problems, &rest);
+
+    // A timeout is compared with relay.lease, which is not known; nor is a URI missing.
+    let keys: Vec<&str> = broken.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["relay.max_attempts", "relay.default_sink", "log.level"], "{broken:?}");
+    let inputs = Inputs {
+        set: vec!["sinks.out.kind=5".into(), "relay.default_sink=out".into()],
+        ..Inputs::default()
+    };
+    let Err(LoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
+    assert_eq!(crate::config::resolve::beyond(&problems, &rest), [], "it may well be that sink");
 }
 
 #[test]

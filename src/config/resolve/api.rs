@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::config::load::without_line_end;
 use crate::config::resolve::Rules;
 use crate::config::token::Token;
 use crate::config::tree::{Api, Config};
@@ -154,7 +155,7 @@ impl Rules {
 
     fn token_in(&mut self, key: &str, file: &str) -> Option<String> {
         match std::fs::read_to_string(file) {
-            Ok(text) => Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()),
+            Ok(text) => Some(without_line_end(&text).to_owned()),
             Err(error) => {
                 self.wrong(key, format!("cannot read the file {file:?}: {error}"));
                 None

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::config::resolve::{Rules, list};
+use crate::config::keys::quoted;
+use crate::config::resolve::{NO_SINK, Rules, list};
 use crate::config::tree::{Config, Declare, Sink, SinkKind};
 use crate::ids::SinkName;
 use crate::routing::{Glob, SinkRules, Template};
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::kafka::{Kafka, KafkaSettings};
+use crate::sink::kafka::{self, KafkaSettings};
 use crate::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 
 /// What a name in AMQP has at most, in bytes; Kafka's are shorter still.
@@ -53,7 +54,7 @@ impl Rules {
         self.unless(
             config.sinks.contains_key(sink),
             key,
-            format!("must be the name of a sink; there is {}", list(&names)),
+            format!("{NO_SINK}; there is {}", list(&names)),
         );
     }
 
@@ -87,7 +88,7 @@ struct SinkRulesOf<'a> {
 
 impl SinkRulesOf<'_> {
     fn wrong(&mut self, key: &str, detail: impl Into<String>) {
-        self.all.wrong(format!("sinks.{}.{key}", self.name), detail);
+        self.all.wrong(format!("sinks.{}.{key}", quoted(self.name)), detail);
     }
 
     fn common(&mut self, config: &Config) {
@@ -235,9 +236,12 @@ impl SinkRulesOf<'_> {
 
     fn kafka(&mut self) -> Option<SinkPlan> {
         let sink = self.sink;
-        let brokers = sink.brokers.as_ref().map(|brokers| brokers.joined()).unwrap_or_default();
-        if brokers.is_empty() {
+        let Some(brokers) = sink.brokers.as_ref().map(|brokers| brokers.joined()) else {
             self.wrong("brokers", "is not set; write it as host:9092, or a list of such");
+            return None;
+        };
+        if brokers.trim_matches([',', ' ']).is_empty() {
+            self.wrong("brokers", "is empty; write it as host:9092, or a list of such");
             return None;
         }
         let settings = KafkaSettings {
@@ -248,8 +252,8 @@ impl SinkRulesOf<'_> {
             topics: sink.declare.clone().unwrap_or_default().topics,
             cloud_events: self.cloud_events("ce_"),
         };
-        if let Err(error) = Kafka::new(settings.clone()) {
-            self.wrong(&error.key, error.detail);
+        for property in kafka::wrong_properties(&settings) {
+            self.wrong(&property.key, property.detail);
         }
         Some(SinkPlan::Kafka(settings))
     }
@@ -293,7 +297,14 @@ mod tests {
 
     #[test]
     fn a_kafka_sink_needs_brokers() {
-        assert_eq!(only_problem(&["sinks.k.kind=kafka"]).key, "sinks.k.brokers");
+        let without = only_problem(&["sinks.k.kind=kafka"]);
+        assert_eq!(without.key, "sinks.k.brokers");
+        assert!(without.detail.starts_with("is not set"), "{without}");
+        for brokers in ["[]", "", "[\"\"]"] {
+            let brokers = format!("sinks.k.brokers={brokers}");
+            let empty = only_problem(&["sinks.k.kind=kafka", &brokers]);
+            assert!(empty.detail.starts_with("is empty"), "{empty}");
+        }
         for brokers in ["a:9092,b:9092", "\"a:9092,b:9092\"", "[\"a:9092\", \"b:9092\"]"] {
             let brokers = format!("sinks.k.brokers={brokers}");
             let resolved = with(&["sinks.k.kind=kafka", &brokers]).unwrap();
@@ -329,6 +340,85 @@ mod tests {
         let secret = "sinks.k.properties.\"ssl.key.pem\"=hush";
         let problem = only_problem(&[kafka[0], kafka[1], tls, secret]);
         assert!(!format!("{problem:?}").contains("hush"), "{problem}");
+    }
+
+    #[test]
+    fn property_that_breaks_a_promise_is_refused_by_any_of_its_names() {
+        for (property, words) in [
+            ("\"delivery.report.only.error\"=true", "no record is ever confirmed"),
+            ("\"topic.blacklist\"=orders", "no record to such a topic"),
+            ("\"topic.acks\"=1", "must be all"),
+            ("\"topic.request.required.acks\"=1", "must be all"),
+            ("\"topic.delivery.timeout.ms\"=5", "sinks.<name>.timeout"),
+            ("\"message.send.max.retries\"=0", "at least 1"),
+            ("\"max.in.flight.requests.per.connection\"=6", "at most 5"),
+            ("\"topic.queuing.strategy\"=lifo", "must be fifo"),
+            ("\"queue.buffering.backpressure.threshold\"=2", "must be 1"),
+            ("\"topic.partitioner\"=random", "have no order"),
+            ("\"enable.gapless.guarantee\"=true", "must be false"),
+            ("\"api.version.request\"=false", "must be true"),
+            ("\"socket.max.fails\"=0", "must be 1"),
+            ("\"log.connection.close\"=false", "must be true"),
+            ("\"internal.termination.signal\"=15", "must be 0"),
+            ("\"request.timeout.ms\"=9000", "below message.timeout.ms"),
+            ("\"socket.timeout.ms\"=4500", "above request.timeout.ms"),
+            ("\"queue.buffering.max.ms\"=9000", "below message.timeout.ms"),
+            ("\"topic.metadata.propagation.max.ms\"=10000", "below sinks.<name>.timeout"),
+            ("\"queue.buffering.max.kbytes\"=976", "message.max.bytes"),
+            ("dr_msg_cb=x", "dr_msg_cb"),
+        ] {
+            let setting = format!("sinks.k.properties.{property}");
+
+            let problem = only_problem(&["sinks.k.kind=kafka", "sinks.k.brokers=h", &setting]);
+
+            assert!(problem.to_string().contains(words), "{setting}: {problem}");
+        }
+        for property in [
+            "acks=all",
+            "\"topic.acks\"=-1",
+            "retries=1",
+            "\"max.in.flight\"=5",
+            "\"request.timeout.ms\"=8999",
+            "\"socket.timeout.ms\"=4501",
+            "\"linger.ms\"=0.5",
+            "\"queue.buffering.max.kbytes\"=977",
+            "partitioner=fnv1a",
+        ] {
+            let setting = format!("sinks.k.properties.{property}");
+            let judged = with(&["sinks.k.kind=kafka", "sinks.k.brokers=h", &setting]);
+            assert!(judged.is_ok(), "{property}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_property_is_named_with_its_place_and_value() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[mongo]\nuri = \"mongodb://h/db\"\n[sinks.\"k.k\"]\nkind = \"kafka\"\n\
+                    brokers = \"h\"\n[sinks.\"k.k\".properties]\nacks = 1\nlinger.ms = \"soon\"\n\
+                    \"security.protocol\" = \"ssl\"\n\"ssl.ca.location\" = \"/no/such/ca\"\n\
+                    ssl.key.location = \"/no/such/key\"\n";
+        std::fs::write(file.path(), text).unwrap();
+        let set = vec!["sinks.\"k.k\".properties.\"no.such\"=1".to_owned()];
+        let inputs = Inputs { file: Some(file.path().to_owned()), set, ..Inputs::default() };
+
+        let problems = resolve(&load(&inputs).unwrap()).unwrap_err();
+
+        let path = file.path().display();
+        let expected = [
+            format!("{path}:7: sinks.\"k.k\".properties.acks = \"1\": must be all"),
+            format!("{path}:8: sinks.\"k.k\".properties.\"linger.ms\" = \"soon\": Invalid value"),
+            "--set: sinks.\"k.k\".properties.\"no.such\" = \"1\": No such".to_owned(),
+            format!("{path}:10: sinks.\"k.k\".properties.\"ssl.ca.location\" = \"/no/such/ca\": "),
+            format!(
+                "{path}:11: sinks.\"k.k\".properties.\"ssl.key.location\" = \"/no/such/key\": "
+            ),
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            let told = problem.to_string();
+            assert!(told.starts_with(&expected), "{told}");
+            assert!(!told.contains(['\n']) && !told.ends_with("\\n"), "{told:?}");
+        }
     }
 
     #[test]

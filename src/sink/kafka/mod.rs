@@ -35,9 +35,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub use properties::WrongProperty;
 #[cfg(test)]
 pub(crate) use properties::{RESERVED, Reserved};
+pub use properties::{WrongProperties, WrongProperty, wrong_properties};
 
 use crate::config::properties::Properties;
 use crate::config::tree::Topic;
@@ -100,10 +100,13 @@ impl Kafka {
     ///
     /// # Errors
     ///
-    /// [`WrongProperty`]: one that librdkafka does not know or accept, or that would break what
+    /// [`WrongProperties`]: those that librdkafka does not know or accept, or that would break what
     /// Postrider promises. Nothing is connected to.
-    pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperty> {
-        properties::check(&settings)?;
+    pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperties> {
+        let wrong = properties::refused(&settings);
+        if !wrong.is_empty() {
+            return Err(WrongProperties(wrong));
+        }
         let metrics = Some(Arc::new(KafkaMetrics::new(settings.name.as_str())));
         let largest = properties::largest(&settings);
         let partitions = Arc::new(Partitions::new(&settings));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::sink::kafka::KafkaSettings;
-use crate::sink::kafka::properties::PARTITIONER;
+use crate::sink::kafka::properties::canonical;
 
 /// Partitioners of librdkafka that hash a key as Java's clients do.
 const MURMUR2: [&str; 2] = ["murmur2", "murmur2_random"];
@@ -22,7 +22,7 @@ impl Partitions {
     pub(super) fn new(settings: &KafkaSettings) -> Self {
         let mut set = settings.properties.iter();
         let partitioner =
-            set.find_map(|(name, value)| PARTITIONER.contains(&name).then_some(value));
+            set.find_map(|(name, value)| (canonical(name) == "partitioner").then_some(value));
         Self {
             hashes_as_java: partitioner.is_none_or(|name| MURMUR2.contains(&name)),
             leaders: Mutex::default(),
