@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mongodb::ClientSession;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -23,7 +24,7 @@ use crate::events::lookup::{self, Fate};
 use crate::events::metrics::AppendMetrics;
 use crate::events::prepared::{Aggregate, Place, Prepared};
 use crate::events::stream::appended;
-use crate::events::transaction::{Ended, Guard, pause, write};
+use crate::events::transaction::{Ended, Guard, end, pause, write};
 use crate::failpoint;
 use crate::outbox::collections::Collections;
 use crate::relay::wake::{Hint, Wake};
@@ -70,6 +71,8 @@ pub(super) struct Lane {
     heads: Heads,
     /// Aggregates of which what is known from earlier did not hold.
     doubted: HashSet<Aggregate>,
+    /// The session of a transaction that may be open on the server. The next one begins in it.
+    left: Option<ClientSession>,
 }
 
 /// Why a round got nowhere.
@@ -90,7 +93,7 @@ impl From<StoreError> for Trouble {
 
 impl Lane {
     pub(super) fn new(shared: Shared) -> Self {
-        Self { shared, heads: Heads::default(), doubted: HashSet::new() }
+        Self { shared, heads: Heads::default(), doubted: HashSet::new(), left: None }
     }
 
     /// Writes what comes; from `closing` on what is there already.
@@ -132,13 +135,15 @@ impl Lane {
             };
             failures += 1;
             if began.elapsed() > PATIENCE {
-                return self.give_up(waiting, trouble);
+                return self.give_up(waiting, trouble).await;
             }
             if failures > TOGETHER || matches!(trouble, Trouble::OneOfThem) {
                 alone = true;
             }
             tokio::time::sleep(pause(failures)).await;
         }
+        // Where the last of them were answered without another transaction.
+        end(&mut self.left).await;
     }
 
     /// One step towards an answer for each.
@@ -165,7 +170,8 @@ impl Lane {
         }
         let appends: Vec<(&Prepared, Place)> =
             going.iter().map(|(at, place)| (&waiting[*at].append, *place)).collect();
-        match write(&self.shared.context, &self.shared.outbox, &appends).await {
+        let Shared { context, outbox, .. } = &self.shared;
+        match write(context, outbox, &appends, &mut self.left).await {
             Ended::Committed => self.on_committed(waiting, &going),
             Ended::Refused { at, by } => self.on_refused(waiting, going[at].0, by).await?,
             Ended::Again(error) => {
@@ -174,10 +180,12 @@ impl Lane {
             }
             Ended::Failed(_) if wishes_of_several(&appends) => return Err(Trouble::OneOfThem),
             Ended::Failed(error) => {
+                end(&mut self.left).await;
                 self.fail(waiting, &going, AppendError::Unavailable(Arc::new(error)));
             }
             Ended::Unknown(error) => {
                 warn!(error = chain(&error), "whether appends were committed is not known");
+                end(&mut self.left).await;
                 self.fail(waiting, &going, AppendError::Unknown(Arc::new(error)));
             }
         }
@@ -311,7 +319,8 @@ impl Lane {
         }
     }
 
-    fn give_up(&mut self, waiting: Vec<Waiting>, trouble: Trouble) {
+    async fn give_up(&mut self, waiting: Vec<Waiting>, trouble: Trouble) {
+        end(&mut self.left).await;
         let error = match trouble {
             Trouble::Store(error) => error,
             Trouble::Contended | Trouble::OneOfThem => StoreError::Answer {

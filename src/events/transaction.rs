@@ -8,7 +8,7 @@ use bson::raw::RawDocumentBuf;
 use mongodb::ClientSession;
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::ReadConcern;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::context::{Context, Kind};
 use crate::events::prepared::{Place, Prepared};
@@ -16,15 +16,19 @@ use crate::events::{rows, stream};
 use crate::failpoint;
 use crate::names::AggregateName;
 use crate::outbox::collections::{Collections, names};
-use crate::store::connect::{majority, primary};
+use crate::store::connect::{ask, majority, primary};
 use crate::store::insert::{Refusal, insert};
 use crate::store::{DUPLICATE_KEY, Meaning, StoreError, limits};
 use crate::telemetry::chain;
 
-/// How long to wait for the end of a transaction that is given up.
-pub(super) const ABORT: Duration = Duration::from_secs(2);
+/// How long an `abortTransaction` may take. The next transaction of the session, or [`end`], ends
+/// what it did not reach.
+const ABORT: Duration = Duration::from_secs(2);
 
-/// Between two tries to learn whether a transaction was committed.
+/// How long to try to end a transaction before its failure is reported.
+const ENDING: Duration = limits::BATCH;
+
+/// Between two tries to learn whether a transaction was committed, or to end it.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The pause before a second try, and the longest; shortened at random.
@@ -68,28 +72,56 @@ pub(super) fn guard(refusal: Refusal) -> Guard {
 }
 
 /// Writes appends at their places: all of them, or nothing.
+///
+/// The transaction begins in the session that is `left`, if there is one. Afterwards `left` is the
+/// session of a transaction that may still be open on the server: for the next one, or for [`end`].
 pub(super) async fn write(
     context: &Context,
     outbox: &Collections,
     appends: &[(&Prepared, Place)],
+    left: &mut Option<ClientSession>,
 ) -> Ended {
-    let mut session = match begin(context).await {
+    let mut session = match begin(context, left).await {
         Ok(session) => session,
         Err(error) => return again_or_failed(error),
     };
-    match fill(&mut session, context, outbox, appends).await {
-        // A session that is dropped within its transaction aborts it.
-        Err(error) => again_or_failed(error),
+    let ended = match fill(&mut session, context, outbox, appends).await {
+        Err(error) => {
+            abort(&mut session).await;
+            again_or_failed(error)
+        }
         Ok(Some((at, refusal))) => Ended::Refused { at, by: guard(refusal) },
         Ok(None) => commit(&mut session).await,
+    };
+    if !matches!(ended, Ended::Committed | Ended::Refused { .. }) {
+        *left = Some(session);
     }
+    ended
 }
 
 /// A session within a transaction that reads and writes as we want it, whatever the URI says.
-pub(crate) async fn begin(context: &Context) -> Result<ClientSession, StoreError> {
+///
+/// The session is the one that is `left` of an earlier try, or a new one. MongoDB keeps one
+/// transaction per session: the first statement of the new transaction ends an earlier one that is
+/// still open, so that a try never meets the write conflict of the try before it.
+pub(crate) async fn begin(
+    context: &Context,
+    left: &mut Option<ClientSession>,
+) -> Result<ClientSession, StoreError> {
     let driver = |source| StoreError::Driver { action: ACTION, source: Box::new(source) };
+    if let Some(session) = left {
+        start(session).await.map_err(driver)?;
+    }
+    if let Some(session) = left.take() {
+        return Ok(session);
+    }
     let starting = context.client().start_session().causal_consistency(false);
     let mut session = starting.await.map_err(driver)?;
+    start(&mut session).await.map_err(driver)?;
+    Ok(session)
+}
+
+async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
     session
         .start_transaction()
         .read_concern(ReadConcern::snapshot())
@@ -97,8 +129,6 @@ pub(crate) async fn begin(context: &Context) -> Result<ClientSession, StoreError
         .selection_criteria(primary())
         .max_commit_time(limits::BATCH)
         .await
-        .map_err(driver)?;
-    Ok(session)
 }
 
 const ACTION: &str = "append events";
@@ -170,6 +200,9 @@ fn by_name<'a>(appends: &[(&'a Prepared, Place)]) -> Vec<(&'a AggregateName, Vec
 }
 
 /// Commits, and asks again while the answer is not known.
+///
+/// A commit that failed may leave the transaction open on the server: the driver sends no
+/// `abortTransaction` after a `commitTransaction`.
 pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
     failpoint::hit("events::before_commit");
     let began = Instant::now();
@@ -188,26 +221,46 @@ pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
             tokio::time::sleep(ASK_AGAIN).await;
             continue;
         }
-        if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
-            end(session).await;
-            return Ended::Again(error);
-        }
-        return Ended::Unknown(error);
+        return match has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
+            true => Ended::Again(error),
+            false => Ended::Unknown(error),
+        };
     }
 }
 
-/// Ends on the server a transaction whose commit failed, and which may be open there still.
+/// Takes back what an open transaction has written. A session that is dropped does so too, but
+/// others would learn of its end before.
+pub(super) async fn abort(session: &mut ClientSession) {
+    let aborting = session.abort_transaction().into_future();
+    if let Err(error) = crate::store::within("abort a transaction", ABORT, aborting).await {
+        debug!(error = chain(&error), "a transaction was not aborted");
+    }
+}
+
+/// Ends on the server the transaction of the session that is `left`, where nothing follows in it.
 ///
-/// The driver sends no `abortTransaction` after a `commitTransaction`, and the next try has a
-/// session of its own: it would meet the write conflict of this one until
-/// `transactionLifetimeLimitSeconds`. A user needs no privilege to kill a session of their own.
-async fn end(session: &mut ClientSession) {
-    let kill = doc! { "killSessions": [session.id().clone()] };
-    let client = session.client();
-    let admin = client.database("admin");
-    let killing = admin.run_command(kill).selection_criteria(primary()).into_future();
-    if let Err(error) = crate::store::within("end a transaction", ABORT, killing).await {
-        debug!(error = chain(&error), "a transaction was not ended; MongoDB ends it in its time");
+/// Otherwise nobody could write to its aggregates until `transactionLifetimeLimitSeconds`. After
+/// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
+/// tries for [`ENDING`]; without success the session stays `left`. A user needs no privilege to
+/// kill a session of their own.
+pub(super) async fn end(left: &mut Option<ClientSession>) {
+    let Some(session) = left else { return };
+    let admin = session.client().database("admin");
+    let killing = async {
+        loop {
+            let kill = doc! { "killSessions": [session.id().clone()] };
+            let Err(error) = ask(&admin, "end a transaction", kill).await else { return true };
+            debug!(error = chain(&error), "failed to end a transaction");
+            if error.meaning() == Meaning::Permanent {
+                return false;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    };
+    if tokio::time::timeout(ENDING, killing).await == Ok(true) {
+        *left = None;
+    } else {
+        warn!("a transaction may be open until MongoDB ends it (transactionLifetimeLimitSeconds)");
     }
 }
 

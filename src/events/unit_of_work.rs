@@ -14,14 +14,14 @@ use crate::events::heads::Head;
 use crate::events::lane::Shared;
 use crate::events::lookup::{self, Fate};
 use crate::events::prepared::{Aggregate, Place, Prepared};
-use crate::events::transaction::{self, ABORT, Ended, Guard};
+use crate::events::transaction::{self, Ended, Guard};
 use crate::events::{rows, stream};
 use crate::ids::RecordId;
 use crate::names::AggregateName;
 use crate::outbox::NewRecord;
 use crate::outbox::fields::{KEY, PENDING, STATUS};
 use crate::relay::wake::Hint;
-use crate::store::{DUPLICATE_KEY, StoreError, within};
+use crate::store::{DUPLICATE_KEY, StoreError};
 use crate::telemetry::chain;
 
 /// One run of the work of [`EventStore::unit_of_work`](crate::events::EventStore::unit_of_work).
@@ -282,12 +282,14 @@ impl UnitOfWork {
         }
     }
 
-    /// Takes back what the session has written. A session that is dropped does so too, but whoever
-    /// hears of the unit's end could come before.
+    /// Takes back what the session has written.
     pub(super) async fn abort(&mut self) {
-        let aborting = self.session.abort_transaction().into_future();
-        // MongoDB aborts by itself what it does not hear of.
-        let _ = within("abort a unit of work", ABORT, aborting).await;
+        transaction::abort(&mut self.session).await;
+    }
+
+    /// The session, for another transaction.
+    pub(super) fn into_session(self) -> ClientSession {
+        self.session
     }
 
     /// Wakes the relay at what was committed.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mongodb::ClientSession;
 use mongodb::error::TRANSIENT_TRANSACTION_ERROR;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -10,7 +11,7 @@ use crate::context::Kind;
 use crate::events::append::Appended;
 use crate::events::error::{AppendError, UnitError};
 use crate::events::store::EventStore;
-use crate::events::transaction::{begin, passes, pause};
+use crate::events::transaction::{begin, end, passes, pause};
 use crate::events::unit_of_work::{Interruption, Known, Trouble, UnitOfWork};
 use crate::names::AggregateName;
 use crate::store::StoreError;
@@ -105,7 +106,9 @@ impl EventStore {
     {
         let began = Instant::now();
         let Some(_under_way) = self.enter() else { return Err(AppendError::Closed.into()) };
-        let ended = self.repeat(began, &mut work).await;
+        let mut left = None;
+        let ended = self.repeat(began, &mut work, &mut left).await;
+        end(&mut left).await;
         let metrics = &self.shared().metrics;
         match &ended {
             Ok(Outcome::Committed { appended, .. } | Outcome::Replayed { appended }) => {
@@ -123,13 +126,14 @@ impl EventStore {
         &self,
         began: Instant,
         work: &mut impl FnMut(OwnedMutexGuard<UnitOfWork>) -> F,
+        left: &mut Option<ClientSession>,
     ) -> Result<Outcome<T>, UnitError>
     where
         F: Future<Output = Result<T, UnitError>>,
     {
         let mut failures = 0;
         loop {
-            match self.run(work).await? {
+            match self.run(work, left).await? {
                 Run::Over(outcome) => return Ok(outcome),
                 Run::Unready(name) => self.make_ready(&name).await?,
                 Run::Again(error) if began.elapsed() > PATIENCE => return Err(error),
@@ -141,9 +145,12 @@ impl EventStore {
         }
     }
 
+    /// Runs the work once, in the session that is `left`, if there is one. Afterwards `left` is the
+    /// session of a transaction that may still be open on the server.
     async fn run<T, F>(
         &self,
         work: &mut impl FnMut(OwnedMutexGuard<UnitOfWork>) -> F,
+        left: &mut Option<ClientSession>,
     ) -> Result<Run<T>, UnitError>
     where
         F: Future<Output = Result<T, UnitError>>,
@@ -152,7 +159,7 @@ impl EventStore {
         if let Err(error) = shared.clock.keep_fresh(shared.outbox.database()).await {
             return judged(error);
         }
-        let unit = match begin(&shared.context).await {
+        let unit = match begin(&shared.context, left).await {
             Ok(session) => Arc::new(Mutex::new(UnitOfWork::new(shared.clone(), session))),
             Err(error) => return judged(error),
         };
@@ -162,9 +169,22 @@ impl EventStore {
             let action = "do a unit of work";
             Err(unavailable(StoreError::TimedOut { action, limit: LONGEST }))
         });
-        let Ok(mut unit) = unit.try_lock() else {
+        let Some(mut unit) = Arc::into_inner(unit).map(Mutex::into_inner) else {
             return Err(UnitError::abandon("the work has ended, and its unit is still in use"));
         };
+        let ran = self.conclude(&mut unit, worked).await;
+        if may_be_open(&ran) {
+            *left = Some(unit.into_session());
+        }
+        ran
+    }
+
+    /// Writes and commits the unit of work that has succeeded; takes back any other.
+    async fn conclude<T>(
+        &self,
+        unit: &mut UnitOfWork,
+        worked: Result<T, UnitError>,
+    ) -> Result<Run<T>, UnitError> {
         match unit.interruption() {
             Some(Interruption::Unready(name)) => {
                 unit.abort().await;
@@ -232,6 +252,12 @@ fn unavailable(error: StoreError) -> UnitError {
 fn contended() -> UnitError {
     let detail = format!("others came first, again and again, for {PATIENCE:?}");
     unavailable(StoreError::Answer { action: "append events", detail })
+}
+
+/// Whether the driver's abort may not have ended the transaction.
+fn may_be_open<T>(ran: &Result<Run<T>, UnitError>) -> bool {
+    use AppendError::{Unavailable, Unknown};
+    matches!(ran, Ok(Run::Again(_)) | Err(UnitError::Append(Unavailable(_) | Unknown(_))))
 }
 
 fn is_transient(error: &UnitError) -> bool {

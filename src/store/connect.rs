@@ -17,9 +17,17 @@ use crate::store::limits;
 /// [`limits`](crate::store::limits), so that the driver's own words reach the log.
 const SERVER_SELECTION: Duration = Duration::from_secs(5);
 
-/// The driver's monitor gives a server up that answers nothing for twice this long, unless the
-/// URI says otherwise: a primary that hangs holds the relay no longer than its lease.
-const HANG: Duration = Duration::from_secs(5);
+/// How long a connection may take to open, unless the URI says otherwise. The driver's monitor gives
+/// up a server that does not answer for this long and a [`HEARTBEAT`]: a primary that hangs holds
+/// the relay no longer than its lease.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The time between two heartbeats of the driver's monitor, unless the URI says otherwise.
+///
+/// After an error such as ShutdownInProgress (91) of a server that stays, the driver selects that
+/// server again only at the next heartbeat. Below [`SERVER_SELECTION`], so that the next operation
+/// is late and does not fail.
+const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Opens a client. No server is contacted before the first operation.
 ///
@@ -90,8 +98,8 @@ async fn options(uri: &str) -> Result<ClientOptions, StoreError> {
     options.read_concern = Some(ReadConcern::majority());
     options.write_concern = Some(majority());
     options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
-    options.connect_timeout.get_or_insert(HANG);
-    options.heartbeat_freq.get_or_insert(HANG);
+    options.connect_timeout.get_or_insert(CONNECT);
+    options.heartbeat_freq.get_or_insert(HEARTBEAT);
     options.app_name.get_or_insert_with(|| APP_NAME.to_owned());
     Ok(options)
 }

@@ -1,12 +1,14 @@
 //! What is left of an append when something fails in the middle of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use futures_util::future::join_all;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
 use postrider::context::Kind;
-use postrider::events::{AppendError, Expected};
+use postrider::events::{AppendError, Expected, UnitError};
 
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::replica_set::ReplicaSet;
@@ -40,11 +42,14 @@ async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_off_before_the_commit_nothing_is_there() {
     let test = TestStore::new().await;
-    let (door, spy, store) = behind_a_door(&test.outbox).await;
+    let (door, _, store) = behind_a_door(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();
     door.before("commitTransaction", Then::Shut);
 
-    let appending = tokio::spawn(async move { store.append(append("1", "r")).await });
+    let appending = tokio::spawn({
+        let store = store.clone();
+        async move { store.append(append("1", "r")).await }
+    });
     eventually("the commit is caught", || async { door.has_caught() }).await;
     // Longer than an append's patience: it is given up.
     let answer = appending.await.unwrap();
@@ -55,60 +60,157 @@ async fn cut_off_before_the_commit_nothing_is_there() {
     );
     assert_eq!(versions(&test.store, "1").await, [1]);
     assert_eq!(test.records("1").await.len(), 1);
-    // Whoever asks again gets what he wanted, once the server has done with the transaction: it
-    // would wait a minute for it.
-    let insert = spy.commands("insert").pop().unwrap().sent;
-    let sessions = [insert.get_document("lsid").unwrap().clone()];
-    let kill = doc! { "killSessions": sessions.to_vec() };
-    test.outbox.hand.database().run_command(kill).await.unwrap();
-    let again = test.store.append(append("1", "r")).await.unwrap();
+    // The transaction is open on the server, for a minute. The next one of this store ends it.
+    door.open();
+    let again = at_once(store.append(append("1", "r"))).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
     test.outbox.drop().await;
 }
 
-/// The next commits fail with this error, as many as that.
-async fn fail_commits(set: &ReplicaSet, times: i32, error: Document) {
+/// Less than an append's patience, and far less than the minute for which MongoDB keeps an open
+/// transaction.
+async fn at_once<T>(asking: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(8), asking).await.expect("it takes too long")
+}
+
+/// Commits fail with this error: so many, or (`None`) all until [`let_commits_pass`].
+async fn fail_commits(set: &ReplicaSet, times: Option<i32>, error: Document) {
     let mut data = doc! { "failCommands": ["commitTransaction"] };
     data.extend(error);
-    let mode = doc! { "times": times };
+    let mode = times.map_or(Bson::from("alwaysOn"), |times| doc! { "times": times }.into());
     let fail = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
     set.direct(0).database("admin").run_command(fail).await.unwrap();
 }
 
-/// The server has not ended the transaction: without an end the next try meets its write conflict
-/// for a minute (`transactionLifetimeLimitSeconds`).
+async fn let_commits_pass(set: &ReplicaSet) {
+    let pass = doc! { "configureFailPoint": "failCommand", "mode": "off" };
+    set.direct(0).database("admin").run_command(pass).await.unwrap();
+}
+
+/// What the server says of its open transactions, active or not.
+async fn open_transactions(set: &ReplicaSet) -> Vec<Document> {
+    let all = doc! { "$currentOp": { "allUsers": true, "idleSessions": true } };
+    let open = doc! { "$match": { "transaction": { "$exists": true } } };
+    let found = set.direct(0).database("admin").aggregate([all, open]).await.unwrap();
+    found.try_collect().await.unwrap()
+}
+
+/// An error of a commit after which the transaction is still open on the server.
+fn transient(code: i32) -> Document {
+    doc! { "errorCode": code, "errorLabels": ["TransientTransactionError"] }
+}
+
+/// Each try would meet the write conflict of the one before for a minute
+/// (`transactionLifetimeLimitSeconds`), unless it ended that one.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_append_does_not_meet_its_own_transaction_when_a_commit_fails() {
+async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
     let set = ReplicaSet::of(1).await;
-    let outbox = TestOutbox::at(&set.uri()).await;
+    // After 91 and 11600 the driver selects the server again only at its next heartbeat.
+    let outbox = TestOutbox::at(&format!("{}&heartbeatFrequencyMS=1000", set.uri())).await;
     let store = another(&outbox, outbox.client.clone());
     store.append(append("1", "first")).await.unwrap();
-    let ended = set.commands(0, "killSessions").await;
-    for (code, version) in [(91, 2), (112, 4)] {
-        let fails = || doc! { "errorCode": code, "errorLabels": ["TransientTransactionError"] };
+    let mut version = 1;
+    for (code, times) in [(112, 4), (91, 4), (11600, 3)] {
+        fail_commits(&set, Some(times), transient(code)).await;
+        let alone = append("1", &format!("alone {code} {times}"));
+        let appended = at_once(store.append(alone.clone())).await.unwrap();
+        version += 1;
+        assert_eq!((appended.version, appended.replayed), (version, false), "{code} {times}");
+        assert!(open_transactions(&set).await.is_empty(), "{code} {times}");
+        assert!(at_once(store.append(alone)).await.unwrap().replayed, "{code} {times}");
 
-        fail_commits(&set, 1, fails()).await;
-        let request = format!("alone {code}");
-        let appending = store.append(append("1", &request));
-        let appended = tokio::time::timeout(Duration::from_secs(8), appending).await;
-        assert_eq!(appended.unwrap().unwrap().version, version, "{code}");
-
-        fail_commits(&set, 1, fails()).await;
-        let request = format!("in a unit {code}");
+        fail_commits(&set, Some(times), transient(code)).await;
+        let request = format!("in a unit {code} {times}");
         let unit = store.unit_of_work(async |mut unit| {
             unit.append(append("1", &request)).await?;
             Ok(())
         });
-        let (_, appended) =
-            committed(tokio::time::timeout(Duration::from_secs(8), unit).await.unwrap().unwrap());
-        assert_eq!(appended[0].version, version + 1, "{code}");
+        let (_, appended) = committed(at_once(unit).await.unwrap());
+        version += 1;
+        assert_eq!(appended[0].version, version, "{code} {times}");
+        assert!(open_transactions(&set).await.is_empty(), "{code} {times}");
     }
-    assert_eq!(versions(&store, "1").await, [1, 2, 3, 4, 5]);
-    assert_eq!(outbox.count(doc! {}).await, 5);
-    // The next try may get the same session, whose next transaction ends the one before: but not
-    // where another append takes that session first. (Behind a 91 the driver takes the server for
-    // gone, and finds it too late to end anything.)
-    assert!(set.commands(0, "killSessions").await >= ended + 2);
+    assert_eq!(versions(&store, "1").await, (1..=version).collect::<Vec<_>>());
+    assert_eq!(outbox.count(doc! {}).await, u64::try_from(version).unwrap());
+}
+
+/// A new session would do only if the pool gave the same one again, and others take from the pool.
+#[tokio::test(flavor = "multi_thread")]
+async fn append_tries_again_in_the_same_session() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let spy = Spy::at(&set.uri(), &outbox).await;
+    let store = another(&outbox, spy.collections.client().clone());
+    store.append(append("1", "first")).await.unwrap();
+    let before = spy.commands("insert").len();
+    fail_commits(&set, Some(3), transient(112)).await;
+    let client = spy.collections.client().clone();
+    let others = tokio::spawn(async move {
+        let mut taken = Vec::new();
+        loop {
+            taken.push(client.start_session().await.unwrap());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+
+    store.append(append("1", "r")).await.unwrap();
+    others.abort();
+
+    let inserts = spy.commands("insert").split_off(before);
+    let session = inserts[0].sent.get_document("lsid").unwrap();
+    assert_eq!(inserts.len(), 8, "two of each try");
+    assert!(inserts.iter().all(|insert| insert.sent.get_document("lsid").unwrap() == session));
+}
+
+/// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn append_that_is_given_up_leaves_no_transaction_open() {
+    let unknown = doc! { "errorCode": 50 };
+    join_all([transient(91), transient(112), transient(11600), unknown].map(async |error| {
+        let set = ReplicaSet::of(1).await;
+        let outbox = TestOutbox::at(&set.uri()).await;
+        let store = another(&outbox, outbox.client.clone());
+        store.append(append("1", "first")).await.unwrap();
+        fail_commits(&set, None, error.clone()).await;
+
+        let began = Instant::now();
+        let answer = store.append(append("1", "r")).await;
+        assert!(began.elapsed() < Duration::from_secs(20), "{error}: {:?}", began.elapsed());
+        match error.contains_key("errorLabels") {
+            true => assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}"),
+            false => assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}"),
+        }
+        assert!(open_transactions(&set).await.is_empty(), "{error}");
+
+        let_commits_pass(&set).await;
+        let other = postrider::store::connect::client(&set.uri()).await.unwrap();
+        let again = at_once(another(&outbox, other).append(append("1", "r"))).await.unwrap();
+        assert_eq!((again.version, again.replayed), (2, false), "{error}");
+        assert_eq!(outbox.count(doc! {}).await, 2, "{error}");
+    }))
+    .await;
+}
+
+/// The same of a unit of work.
+#[tokio::test(flavor = "multi_thread")]
+async fn unit_that_is_given_up_leaves_no_transaction_open() {
+    join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
+        let set = ReplicaSet::of(1).await;
+        let outbox = TestOutbox::at(&set.uri()).await;
+        let store = another(&outbox, outbox.client.clone());
+        store.append(append("1", "first")).await.unwrap();
+        fail_commits(&set, None, error.clone()).await;
+        let unit = || store.unit_of_work(async |mut unit| unit.append(append("1", "r")).await);
+
+        let answer = unit().await;
+        assert!(matches!(answer, Err(UnitError::Append(_))), "{answer:?}");
+        assert!(open_transactions(&set).await.is_empty(), "{error}");
+
+        let_commits_pass(&set).await;
+        let (appended, _) = committed(at_once(unit()).await.unwrap());
+        assert_eq!((appended.version, appended.replayed), (2, false), "{error}");
+    }))
+    .await;
 }
 
 /// The first answers leave open whether the transaction was committed.
@@ -119,7 +221,7 @@ async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
     let store = another(&outbox, outbox.client.clone());
     store.append(append("1", "first")).await.unwrap();
     // MaxTimeMSExpired, with which the driver itself does not try again.
-    fail_commits(&set, 3, doc! { "errorCode": 50 }).await;
+    fail_commits(&set, Some(3), doc! { "errorCode": 50 }).await;
 
     let appended = store.append(append("1", "again")).await.unwrap();
 
