@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bson::Bson;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bson::oid::ObjectId;
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::spec::BinarySubtype;
+use bson::{Bson, doc};
 use uuid::Uuid;
 
 /// Proof of one acquisition: one per batch taken, kept by renewals.
@@ -58,11 +61,19 @@ impl From<InstanceId> for Bson {
     }
 }
 
+/// In front of the text of an `_id` that no other text names: its bytes in base64 follow.
+pub(crate) const RAW: &str = "raw:";
+
+/// The text that names the `_id` of this document, whatever it is.
+pub(crate) fn raw_text(id: &RawDocument) -> String {
+    format!("{RAW}{}", URL_SAFE_NO_PAD.encode(id.as_bytes()))
+}
+
 /// The `_id` of an outbox record, and the message id that consumers see.
 ///
-/// `Display` gives the text that is the same on every delivery. Kinds outside
-/// the contract are kept as they are ([`RecordId::Other`]), so that a malformed
-/// record can still be addressed, to be made dead.
+/// `Display` gives the text that is the same on every delivery, and by which commands know the
+/// record. Kinds outside the contract are kept as they are ([`RecordId::Other`]), so that a
+/// malformed record can still be addressed, to be made dead.
 #[derive(Clone, Debug)]
 pub enum RecordId {
     /// BinData 4; shown in lower case with hyphens.
@@ -73,7 +84,7 @@ pub enum RecordId {
     String(String),
     /// int32 or int64, which MongoDB holds equal; shown in decimal.
     Int(i64),
-    /// Any other kind: such a record is malformed.
+    /// Any other kind: such a record is malformed. Shown as `raw:` and its bytes.
     Other(Bson),
 }
 
@@ -173,7 +184,10 @@ impl fmt::Display for RecordId {
             Self::ObjectId(id) => id.fmt(f),
             Self::String(text) => f.write_str(text),
             Self::Int(number) => number.fmt(f),
-            Self::Other(other) => other.fmt(f),
+            Self::Other(other) => {
+                let id = RawDocumentBuf::try_from(&doc! { "_id": other }).unwrap_or_default();
+                f.write_str(&raw_text(&id))
+            }
         }
     }
 }

@@ -557,9 +557,13 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
 /// No partitions and a pause are no reason to restart.
 fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
     health.watch("partitions", move || {
-        let Standing { owned, differs, paused, refused } = &*standing.borrow();
-        match (refused, differs, owned) {
-            (Some(refused), ..) => Part::degraded(refused),
+        let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();
+        let unreadable = unreadable.as_ref().map(|(first, count)| match count - 1 {
+            0 => first.to_string(),
+            others => format!("{first} (and {others} other documents)"),
+        });
+        match (trouble.clone().or(unreadable), differs, owned) {
+            (Some(trouble), ..) => Part::degraded(trouble),
             _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
             (None, Some(fleet), _) => Part::degraded(format!(
                 "none: the running instances have another configuration ({fleet})"

@@ -166,6 +166,10 @@ impl Problem {
         if let SchemaError::Store(source) = error {
             return Self::of_meaning(source.meaning(), source, told);
         }
+        Self::unusable(told)
+    }
+
+    fn unusable(told: String) -> Self {
         warn!(error = told, "a request was not done");
         Self::unavailable(told)
     }
@@ -235,6 +239,9 @@ impl From<Foreign> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
+        if let StoreError::NoIndex { .. } = error {
+            return Self::unusable(error.to_string());
+        }
         let detail = "MongoDB did not do it; whether a write took effect is unknown, and to repeat \
                       it with the same id is safe";
         Self::of_meaning(error.meaning(), &error, detail)

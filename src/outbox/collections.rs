@@ -4,7 +4,7 @@ use bson::Document;
 use bson::raw::RawDocumentBuf;
 use mongodb::{Client, Collection, Database};
 
-use crate::store::connect;
+use crate::store::{StoreError, connect};
 
 /// Handles on the outbox's collections, each of which reads and writes on the primary.
 #[derive(Clone, Debug)]
@@ -81,6 +81,11 @@ impl Collections {
     /// `outbox_records`, undecoded: one broken record must not fail its neighbours.
     pub fn records(&self) -> Collection<RawDocumentBuf> {
         self.collection(names::RECORDS).clone_with_type()
+    }
+
+    /// The error of a read of the records by `index`; it says so where there is no such index.
+    pub(crate) fn of_index(&self, error: StoreError, index: &str) -> StoreError {
+        error.of_index(&self.name(names::RECORDS), index)
     }
 
     /// Any of them: what a majority has is read, and a majority acknowledges what is written.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::outbox::record::{Record, Unfit};
 use crate::outbox::{fields, payload, undecoded};
 use crate::sink::HeaderValue;
+use crate::telemetry::{LONGEST_NAME, bounded};
 
 /// The producer's half of a record, ready to be addressed.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,8 +47,8 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { field: field.into(), why: why.into() }
+    fn new(field: &str, why: impl Into<String>) -> Self {
+        Self { field: bounded(field, LONGEST_NAME).into_owned(), why: why.into() }
     }
 }
 
@@ -82,7 +83,7 @@ impl Record {
         let mut elements = undecoded::elements(self.raw.as_bytes());
         if let Some(wrong) = elements.find(|element| std::str::from_utf8(element.name).is_err()) {
             let name = undecoded::escaped(wrong.name);
-            return Err(Malformed::new(name, "the field's name is not UTF-8"));
+            return Err(Malformed::new(&name, "the field's name is not UTF-8"));
         }
         let raw = Fields(&self.raw);
         let kind = raw.text(fields::TYPE)?;
@@ -159,7 +160,7 @@ impl<'a> Fields<'a> {
             let name = element.key().as_str();
             let path = format!("{}.{name}", fields::HEADERS);
             let value = element.value();
-            let value = value.map_err(|_| Malformed::new(path.clone(), "is no valid BSON"))?;
+            let value = value.map_err(|_| Malformed::new(&path, "is no valid BSON"))?;
             let value = header(value).ok_or_else(|| {
                 wrong_type(&path, "a scalar (or binary) that a broker can carry", value)
             })?;

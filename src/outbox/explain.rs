@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 use serde::Serialize;
@@ -17,6 +18,7 @@ use crate::outbox::inspect::decoded;
 use crate::outbox::position::partitions_of;
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+use crate::outbox::undecoded::lossy;
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
 use crate::relay::blocker::HoldReason;
@@ -318,16 +320,19 @@ impl Explainer {
         let records = self.collections.records();
         let counting = records.count_documents(filter);
         let counting = counting.limit(EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
-        within("count records", limits::BATCH, counting.into_future()).await
+        let counted = within("count records", limits::BATCH, counting.into_future()).await;
+        counted.map_err(|error| self.collections.of_index(error, LANE_INDEX))
     }
 
     /// An instance in words.
     async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
         let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
         let instances = self.collections.collection(collection::INSTANCES);
+        let instances = instances.clone_with_type::<RawDocumentBuf>();
         let finding = instances.find_one(doc! { "_id": id });
         let found = within("read instances", limits::BATCH, finding.into_future()).await?;
         let name = text(id.clone());
+        let found = found.map(|instance| lossy(&instance).0);
         Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
             Some(host) => format!("instance {name} on {host}"),
             None => format!("instance {name}, which no longer exists"),
@@ -342,7 +347,8 @@ impl Explainer {
     ) -> Result<Option<Document>, StoreError> {
         let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
-        let found = within("read a record", limits::BATCH, finding.into_future()).await?;
+        let found = within("read a record", limits::BATCH, finding.into_future()).await;
+        let found = found.map_err(|error| self.collections.of_index(error, index))?;
         Ok(found.as_deref().map(decoded))
     }
 }

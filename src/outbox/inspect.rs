@@ -70,7 +70,8 @@ impl Inspector {
             .count_documents(conditions.clone())
             .limit(limit)
             .hint(Hint::Name(index.to_owned()));
-        within("count records", limits::SURVEY, counting.into_future()).await
+        let counted = within("count records", limits::SURVEY, counting.into_future()).await;
+        counted.map_err(|error| self.collections.of_index(error, index))
     }
 
     /// How many records there are, of whatever status, as the server has noted.

@@ -8,7 +8,7 @@ use bson::{Bson, DateTime, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::fields;
-use crate::outbox::undecoded::{self, VALUE};
+use crate::outbox::undecoded::{self, RawId, VALUE};
 use crate::partition;
 
 /// What orders a record: its key, or nothing.
@@ -109,6 +109,15 @@ impl Record {
             }
         }
         fields_read.into_record(raw.to_owned())
+    }
+
+    /// The text by which commands know it, also where its `_id` can't be decoded.
+    pub fn shown_id(&self) -> String {
+        if self.unfit == Some(Unfit::Nameless) {
+            RawId::of(&self.raw).text()
+        } else {
+            self.id.to_string()
+        }
     }
 
     /// The partition that its key hashes to; where it has none, its `_id`.

@@ -23,8 +23,12 @@ use crate::outbox::list::{beginning, invalid};
 use crate::outbox::repair::SCHEDULED_INDEX;
 use crate::outbox::snapshot::LANE_INDEX;
 use crate::outbox::undecoded::{RawId, Writer};
-use crate::store::write::{self, TOO_LARGE, Written};
+use crate::store::write::{self, Certainty, TOO_LARGE, Written};
 use crate::store::{ServerClock, StoreError, limits, within};
+use crate::telemetry::bounded;
+
+/// Characters of an invalid status that are shown.
+const LONGEST_STATUS: usize = 80;
 
 /// Records that one command changes.
 const BATCH: usize = 1_000;
@@ -38,6 +42,13 @@ pub enum Redrive {
     Redeliver,
     /// Dead, scheduled, pending and invalid records are removed, unless somebody holds them.
     Discard,
+}
+
+/// Whether a statement that fails keeps those behind it from being tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Strict,
+    Any,
 }
 
 /// Which records a redrive of many is for.
@@ -71,6 +82,40 @@ pub struct Redriven {
     pub matched: u64,
     /// Those that were changed: fewer where a peer was quicker, or where one can't be changed.
     pub changed: u64,
+    /// Those that are so near to 16 MiB that nothing fits in.
+    pub too_large: u64,
+    /// Those that MongoDB refuses to change.
+    pub refused: u64,
+    /// With this code, the latest of them.
+    pub code: Option<i32>,
+}
+
+impl Redriven {
+    /// What was left as it is and why, with the remedy; `None` where nothing was.
+    pub fn left(&self) -> Option<String> {
+        let too_large = (self.too_large > 0).then(|| {
+            let count = self.too_large;
+            format!(
+                "{count} are so near to 16 MiB that nothing fits in: shorten their payloads first"
+            )
+        });
+        let refused = self.code.map(|code| {
+            let count = self.refused;
+            format!(
+                "{count} are refused by MongoDB (code {code}): let the validator of outbox_records \
+                 permit the change"
+            )
+        });
+        let left: Vec<String> = too_large.into_iter().chain(refused).collect();
+        (!left.is_empty()).then(|| left.join("; "))
+    }
+
+    fn note_failed(&mut self, code: i32) {
+        match TOO_LARGE.contains(&code) {
+            true => self.too_large += 1,
+            false => (self.refused, self.code) = (self.refused + 1, Some(code)),
+        }
+    }
 }
 
 /// Why one record was left as it is.
@@ -83,7 +128,8 @@ pub enum Refusal {
         /// When its lease ends, unless it is renewed.
         until: Option<DateTime>,
     },
-    /// It is of a status for which this is not done.
+    /// It is of a status for which this is not done: a known one, or in words what it has in place
+    /// of one.
     Status(String),
     /// It is so near to 16 MiB that nothing can be added.
     TooLarge,
@@ -119,7 +165,7 @@ impl Redriver {
             let Some(record) = inspector.show(ids).await? else {
                 return Ok(Err(Refusal::Missing));
             };
-            let written = self.write(redrive, vec![vec![record.id]]).await?;
+            let written = self.write(redrive, &[vec![record.id]], Order::Any).await?;
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
                 (0, Some((_, code))) => {
@@ -168,7 +214,8 @@ impl Redriver {
         let records = self.collections.records();
         let counting = records.count_documents(chosen.filter());
         let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
-        within("count records", limits::SURVEY, counting.into_future()).await
+        let counted = within("count records", limits::SURVEY, counting.into_future()).await;
+        counted.map_err(|error| self.collections.of_index(error, chosen.index()))
     }
 
     /// Does it to all that are chosen now, in the order of their `seq`. What becomes one of them
@@ -192,7 +239,9 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let mut cursor = within("choose records", limits::SURVEY, find.into_future()).await?;
+        let chosen_by = |error| self.collections.of_index(error, chosen.index());
+        let found = within("choose records", limits::SURVEY, find.into_future()).await;
+        let mut cursor = found.map_err(chosen_by)?;
         let mut redriven = Redriven::default();
         loop {
             let mut rounds = Rounds::default();
@@ -205,15 +254,39 @@ impl Redriver {
                 return Ok(redriven);
             }
             redriven.matched += rounds.count as u64;
-            redriven.changed += self.write(redrive, rounds.ids).await?.matched;
+            self.write_all(redrive, &rounds.ids, &mut redriven).await?;
         }
+    }
+
+    /// Writes a batch. A record that is refused keeps no other from being changed.
+    async fn write_all(
+        &self,
+        redrive: Redrive,
+        mut rounds: &[Vec<RawId>],
+        redriven: &mut Redriven,
+    ) -> Result<(), StoreError> {
+        while !rounds.is_empty() {
+            let written = self.write(redrive, rounds, Order::Strict).await?;
+            redriven.changed += written.matched;
+            let Some((stopped, _)) = written.failed.first() else { return Ok(()) };
+            let (tried, rest) = rounds.split_at((*stopped + 1).min(rounds.len()));
+            // The server stops in the middle of a statement, and does not say how far it came.
+            let each: Vec<Vec<RawId>> =
+                tried.last().into_iter().flatten().map(|id| vec![id.clone()]).collect();
+            let written = self.write(redrive, &each, Order::Any).await?;
+            redriven.changed += (each.len() - written.failed.len()) as u64;
+            written.failed.iter().for_each(|(_, code)| redriven.note_failed(*code));
+            rounds = rest;
+        }
+        Ok(())
     }
 
     /// One statement for each list of ids, one after the other.
     async fn write(
         &self,
         redrive: Redrive,
-        rounds: Vec<Vec<RawId>>,
+        rounds: &[Vec<RawId>],
+        order: Order,
     ) -> Result<Written, StoreError> {
         let change = doc! {
             "u": {
@@ -237,7 +310,9 @@ impl Redriver {
                 Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
             })
             .collect();
-        let command = Writer::writes(&self.collections, command, &list);
+        let mut options = write::options(Certainty::Majority);
+        options.insert("ordered", order == Order::Strict);
+        let command = Writer::writes(&self.collections, command, &list, &options);
         write::send(self.collections.database(), action, command).await
     }
 }
@@ -295,7 +370,10 @@ impl Chosen {
 fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
     let status = match record.get(STATUS) {
         Some(Bson::String(status)) => status.as_str(),
-        _ => "of no status",
+        _ => {
+            return (redrive != Redrive::Discard)
+                .then(|| Refusal::Status("of no status".to_owned()));
+        }
     };
     match (redrive, status) {
         (Redrive::Discard, PENDING) => {
@@ -303,7 +381,11 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
         }
         (Redrive::Requeue | Redrive::Redeliver, DEAD) | (Redrive::Redeliver, DONE) => None,
         (Redrive::Discard, status) if status != DONE => None,
-        _ => Some(Refusal::Status(status.to_owned())),
+        (_, PENDING | SCHEDULED | DONE | DEAD) => Some(Refusal::Status(status.to_owned())),
+        _ => {
+            let status = bounded(status, LONGEST_STATUS);
+            Some(Refusal::Status(format!("of the invalid status {status:?}")))
+        }
     }
 }
 

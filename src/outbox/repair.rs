@@ -320,7 +320,8 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read scheduled records", limits::BATCH, reading).await?;
+        let found = within("read scheduled records", limits::BATCH, reading).await;
+        let found = found.map_err(|error| self.collections.of_index(error, SCHEDULED_INDEX))?;
         let ids = found.iter().map(|record| RawId::of(record));
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
     }
@@ -341,7 +342,9 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let next = within("read the next scheduled record", limits::BATCH, find.into_future());
-        Ok(next.await?.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
+        let next = next.await;
+        let next = next.map_err(|error| self.collections.of_index(error, SCHEDULED_INDEX))?;
+        Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
 
     /// Changes the records of these ids that have this status, whatever the ids are.
@@ -358,7 +361,8 @@ impl Repairs {
             Writer::default().document("q", &q).fields(&rest).finish()
         };
         let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
-        let command = Writer::writes(&self.collections, "update", &statements);
+        let options = write::options(Certainty::Majority);
+        let command = Writer::writes(&self.collections, "update", &statements, &options);
         write::send(self.collections.database(), action, command).await
     }
 

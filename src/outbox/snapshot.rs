@@ -27,6 +27,7 @@ use mongodb::{ClientSession, Collection};
 use crate::ids::RecordId;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
+use crate::outbox::inspect::ID_INDEX;
 use crate::outbox::merge::{Part, merged};
 use crate::outbox::position::{Position, partitions_of};
 use crate::outbox::record::Record;
@@ -233,6 +234,10 @@ impl Snapshot {
         // One more than the limit, or the server keeps the cursor open.
         options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
         options.selection_criteria = Some(primary());
+        let index = match &options.hint {
+            Some(Hint::Name(index)) => index.clone(),
+            _ => ID_INDEX.to_owned(),
+        };
         let mut gathered = Gathered { records: Vec::new(), bytes: 0, room };
         let reading = async {
             match &mut self.session {
@@ -252,7 +257,8 @@ impl Snapshot {
             }
             Ok(gathered.records)
         };
-        within(action, limits::BATCH, reading).await
+        let read = within(action, limits::BATCH, reading).await;
+        read.map_err(|error| error.of_index(self.records.name(), &index))
     }
 }
 

@@ -403,7 +403,8 @@ impl Inspector {
             }
             Ok(())
         };
-        within("sample records", limits::SURVEY, sampling).await
+        let sampled = within("sample records", limits::SURVEY, sampling).await;
+        sampled.map_err(|error| self.collections.of_index(error, index))
     }
 
     async fn count_of(&self, status: &str, index: &str, limit: u64) -> Result<u64, StoreError> {
@@ -423,7 +424,8 @@ impl Inspector {
             .hint(Hint::Name(index.to_owned()))
             .with_type::<RawDocumentBuf>();
         let running = async { aggregation.await?.try_collect().await };
-        within(action, limits::SURVEY, running).await
+        let found = within(action, limits::SURVEY, running).await;
+        found.map_err(|error| self.collections.of_index(error, index))
     }
 }
 

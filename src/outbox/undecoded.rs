@@ -6,13 +6,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
 
-use crate::ids::RecordId;
+use crate::ids::{RAW, RecordId, raw_text};
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS};
-use crate::store::write::{Certainty, options};
-
-/// In front of the text of an `_id` that no other text names: its bytes in base64 follow.
-const RAW: &str = "raw:";
 
 /// Levels of documents within documents that are shown; MongoDB stores no more.
 const DEEPEST: usize = 200;
@@ -32,8 +28,7 @@ pub struct Shown {
 impl Shown {
     /// Reads a record. Nothing in it can make that fail.
     pub fn read(record: &RawDocument) -> Self {
-        let mut invalid = Vec::new();
-        let document = document(record.as_bytes(), "", DEEPEST, &mut invalid);
+        let (document, mut invalid) = lossy(record);
         let status = document.get_str(STATUS);
         if !matches!(status, Ok(PENDING | SCHEDULED | DONE | DEAD)) {
             invalid.push(format!(
@@ -42,6 +37,27 @@ impl Shown {
         }
         Self { id: RawId::of(record), document, invalid }
     }
+}
+
+/// A document as [`Shown`] has it, and what is wrong with it, a field each.
+pub(crate) fn lossy(record: &RawDocument) -> (Document, Vec<String>) {
+    let mut invalid = Vec::new();
+    let document = document(record.as_bytes(), "", DEEPEST, &mut invalid);
+    (document, invalid)
+}
+
+/// The fields of a document that can be decoded, and the names of the others.
+pub(crate) fn decodable(record: &RawDocument) -> (Document, Vec<String>) {
+    let (mut document, mut others) = (Document::new(), Vec::new());
+    for element in elements(record.as_bytes()) {
+        match (std::str::from_utf8(element.name), value(element.kind, element.value)) {
+            (Ok(name), Some(value)) => {
+                document.insert(name, value);
+            }
+            _ => others.push(escaped(element.name)),
+        }
+    }
+    (document, others)
 }
 
 /// The `_id` of a record as its bytes, so that any record can be named, whatever it is. (Or another
@@ -59,12 +75,14 @@ impl RawId {
     }
 
     /// The value of another field; null where there is none.
-    pub(super) fn field(record: &RawDocument, name: &str) -> Self {
-        let found = elements(record.as_bytes()).find(|element| element.name == name.as_bytes());
-        match found {
-            Some(found) => Self { kind: found.kind, value: found.value.to_vec() },
-            None => Self { kind: NULL, value: Vec::new() },
-        }
+    pub(crate) fn field(record: &RawDocument, name: &str) -> Self {
+        Self::find(record, name).unwrap_or(Self { kind: NULL, value: Vec::new() })
+    }
+
+    fn find(record: &RawDocument, name: &str) -> Option<Self> {
+        let mut elements = elements(record.as_bytes());
+        let found = elements.find(|element| element.name == name.as_bytes())?;
+        Some(Self { kind: found.kind, value: found.value.to_vec() })
     }
 
     /// The number that it is, whatever its type.
@@ -79,7 +97,7 @@ impl RawId {
     }
 
     /// Whether it is null, as what is absent is taken to be.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.kind == NULL
     }
 
@@ -91,7 +109,7 @@ impl RawId {
         };
         let bytes = URL_SAFE_NO_PAD.decode(raw).ok();
         let document = bytes.and_then(|bytes| RawDocumentBuf::from_bytes(bytes).ok());
-        document.iter().map(|document| Self::of(document)).filter(|id| !id.is_null()).collect()
+        document.and_then(|document| Self::find(&document, ID)).into_iter().collect()
     }
 
     /// A text that means this id and no other.
@@ -103,7 +121,7 @@ impl RawId {
             Some(RecordId::String(id)) if !id.contains(char::is_control) => format!("str:{id}"),
             _ => {
                 let document = Writer::default().element(self, ID).finish();
-                format!("{RAW}{}", URL_SAFE_NO_PAD.encode(document.as_bytes()))
+                raw_text(&document)
             }
         }
     }
@@ -126,27 +144,27 @@ impl From<&Bson> for RawId {
 
 /// Writes a document byte by byte, with ids in it: the driver's own types hold UTF-8 only.
 #[derive(Default)]
-pub(super) struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     /// Adds a field with an id.
-    pub(super) fn element(self, id: &RawId, name: &str) -> Self {
+    pub(crate) fn element(self, id: &RawId, name: &str) -> Self {
         self.raw(id.kind, name, &id.value)
     }
 
     /// Adds a field with a document.
-    pub(super) fn document(self, name: &str, value: &RawDocumentBuf) -> Self {
+    pub(crate) fn document(self, name: &str, value: &RawDocumentBuf) -> Self {
         self.raw(DOCUMENT, name, value.as_bytes())
     }
 
     /// Adds a field with a list of a text and a document.
-    pub(super) fn pair(self, name: &str, text: &str, document: &RawDocumentBuf) -> Self {
+    pub(crate) fn pair(self, name: &str, text: &str, document: &RawDocumentBuf) -> Self {
         let pair = Self::default().fields(&bson::doc! { "0": text }).document("1", document);
         self.raw(ARRAY, name, pair.finish().as_bytes())
     }
 
     /// Adds a field with a list of documents.
-    pub(super) fn documents(self, name: &str, values: &[RawDocumentBuf]) -> Self {
+    pub(crate) fn documents(self, name: &str, values: &[RawDocumentBuf]) -> Self {
         let list = values.iter().enumerate();
         let list =
             list.fold(Self::default(), |list, (at, one)| list.document(&at.to_string(), one));
@@ -154,14 +172,14 @@ impl Writer {
     }
 
     /// Adds a field with a list of ids.
-    pub(super) fn list<'a>(self, name: &str, ids: impl IntoIterator<Item = &'a RawId>) -> Self {
+    pub(crate) fn list<'a>(self, name: &str, ids: impl IntoIterator<Item = &'a RawId>) -> Self {
         let list = ids.into_iter().enumerate();
         let list = list.fold(Self::default(), |list, (at, id)| list.element(id, &at.to_string()));
         self.raw(ARRAY, name, list.finish().as_bytes())
     }
 
     /// Adds these fields.
-    pub(super) fn fields(mut self, fields: &Document) -> Self {
+    pub(crate) fn fields(mut self, fields: &Document) -> Self {
         // What the caller wrote as a document is one.
         let bytes = RawDocumentBuf::try_from(fields).unwrap_or_default().into_bytes();
         self.0.extend_from_slice(&bytes[4..bytes.len() - 1]);
@@ -169,7 +187,7 @@ impl Writer {
     }
 
     /// The document.
-    pub(super) fn finish(self) -> RawDocumentBuf {
+    pub(crate) fn finish(self) -> RawDocumentBuf {
         let length = i32::try_from(self.0.len() + 5).unwrap_or(i32::MAX);
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend(self.0);
@@ -178,15 +196,16 @@ impl Writer {
     }
 
     /// A command of these writes: `update` or `delete`.
-    pub(super) fn writes(
+    pub(crate) fn writes(
         collections: &Collections,
         command: &str,
         statements: &[RawDocumentBuf],
+        options: &Document,
     ) -> RawDocumentBuf {
         Self::default()
             .fields(&bson::doc! { command: collections.name(names::RECORDS) })
             .documents(&format!("{command}s"), statements)
-            .fields(&options(Certainty::Majority))
+            .fields(options)
             .finish()
     }
 
@@ -395,6 +414,7 @@ mod tests {
             1.5.into(),
             true.into(),
             doc! { "a": 1 }.into(),
+            Bson::Null,
         ];
         for id in ids {
             let raw = RawId::from(&id);
@@ -413,6 +433,8 @@ mod tests {
         assert_eq!(RawId::readings(&undecodable.text()), [undecodable]);
         assert_eq!(RawId::readings("raw:"), []);
         assert_eq!(RawId::readings("raw:!"), []);
+        // A document without an `_id`.
+        assert_eq!(RawId::readings("raw:BQAAAAA"), []);
     }
 
     proptest! {

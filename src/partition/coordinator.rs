@@ -8,6 +8,10 @@
 //!       ── about to leave ─────────────────────────────► stop, drain ──────► let go
 //! ```
 //!
+//! An assignment whose owner can't be read is nobody's, and is claimed like what an owner does not
+//! give in time: when it has stood so for `stale_after`. Whoever had it looks before that, sees
+//! that it is not named, and stops. To claim it at once would put two at one partition.
+//!
 //! That two are at the same partition for a moment costs duplicates at worst: the order rests on
 //! the prefix rule, and the lease keeps them apart (see [`relay`](crate::relay)).
 
@@ -21,12 +25,12 @@ use tracing::{debug, info, warn};
 
 use crate::ids::InstanceId;
 use crate::moment::Moment;
-use crate::partition::fleet::{Fleet, View};
+use crate::partition::fleet::{Fleet, Unreadable, View};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
-use crate::store::{CHECK, Meaning, StoreError};
+use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
 /// How often everybody looks, so that what was let go stands still for no longer.
@@ -70,9 +74,11 @@ pub struct Standing {
     pub differs: Option<String>,
     /// Whether the fleet is paused.
     pub paused: bool,
-    /// What MongoDB refuses this instance, of what a share takes, with the remedy: it does not pass by
-    /// itself.
-    pub refused: Option<String>,
+    /// What keeps this instance from looking at the fleet or changing it, with the remedy where it
+    /// does not pass by itself.
+    pub trouble: Option<String>,
+    /// The first document of the fleet of which something can't be read, and how many there are.
+    pub unreadable: Option<(Unreadable, usize)>,
 }
 
 /// The coordinator of one instance. `in_hand` tells in which partitions the relay has anything, or
@@ -92,7 +98,12 @@ pub struct Coordinator<F> {
     waits: Waits,
     /// Whether the latest look has claimed something.
     claimed: bool,
-    reachable: bool,
+    /// Since when looks have failed, while heartbeats were acknowledged.
+    failing: Option<Instant>,
+    /// Whether that was told.
+    told: bool,
+    /// What the latest look could not read.
+    unreadable: Vec<Unreadable>,
 }
 
 impl<F: Fn() -> [bool; 256]> Coordinator<F> {
@@ -119,7 +130,9 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             next_plan: Instant::now(),
             waits: Waits::default(),
             claimed: false,
-            reachable: true,
+            failing: None,
+            told: false,
+            unreadable: Vec::new(),
         }
     }
 
@@ -153,50 +166,78 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     /// One look, and what follows from it; answers how long until the next one.
     async fn look(&mut self, alive: bool) -> Duration {
         if !alive {
+            self.failing = None;
             self.metrics.forget();
             return LOOK;
         }
         match self.once().await {
             Ok(pause) => {
-                self.reachable = true;
-                self.refused(None);
+                self.failing = None;
+                if std::mem::take(&mut self.told) {
+                    info!("the fleet can be looked at again, and partitions claimed");
+                }
+                self.metrics.refused(false);
+                self.trouble(None);
                 pause
             }
             Err(error) => {
-                if std::mem::replace(&mut self.reachable, false) {
-                    match error.meaning() {
-                        // The heartbeat meets the same trouble, and reports it.
-                        Meaning::Transient => {
-                            debug!(error = chain(&error), "the fleet can't be looked at");
-                        }
-                        Meaning::Permanent => warn!(
-                            error = error.brief(),
-                            remedy = CHECK,
-                            "MongoDB refuses this instance: partitions can't be claimed or let go"
-                        ),
-                    }
-                }
-                let refused = (error.meaning() == Meaning::Permanent).then(|| error.refusal());
-                self.refused(refused);
-                self.metrics.forget();
+                self.failed(&error);
                 LOOK
             }
         }
     }
 
-    /// Notes what MongoDB refuses, if it refuses anything.
-    fn refused(&self, refused: Option<String>) {
-        self.metrics.refused(refused.is_some());
+    fn failed(&mut self, error: &StoreError) {
+        let since = *self.failing.get_or_insert_with(Instant::now);
+        let is_refused = error.meaning() == Meaning::Permanent;
+        // As a rule the heartbeat meets the same trouble, and reports it.
+        let is_lasting = is_refused || since.elapsed() >= self.settings.stale_after;
+        if !is_lasting {
+            debug!(error = chain(error), "the fleet can't be looked at");
+        } else if !std::mem::replace(&mut self.told, true) {
+            match is_refused {
+                true => warn!(
+                    error = error.brief(),
+                    remedy = error.remedy(),
+                    "MongoDB refuses this instance: partitions can't be claimed or let go"
+                ),
+                false => warn!(error = chain(error), "partitions can't be claimed or let go"),
+            }
+        }
+        self.metrics.refused(is_refused);
+        self.trouble(Some(match is_refused {
+            true => error.refusal(),
+            false => format!("partitions can't be claimed or let go: {}", error.brief()),
+        }));
+        self.metrics.forget();
+    }
+
+    /// Notes what is in the way, if anything is.
+    fn trouble(&self, trouble: Option<String>) {
         self.standing.send_if_modified(|standing| {
-            let is_news = standing.refused != refused;
-            standing.refused = refused;
+            let is_news = standing.trouble != trouble;
+            standing.trouble = trouble;
             is_news
         });
+    }
+
+    /// Tells which documents can't be read, each once while that lasts.
+    fn note_unreadable(&mut self, view: &View) {
+        let before = std::mem::replace(&mut self.unreadable, view.unreadable.clone());
+        for document in self.unreadable.iter().filter(|document| !before.contains(document)) {
+            let Unreadable { collection, id, fields, remedy } = document;
+            let fields = fields.join(", ");
+            warn!(collection, id, fields, remedy, "a document of the fleet cannot be read");
+        }
+        if !before.is_empty() && self.unreadable.is_empty() {
+            info!("every document of the fleet can be read again");
+        }
     }
 
     async fn once(&mut self) -> Result<Duration, StoreError> {
         let asked = Moment::now();
         let view = self.fleet.view().await?;
+        self.note_unreadable(&view);
         match self.settings.source.clone() {
             Source::Static(partitions) => {
                 let differs = self.told_apart(&view);
@@ -244,6 +285,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let claims: Vec<u8> = moves
             .iter()
             .filter(|moved| match moved.from {
+                None if overdue.is_too_early(&view, moved.partition) => false,
                 None => moved.to == me || rescues,
                 Some(owner) => moved.to == me && overdue.owners.contains(&owner),
             })
@@ -274,8 +316,10 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.metrics.paused(view.paused);
         let (owned, paused) = (Some(partitions.len()), view.paused);
         // As it was: whether that is over is not known before all is done.
-        let refused = self.standing.borrow().refused.clone();
-        let standing = Standing { owned, differs, paused, refused };
+        let trouble = self.standing.borrow().trouble.clone();
+        let first = view.unreadable.first().cloned();
+        let unreadable = first.map(|first| (first, view.unreadable.len()));
+        let standing = Standing { owned, differs, paused, trouble, unreadable };
         let before = self.standing.send_replace(standing);
         if before.paused != view.paused {
             match view.paused {
@@ -356,6 +400,8 @@ struct Waits {
     owners: BTreeMap<InstanceId, (Vec<u8>, Instant)>,
     /// Partitions that nobody has and another one is to claim, and since when.
     unowned: Option<(Vec<u8>, Instant)>,
+    /// Partitions whose owner can't be read, and since when: whoever had them is to see it first.
+    unreadable: BTreeMap<u8, Instant>,
 }
 
 /// What is waited for no longer.
@@ -363,6 +409,14 @@ struct Waits {
 struct Overdue {
     owners: BTreeSet<InstanceId>,
     unowned: bool,
+    unreadable: BTreeSet<u8>,
+}
+
+impl Overdue {
+    /// Whether whoever had a partition may not have seen yet that its owner can't be read.
+    fn is_too_early(&self, view: &View, partition: u8) -> bool {
+        view.is_unreadable(partition) && !self.unreadable.contains(&partition)
+    }
 }
 
 impl Waits {
@@ -378,6 +432,14 @@ impl Waits {
             moves.iter().filter(|moved| moved.to == me).filter_map(|moved| moved.from).collect();
         self.owners.retain(|owner, _| givers.contains(owner));
         let mut overdue = Overdue::default();
+        self.unreadable.retain(|partition, _| view.is_unreadable(*partition));
+        let unreadable = |partition: &u8| view.is_unreadable(*partition);
+        for partition in view.assignments.keys().copied().filter(unreadable) {
+            let since = *self.unreadable.entry(partition).or_insert(now);
+            if now - since >= patience {
+                overdue.unreadable.insert(partition);
+            }
+        }
         for owner in givers {
             let has = view.owned_by(owner);
             let (had, since) = self.owners.entry(owner).or_insert_with(|| (has.clone(), now));

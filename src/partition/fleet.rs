@@ -7,17 +7,22 @@
 //! write succeeded is learnt by reading again, never from its answer.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 
 use crate::ids::InstanceId;
 use crate::outbox::collections::{Collections, names};
+use crate::outbox::fields::ID;
+use crate::outbox::undecoded::{RawId, Writer, decodable, lossy};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::plan::{Move, plan};
-use crate::store::write::{Certainty, update};
+use crate::store::write::{self, Certainty};
 use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
+use crate::telemetry::{LONGEST_NAME, bounded};
 
 /// `_id` of the switches of the relay, in `outbox_control`.
 pub const RELAY_SWITCH: &str = "relay";
@@ -73,14 +78,50 @@ pub struct Member {
 pub struct Assignment {
     /// The owner, living or not.
     pub owner: Option<InstanceId>,
-    /// As it was read, for the condition of a write; null where there is none.
-    epoch: Bson,
+    /// Whether it names an owner that can't be read.
+    pub is_unreadable: bool,
+    /// As it was read, byte by byte, for the condition of a write; null where there is none.
+    epoch: RawId,
+}
+
+/// A document of the fleet of which something can't be read: what is absent is put in its place.
+///
+/// An instance whose `_id` can't be read owns nothing, and counts as not heard from. One whose
+/// `lastHeartbeat` can't be read may live: it gets no partitions, and those that it has are asked for
+/// and in time taken, as those of one that is about to leave. Of one whose heartbeat is fresh, by the
+/// server's own judgement, any other field may be unreadable: it lives, and to plan without it would
+/// take partitions from an instance that delivers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unreadable {
+    /// Its collection, with the prefix.
+    pub collection: String,
+    /// Its `_id`, in the form of [`RawId::text`].
+    pub id: String,
+    /// The fields.
+    pub fields: Vec<String>,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collection, id, remedy, .. } = self;
+        let (id, fields) = (bounded(id, LONGEST_NAME), self.fields.join(", "));
+        let fields = bounded(&fields, LONGEST_NAME);
+        write!(f, "{collection}: _id = {id}: {fields}: cannot be read; {remedy}")
+    }
 }
 
 #[cfg(test)]
 impl Assignment {
     pub(crate) fn of(owner: InstanceId) -> Self {
-        Self { owner: Some(owner), epoch: Bson::Int64(1) }
+        let epoch = RawId::from(&Bson::Int64(1));
+        Self { owner: Some(owner), is_unreadable: false, epoch }
+    }
+
+    pub(crate) fn unreadable() -> Self {
+        let epoch = RawId::from(&Bson::Int64(1));
+        Self { owner: None, is_unreadable: true, epoch }
     }
 }
 
@@ -95,6 +136,8 @@ pub struct View {
     pub assignments: BTreeMap<u8, Assignment>,
     /// Whether the fleet is paused.
     pub paused: bool,
+    /// The documents of which something can't be read.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl View {
@@ -125,6 +168,12 @@ impl View {
             member.assigned && member.relays && !member.draining && agrees(member)
         });
         sharing.map(|member| member.id).collect()
+    }
+
+    /// Whether this partition's owner can't be read.
+    pub fn is_unreadable(&self, partition: u8) -> bool {
+        let assignment = self.assignments.get(&partition);
+        assignment.is_some_and(|assignment| assignment.is_unreadable)
     }
 
     /// The living owners.
@@ -184,13 +233,27 @@ impl Fleet {
         ];
         let documents = self.read(names::ASSIGNMENTS, pipeline).await?;
         let mut view = View::default();
-        for document in &documents {
-            match document.get_str(KIND) {
-                Ok(ASSIGNMENT) => view.note_assignment(document),
-                Ok(INSTANCE) => view.note_instance(document),
-                _ => view.note_switch(document),
+        for raw in &documents {
+            let (document, mut lost) = decodable(raw);
+            let base = match document.get_str(KIND) {
+                Ok(ASSIGNMENT) => {
+                    view.note_assignment(raw, &document, &mut lost);
+                    names::ASSIGNMENTS
+                }
+                Ok(INSTANCE) => {
+                    view.note_instance(&document, &mut lost);
+                    names::INSTANCES
+                }
+                _ => {
+                    view.note_switch(&document);
+                    names::CONTROL
+                }
+            };
+            if !lost.is_empty() {
+                view.unreadable.push(self.unreadable(base, raw, lost));
             }
         }
+        view.unreadable.sort();
         Ok(view)
     }
 
@@ -210,26 +273,33 @@ impl Fleet {
             return Ok(());
         }
         let owner = owner.map_or(Bson::Null, Bson::from);
-        let statements = partitions.iter().map(|partition| {
-            let id = i32::from(*partition);
+        let statement = |partition: &u8| {
             let known = view.assignments.get(partition);
-            let epoch = known.map_or(Bson::Null, |assignment| assignment.epoch.clone());
+            let null = RawId::from(&Bson::Null);
+            let epoch = known.map_or(&null, |assignment| &assignment.epoch);
+            let epoch = Writer::default().element(epoch, "$eq").finish();
+            let q = Writer::default().fields(&doc! { ID: i32::from(*partition) });
+            let q = q.document(EPOCH, &epoch).finish();
             // One that counts is raised; anything else begins anew.
+            let counted =
+                doc! { "$convert": { "input": "$epoch", "to": "long", "onError": 0_i64 } };
             let raised = doc! { "$cond": [
-                { "$isNumber": "$epoch" }, { "$add": [{ "$toLong": "$epoch" }, 1_i64] }, 1_i64,
+                { "$isNumber": "$epoch" }, { "$add": [counted, 1_i64] }, 1_i64,
             ] };
-            doc! {
-                "q": { "_id": id, "epoch": { "$eq": epoch } },
-                "u": [{ "$set": { "instanceId": &owner, "epoch": raised, "updatedAt": "$$NOW" } }],
+            let change = doc! {
+                "u": [{ "$set": { OWNER: &owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
                 // Of several who make one anew all but the first fail by its `_id`.
                 "upsert": known.is_none(),
-            }
-        });
-        let name = self.collections.name(names::ASSIGNMENTS);
-        let database = self.collections.database();
+            };
+            Writer::default().document("q", &q).fields(&change).finish()
+        };
+        let statements: Vec<RawDocumentBuf> = partitions.iter().map(statement).collect();
+        let command = Writer::default()
+            .fields(&doc! { "update": self.collections.name(names::ASSIGNMENTS) })
+            .documents("updates", &statements)
+            .fields(&write::options(Certainty::Majority));
         let action = "assign partitions";
-        let written =
-            update(database, &name, action, statements.collect(), Certainty::Majority).await?;
+        let written = write::send(self.collections.database(), action, command.finish()).await?;
         // What was made by another one first is no failure.
         match written.failed.iter().find(|(_, code)| *code != DUPLICATE_KEY) {
             Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
@@ -237,19 +307,22 @@ impl Fleet {
         }
     }
 
-    /// Removes the documents of instances whose heartbeats are stale.
+    /// Removes the documents of instances whose heartbeats are stale; not one whose heartbeat can't be
+    /// read.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn forget_stale(&self) -> Result<(), StoreError> {
         let instances = self.collections.collection(names::INSTANCES);
-        let stale = doc! { "$expr": { "$not": self.is_fresh() } };
+        let readable = doc! { "$in": [{ "$type": "$lastHeartbeat" }, ["date", "missing"]] };
+        let stale = doc! { "$expr": { "$and": [readable, { "$not": self.is_fresh() }] } };
         let forgetting = instances.delete_many(stale).into_future();
         within("remove stale instances", self.limit, forgetting).await.map(|_| ())
     }
 
-    /// The instances' documents, each with `stale` and `partitionsOwned`.
+    /// The instances' documents, each with `stale` and `partitionsOwned`, and with `invalid` where
+    /// something in it can't be decoded.
     ///
     /// # Errors
     ///
@@ -266,10 +339,12 @@ impl Fleet {
             "partitionsOwned": { "$size": "$partitionsOwned" },
         } };
         let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
-        self.read(names::INSTANCES, [owned, told, order]).await
+        let found = self.read(names::INSTANCES, [owned, told, order]).await?;
+        Ok(found.iter().map(|document| shown(document)).collect())
     }
 
-    /// The assignments, each with the `hostname` of its instance.
+    /// The assignments, each with the `hostname` of its instance, and with `invalid` where something
+    /// in it can't be decoded.
     ///
     /// # Errors
     ///
@@ -284,7 +359,8 @@ impl Fleet {
         let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
         let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
         let order = doc! { "$sort": { "_id": 1 } };
-        self.read(names::ASSIGNMENTS, [instance, told, order]).await
+        let found = self.read(names::ASSIGNMENTS, [instance, told, order]).await?;
+        Ok(found.iter().map(|document| shown(document)).collect())
     }
 
     /// Pauses the fleet or lets it go on; it holds until the next call, whatever restarts.
@@ -303,13 +379,28 @@ impl Fleet {
         &self,
         base: &str,
         pipeline: [Document; N],
-    ) -> Result<Vec<Document>, StoreError> {
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let collection = self.collections.collection(base);
         let reading = async {
             let reading = collection.aggregate(pipeline).batch_size(WHOLE);
-            reading.await?.try_collect::<Vec<Document>>().await
+            reading.with_type::<RawDocumentBuf>().await?.try_collect().await
         };
         within("read the fleet", self.limit, reading).await
+    }
+
+    fn unreadable(&self, base: &str, raw: &RawDocument, lost: Vec<String>) -> Unreadable {
+        let has = |field: &str| lost.iter().any(|one| one == field);
+        let remedy = if has(ID) {
+            "delete the document, and find out what wrote it"
+        } else if has(fields::LAST_HEARTBEAT) {
+            "an instance that runs writes it anew; where none does, delete the document"
+        } else if has(OWNER) {
+            "an instance claims the partition after partitions.stale_after; find out what wrote it"
+        } else {
+            "remove the field (updateOne with $unset), and find out what wrote it"
+        };
+        let (collection, id) = (self.collections.name(base), RawId::of(raw).text());
+        Unreadable { collection, id, fields: lost, remedy }
     }
 
     fn is_fresh(&self) -> Document {
@@ -331,6 +422,20 @@ pub fn is_fresh(stale_after: Duration) -> Document {
     ] }
 }
 
+/// A document as operators read it.
+fn shown(document: &RawDocument) -> Document {
+    let (mut document, invalid) = lossy(document);
+    if !invalid.is_empty() {
+        document.insert("invalid", invalid);
+    }
+    document
+}
+
+/// Whose a partition is.
+const OWNER: &str = "instanceId";
+/// Raised by each change of owner.
+const EPOCH: &str = "epoch";
+
 /// Documents in one answer: more than there are, so that one command reads all.
 const WHOLE: u32 = 10_000;
 
@@ -343,7 +448,7 @@ const SWITCH: &str = "switch";
 const FRESH: &str = "_fresh";
 
 impl View {
-    fn note_assignment(&mut self, document: &Document) {
+    fn note_assignment(&mut self, raw: &RawDocument, document: &Document, lost: &mut Vec<String>) {
         let id = match document.get("_id") {
             Some(Bson::Int32(id)) => i64::from(*id),
             Some(Bson::Int64(id)) => *id,
@@ -352,21 +457,33 @@ impl View {
             _ => return,
         };
         let Ok(partition) = u8::try_from(id) else { return };
-        let owner = document.get("instanceId").and_then(InstanceId::read);
-        let epoch = document.get("epoch").cloned().unwrap_or(Bson::Null);
-        self.assignments.insert(partition, Assignment { owner, epoch });
+        let owner = document.get(OWNER).and_then(InstanceId::read);
+        let is_unreadable = owner.is_none() && !RawId::field(raw, OWNER).is_null();
+        if is_unreadable {
+            note(lost, OWNER);
+        }
+        let epoch = RawId::field(raw, EPOCH);
+        self.assignments.insert(partition, Assignment { owner, is_unreadable, epoch });
     }
 
-    fn note_instance(&mut self, document: &Document) {
-        let Some(id) = document.get("_id").and_then(InstanceId::read) else { return };
-        if !document.get_bool(FRESH).unwrap_or(false) {
+    fn note_instance(&mut self, document: &Document, lost: &mut Vec<String>) {
+        let Some(id) = document.get(ID).and_then(InstanceId::read) else {
+            return note(lost, ID);
+        };
+        let heartbeat = document.get(fields::LAST_HEARTBEAT);
+        if heartbeat.is_some_and(|at| !matches!(at, Bson::DateTime(_))) {
+            note(lost, fields::LAST_HEARTBEAT);
+        }
+        let may_live = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
+        if !may_live && !document.get_bool(FRESH).unwrap_or(false) {
             self.some_stale = true;
             return;
         }
         let takes = document.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED);
         let member = Member {
             id,
-            draining: document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
+            draining: may_live
+                || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
             started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
             fingerprint: document
                 .get_document(fields::FINGERPRINT)
@@ -383,6 +500,13 @@ impl View {
         if document.get_str("_id").is_ok_and(|id| id == RELAY_SWITCH) {
             self.paused = document.get_bool("paused").unwrap_or(false);
         }
+    }
+}
+
+/// Notes a field that can't be read, once.
+fn note(lost: &mut Vec<String>, field: &str) {
+    if !lost.iter().any(|noted| noted == field) {
+        lost.push(field.to_owned());
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 
 use crate::config::resolve::partition_set;
 use crate::dates::rfc3339;
 use crate::ids::RecordId;
 use crate::outbox::collections::{Collections, names};
+use crate::outbox::undecoded::decodable;
 use crate::partition::fleet::{ASSIGNED, Fleet, NONE, RELAY_SWITCH, fields};
 use crate::store::{StoreError, limits, within};
 
@@ -86,9 +88,7 @@ pub async fn of_partition(
     if !living().any(|instance| takes(instance) != NONE) {
         return Ok(Ownership::NoInstance);
     }
-    let switch = collections.collection(names::CONTROL);
-    let finding = switch.find_one(doc! { "_id": RELAY_SWITCH });
-    let switch = within("read the switch", limits::BATCH, finding.into_future()).await?;
+    let switch = one(collections, names::CONTROL, "read the switch", RELAY_SWITCH.into()).await?;
     if switch.is_some_and(|switch| switch.get_bool("paused").unwrap_or(false)) {
         return Ok(Ownership::Paused);
     }
@@ -98,9 +98,8 @@ pub async fn of_partition(
     if let Some(instance) = living().find(has_it) {
         return Ok(Ownership::Owned(Owner::of(instance)));
     }
-    let assignments = collections.collection(names::ASSIGNMENTS);
-    let finding = assignments.find_one(doc! { "_id": i32::from(partition) });
-    let found = within("read an assignment", limits::BATCH, finding.into_future()).await?;
+    let id = i32::from(partition).into();
+    let found = one(collections, names::ASSIGNMENTS, "read an assignment", id).await?;
     let owner = found.and_then(|assignment| assignment.get("instanceId").cloned());
     let Some(owner) = owner.filter(|owner| *owner != Bson::Null) else {
         return Ok(Ownership::Unowned);
@@ -114,4 +113,17 @@ pub async fn of_partition(
             Ownership::Stale(Owner { id, host: None, last_heartbeat: None, relay: None })
         }
     })
+}
+
+/// What can be decoded of the document with this `_id`.
+async fn one(
+    collections: &Collections,
+    base: &str,
+    action: &'static str,
+    id: Bson,
+) -> Result<Option<Document>, StoreError> {
+    let documents = collections.collection(base).clone_with_type::<RawDocumentBuf>();
+    let finding = documents.find_one(doc! { "_id": id });
+    let found = within(action, limits::BATCH, finding.into_future()).await?;
+    Ok(found.map(|found| decodable(&found).0))
 }

@@ -69,6 +69,8 @@ pub(super) struct Driver<S> {
     targets: VecDeque<Target>,
     rush: Rush,
     next_tick: Instant,
+    /// Whether it was told that MongoDB refuses the takes.
+    told_refusal: bool,
 }
 
 /// How often due waits are struck off the book.
@@ -99,6 +101,7 @@ impl<S: Sink> Driver<S> {
             targets: VecDeque::new(),
             rush: Rush::default(),
             next_tick: Instant::now(),
+            told_refusal: false,
         }
     }
 
@@ -467,15 +470,20 @@ impl<S: Sink> Driver<S> {
     fn on_store_well(&mut self) {
         if self.schedule.store_answers() {
             self.shared.failing.succeeded(Work::Take);
+            self.told_refusal = false;
             info!("MongoDB answers again: taking goes on");
         }
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
         self.shared.failing.failed(Work::Take, Instant::now(), error);
-        if !self.schedule.store_failed(Instant::now()) {
+        let is_first = self.schedule.store_failed(Instant::now());
+        let is_refused = error.meaning() == Meaning::Permanent;
+        // What has begun as an outage may turn out to need a person.
+        if !is_first && (!is_refused || self.told_refusal) {
             return;
         }
+        self.told_refusal = is_refused;
         let (words, remedy) = (words(error), remedy(error));
         match error.meaning() {
             Meaning::Permanent => {

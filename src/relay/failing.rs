@@ -11,8 +11,9 @@ use crate::ids::{LeaseId, RecordId};
 use crate::outbox::record::LaneKey;
 use crate::outbox::settle::Settlement;
 use crate::relay::lane::Lane;
+use crate::relay::report::state_id;
 use crate::relay::reported::Reported;
-use crate::store::{CHECK, Meaning, StoreError, Trouble};
+use crate::store::{Meaning, StoreError, Trouble};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::STORE_FAILING;
 
@@ -65,7 +66,7 @@ impl RefusedOutcomes {
         let (lane, lease) = (lane.key.clone(), settlement.lease);
         let unsettled = Unsettled { lane, lease, since: Instant::now(), is_gone: false };
         state.unsettled.insert(settlement.id.clone(), unsettled);
-        state.latest = format!("{} ({outcome}, code {code})", settlement.id);
+        state.latest = format!("{} ({outcome}, code {code})", state_id(&settlement.id));
     }
 
     /// The outcome of one is written, or given up.
@@ -200,7 +201,7 @@ impl Failing {
 
 /// What to do about an error that does not pass by itself.
 pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
-    (error.meaning() == Meaning::Permanent).then_some(CHECK)
+    (error.meaning() == Meaning::Permanent).then(|| error.remedy())
 }
 
 /// An error for the log: one that is permanent without the command that it quotes.

@@ -394,8 +394,12 @@ impl<S: Sink> Shared<S> {
 
     fn buried(&self, record: &Record, reason: &DeadReason, blocks: bool) {
         let kind = record.raw.get_str("type").unwrap_or_default();
-        let key = record.lane.as_str();
-        warn!(id = %record.id, key, r#type = kind, %reason, blocks, "record is dead");
+        let id = record.shown_id();
+        let key = match &record.lane {
+            LaneKey::Keyed(key) => key,
+            LaneKey::Single(_) => id.as_str(),
+        };
+        warn!(id, key, r#type = kind, %reason, blocks, "record is dead");
         self.metrics.dead("");
         self.announce_death(record, reason);
     }

@@ -9,7 +9,14 @@ use crate::store::words;
 use crate::store::write::TOO_LARGE;
 
 /// What to do where MongoDB refuses a command.
-pub const CHECK: &str = "run `postrider check`, which names what is missing";
+const CHECK: &str = "run `postrider check`, which names what is missing";
+
+/// What to do where an index is missing.
+const APPLY: &str = "run `postrider schema apply`";
+
+/// What MongoDB 6.0 says of a hint at an index that is not there, with the code of any bad value. Others
+/// may say more in front of it.
+const NO_INDEX: &str = "hint provided does not correspond to an existing index";
 
 /// An operation on MongoDB that did not succeed.
 ///
@@ -51,6 +58,17 @@ pub enum StoreError {
         /// The server's code.
         code: i32,
     },
+    /// An index by which records are read is missing: it was dropped, or its collection was and a
+    /// producer's insert made it again without.
+    #[error("failed to {action}: index {index} of {collection} is missing; {APPLY}")]
+    NoIndex {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// The index.
+        index: String,
+        /// Its collection, with the prefix.
+        collection: String,
+    },
 }
 
 /// DuplicateKey: a unique index has another document already.
@@ -61,21 +79,49 @@ pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub enum Meaning {
     /// Network, election, timeout, snapshot too old: the same again may succeed.
     Transient,
-    /// Credentials, privileges, a conflicting definition: a person must mend it.
+    /// Credentials, privileges, a conflicting definition, a missing index: a person must mend it.
     Permanent,
 }
 
 impl StoreError {
+    /// Names the index that a read of `collection` asked for, where the error is that there is none.
+    pub(crate) fn of_index(self, collection: &str, index: &str) -> Self {
+        let Self::Driver { action, source } = &self else { return self };
+        match source.kind.as_ref() {
+            ErrorKind::Command(command) if command.message.contains(NO_INDEX) => {
+                Self::NoIndex { action, index: index.to_owned(), collection: collection.to_owned() }
+            }
+            _ => self,
+        }
+    }
+
     /// That MongoDB refuses what this instance asks, with the remedy.
     pub fn refusal(&self) -> String {
-        format!("MongoDB refuses this instance: {}; {CHECK}", self.brief())
+        match self {
+            Self::NoIndex { .. } => self.to_string(),
+            _ => format!("MongoDB refuses this instance: {}; {}", self.brief(), self.remedy()),
+        }
+    }
+
+    /// What to do about an error that does not pass by itself.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoIndex { .. } => APPLY,
+            _ => CHECK,
+        }
     }
 
     /// The same in one line for a report: what was tried, the server's name for what went wrong,
     /// and how it begins to tell it. (All of it may quote the command, and the answer in hex.)
     pub fn brief(&self) -> String {
         const LONGEST: usize = 120;
-        let Self::Driver { action, source } = self else { return self.to_string() };
+        let (action, source) = match self {
+            Self::Driver { action, source } => (action, source),
+            Self::NoIndex { action, index, collection } => {
+                return format!("failed to {action}: index {index} of {collection} is missing");
+            }
+            _ => return self.to_string(),
+        };
         let (name, told) = match source.kind.as_ref() {
             ErrorKind::Command(command) => (command.code_name.as_str(), command.message.clone()),
             _ => ("", words(source)),
@@ -138,7 +184,7 @@ impl StoreError {
             },
             Self::TimedOut { .. } => Meaning::Transient,
             Self::Answer { .. } => Meaning::Transient,
-            Self::Refused { .. } => Meaning::Permanent,
+            Self::Refused { .. } | Self::NoIndex { .. } => Meaning::Permanent,
         }
     }
 }
@@ -170,5 +216,49 @@ pub async fn within<T>(
         Ok(Ok(value)) => Ok(value),
         Ok(Err(source)) => Err(StoreError::Driver { action, source: Box::new(source) }),
         Err(_) => Err(StoreError::TimedOut { action, limit }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::error::CommandError;
+
+    use super::*;
+
+    fn refused(code: i32, message: &str) -> StoreError {
+        let document = bson::doc! { "code": code, "codeName": "BadValue", "errmsg": message };
+        let error: CommandError = bson::deserialize_from_document(document).unwrap();
+        let source = Box::new(ErrorKind::Command(error).into());
+        StoreError::Driver { action: "read pending records", source }
+    }
+
+    #[test]
+    fn a_hint_at_no_index_names_the_index_and_the_remedy() {
+        // As 6.0 words it, and with other words in front.
+        let messages = [
+            "error processing query: ns=app.outbox_recordsTree: status $eq \"pending\"\nSort: {}\n\
+             Proj: {}\n planner returned error :: caused by :: hint provided does not correspond to \
+             an existing index",
+            "error enumerating plans for query: ns=app.outbox_records :: caused by :: hint provided \
+             does not correspond to an existing index",
+        ];
+        for message in messages {
+            let error = refused(2, message).of_index("outbox_records", "lane_idx");
+
+            assert_eq!(error.meaning(), Meaning::Permanent);
+            let told =
+                "failed to read pending records: index lane_idx of outbox_records is missing";
+            assert_eq!(error.brief(), told);
+            assert_eq!(error.refusal(), format!("{told}; run `postrider schema apply`"));
+            assert_eq!(error.remedy(), "run `postrider schema apply`");
+        }
+    }
+
+    #[test]
+    fn another_bad_value_is_no_missing_index() {
+        let error = refused(2, "$in needs an array").of_index("outbox_records", "lane_idx");
+
+        assert!(matches!(error, StoreError::Driver { .. }), "{error:?}");
+        assert_eq!(error.meaning(), Meaning::Transient);
     }
 }

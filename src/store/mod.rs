@@ -12,6 +12,6 @@ pub(crate) mod write;
 
 pub use clock::ServerClock;
 pub(crate) use error::DUPLICATE_KEY;
-pub use error::{CHECK, Meaning, StoreError, within};
+pub use error::{Meaning, StoreError, within};
 pub use trouble::Trouble;
 pub use words::words;

@@ -3,4 +3,4 @@
 mod log;
 pub mod metrics;
 
-pub use log::{chain, check_level, init};
+pub use log::{LONGEST_NAME, bounded, chain, check_level, init};

@@ -13,3 +13,4 @@ mod lost;
 mod membership;
 mod peer;
 mod suspended;
+mod unreadable;

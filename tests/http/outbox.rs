@@ -322,3 +322,24 @@ async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
     api.stop().await;
     outbox.drop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_id_is_null_is_shown_requeued_and_discarded() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let mut dead = record("", "k");
+    dead.extend(doc! { "_id": Bson::Null, "status": "dead", "deadReason": "malformed: _id" });
+    outbox.insert([dead]).await;
+    let listed = api.get(&format!("{RECORDS}?status=dead")).await;
+    let id = listed.body["items"][0]["id"].as_str().unwrap().to_owned();
+    let path = format!("{RECORDS}/{id}");
+
+    assert_eq!(api.get(&path).await.body["status"], "dead");
+    let requeued = api.call(Method::POST, &format!("{path}/requeue")).await;
+    assert_eq!(requeued.body, json!({ "matched": 1, "requeued": 1 }));
+    assert_eq!(api.call(Method::DELETE, &path).await.status, 204);
+
+    assert_eq!(outbox.count(doc! {}).await, 0);
+    api.stop().await;
+    outbox.drop().await;
+}

@@ -10,6 +10,7 @@ mod support;
 
 mod disk;
 mod doubled;
+mod indexes;
 mod log;
 mod majority;
 mod minute;

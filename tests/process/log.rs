@@ -1,10 +1,10 @@
 //! What is logged, where, and what never is.
 
-use bson::doc;
+use bson::{Bson, doc};
 use serde_json::{Value, json};
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::{Postrider, run_with};
+use crate::support::process::{Postrider, call_with, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::tcp::Door;
 use crate::util::with;
@@ -126,5 +126,40 @@ async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     let warnings = ours.iter().filter(|line| line["level"] != "INFO").count();
     assert_eq!(warnings, 1, "{stopped}");
     queue.delete().await;
+    outbox.drop().await;
+}
+
+/// Both are dead at once, and the log names them so that a command finds them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_records_add_a_bounded_line_with_an_id_that_commands_know() {
+    let outbox = TestOutbox::new().await;
+    let long = "k".repeat(1_000_000);
+    let ids = [Bson::Null, true.into(), "long".into()];
+    for id in &ids {
+        let mut malformed = record("", &long);
+        malformed.insert("_id", id.clone());
+        malformed.remove("type");
+        malformed.insert(long.as_str(), 1);
+        outbox.insert([malformed]).await;
+    }
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+
+    let mut postrider = Postrider::start(&settings);
+    outbox.until_count(doc! { "status": "dead" }, 3).await;
+    let stopped = postrider.stop().await;
+
+    let lines = postrider.lines();
+    let dead: Vec<&Value> =
+        lines.iter().filter(|line| line["message"] == "record is dead").collect();
+    assert_eq!(dead.len(), 3, "{}", stopped.stderr.len());
+    assert!(stopped.stderr.lines().all(|line| line.len() < 5_000), "{}", stopped.stderr.len());
+    let key = format!("{}… (1000000 characters)", "k".repeat(200));
+    for line in dead {
+        assert_eq!(line["key"], key, "{line}");
+        let id = line["id"].as_str().unwrap();
+        let show = ["outbox", "show", id, "--output", "json"];
+        let shown = call_with(&settings, &show).await.with_code(0).json();
+        assert_eq!(shown["status"], "dead", "{id}");
+    }
     outbox.drop().await;
 }

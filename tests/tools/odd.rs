@@ -1,7 +1,7 @@
 //! Records that cannot be decoded: each is shown, named and removed, and takes nothing with it.
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use bson::{DateTime, Document, doc, rawdoc};
+use bson::{Bson, DateTime, Document, doc, rawdoc};
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
@@ -33,7 +33,7 @@ async fn odd_outbox() -> TestOutbox {
     outbox
 }
 
-fn ids(listed: &Value) -> Vec<&str> {
+fn ids_of(listed: &Value) -> Vec<&str> {
     listed.as_array().unwrap().iter().map(|record| record["id"].as_str().unwrap()).collect()
 }
 
@@ -54,7 +54,7 @@ async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
     let table = outbox_does(&outbox, &["list"]).await.with_code(0);
     assert!(table.stdout.contains("the field's name is not UTF-8"), "{table}");
     let listed = answer(&outbox, &["list", "--sort", "id"]).await;
-    let raw = ids(&listed).into_iter().find(|id| id.starts_with("raw:")).unwrap().to_owned();
+    let raw = ids_of(&listed).into_iter().find(|id| id.starts_with("raw:")).unwrap().to_owned();
     for id in ["named", &raw] {
         let shown = answer(&outbox, &["show", id]).await;
         assert_eq!(shown["id"], id, "{shown}");
@@ -67,7 +67,7 @@ async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
         outbox_does(&outbox, &["show", id]).await.with_code(1);
     }
 
-    assert_eq!(ids(&answer(&outbox, &["list"]).await), ["a", "z"]);
+    assert_eq!(ids_of(&answer(&outbox, &["list"]).await), ["a", "z"]);
     outbox.drop().await;
 }
 
@@ -84,7 +84,7 @@ async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
                 page.extend(["--after", after]);
             }
             let page = answer(&outbox, &page).await;
-            let Some(id) = ids(&page).first().map(|id| (*id).to_owned()) else { break };
+            let Some(id) = ids_of(&page).first().map(|id| (*id).to_owned()) else { break };
             found.push(id.clone());
             after = Some(id);
         }
@@ -131,10 +131,35 @@ async fn text_that_is_not_utf8_is_grouped_and_listed() {
     }
     let stats = answer(&outbox, &["stats"]).await;
     assert_eq!((&stats["dead"], &stats["invalid"]), (&3.into(), &1.into()), "{stats}");
-    assert_eq!(ids(&answer(&outbox, &["list", "--status", "invalid"]).await), ["status"]);
+    assert_eq!(ids_of(&answer(&outbox, &["list", "--status", "invalid"]).await), ["status"]);
     let dead = answer(&outbox, &["list", "--status", "dead"]).await;
     assert_eq!(dead.as_array().unwrap().len(), 3, "{dead}");
     let removed = answer(&outbox, &["discard", "status"]).await;
     assert_eq!(removed["discarded"], 1, "{removed}");
+    outbox.drop().await;
+}
+
+/// The relay makes them dead; an operator shows, requeues and discards them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_without_a_usable_id_is_known_by_the_text_that_lists_it() {
+    let outbox = TestOutbox::new().await;
+    let ids = [Bson::Null, Bson::Boolean(true), 1.5.into(), doc! { "a": 1 }.into()];
+    for id in ids {
+        let mut record = dead("", "k", "malformed: _id");
+        record.insert("_id", id);
+        outbox.insert([record]).await;
+    }
+    let listed = answer(&outbox, &["list", "--status", "dead"]).await;
+    assert!(ids_of(&listed).contains(&"raw:CgAAAApfaWQAAA"), "{listed}");
+
+    for id in ids_of(&listed) {
+        let shown = answer(&outbox, &["show", id]).await;
+        assert_eq!((&shown["id"], &shown["status"]), (&id.into(), &"dead".into()), "{shown}");
+        assert_eq!(answer(&outbox, &["requeue", id]).await["requeued"], 1, "{id}");
+        assert_eq!(answer(&outbox, &["show", id]).await["status"], "pending");
+        assert_eq!(answer(&outbox, &["discard", id]).await["discarded"], 1, "{id}");
+    }
+
+    assert_eq!(outbox.count(doc! {}).await, 0);
     outbox.drop().await;
 }

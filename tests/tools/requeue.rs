@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::Queue;
+use crate::support::sizes::{LARGEST, filled};
 use crate::{answer, dead, in_seconds, outbox_does, with_status};
 
 #[tokio::test]
@@ -35,10 +36,10 @@ async fn a_dead_record_is_pending_again_in_its_old_place() {
 #[tokio::test]
 async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_for() {
     let outbox = TestOutbox::new().await;
-    let others = [("p", "pending"), ("s", "scheduled"), ("d", "done"), ("i", "Odd")];
+    let others = [("p", "pending"), ("s", "scheduled"), ("d", "done"), ("i", "Odd"), ("e", "")];
     outbox.insert(others.map(|(id, status)| with_status(id, "k", status))).await;
     outbox.insert([dead("x", "k", "refused: no")]).await;
-    let given = ["requeue", "p", "s", "d", "i", "missing", "x"];
+    let given = ["requeue", "p", "s", "d", "i", "e", "missing", "x"];
 
     let refused = outbox_does(&outbox, &given).await.with_code(1);
 
@@ -46,7 +47,8 @@ async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_
         ("p", "it is pending, and only dead records are requeued"),
         ("s", "it is scheduled, and only dead records are requeued"),
         ("d", "--redeliver"),
-        ("i", "it is Odd"),
+        ("i", "it is of the invalid status \"Odd\", and only dead records are requeued"),
+        ("e", "it is of the invalid status \"\", and only dead records are requeued"),
         ("missing", "there is no record with this id"),
     ] {
         let line = refused.stderr.lines().find(|line| line.starts_with(&format!("error: {id}: ")));
@@ -124,5 +126,27 @@ async fn a_validator_that_forbids_it_is_named() {
         "{refused}"
     );
     assert_eq!(outbox.record("a").await.get_str("status").unwrap(), "dead");
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_cannot_be_requeued_are_told_of_and_keep_no_others() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([dead("a", "k", "refused: no"), dead("z", "l", "refused: no")]).await;
+    for id in ["m", "n"] {
+        let (record, _) = filled(with_status(id, id, "dead"), LARGEST);
+        outbox.hand.records().insert_one(record).await.unwrap();
+    }
+
+    let tried = ["requeue", "--all", "--yes", "--output", "json"];
+    let requeued = outbox_does(&outbox, &tried).await.with_code(1);
+
+    assert_eq!(requeued.json(), json!({ "matched": 4, "requeued": 2 }), "{requeued}");
+    let why = "not all of the 4 records were changed: 2 are so near to 16 MiB that nothing fits in: \
+               shorten their payloads first";
+    assert!(requeued.stderr.contains(why), "{requeued}");
+    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2);
+    let again = outbox_does(&outbox, &tried).await.with_code(1);
+    assert_eq!(again.json(), json!({ "matched": 2, "requeued": 0 }), "{again}");
     outbox.drop().await;
 }

@@ -124,7 +124,8 @@ async fn all(
     };
     if which.dry_run {
         let matched = redriver.matching(&chosen).await.context("records cannot be counted")?;
-        return print(redrive, Redriven { matched, changed: 0 }, which.output);
+        let redriven = Redriven { matched, ..Redriven::default() };
+        return print(redrive, &redriven, which.output);
     }
     if !which.yes {
         let detail = "--all changes every record that matches: look with --dry-run, then add --yes";
@@ -134,7 +135,14 @@ async fn all(
     let redriven = redriven.context(
         "not all records were changed; what was done stays done, and it is safe to say it again",
     )?;
-    print(redrive, redriven, which.output)
+    print(redrive, &redriven, which.output)?;
+    match redriven.left() {
+        Some(left) => Err(Failure::Failed(anyhow!(
+            "not all of the {} records were changed: {left}",
+            redriven.matched
+        ))),
+        None => Ok(()),
+    }
 }
 
 async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(), Failure> {
@@ -159,7 +167,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
             }
         }
     }
-    print(redrive, redriven, which.output)?;
+    print(redrive, &redriven, which.output)?;
     if refused > 0 {
         let all = which.ids.len();
         return Err(Failure::Failed(anyhow!("{refused} of {all} records were left as they are")));
@@ -198,7 +206,7 @@ fn words(redrive: Redrive, refusal: &Refusal) -> String {
     }
 }
 
-fn print(redrive: Redrive, redriven: Redriven, format: Format) -> Result<(), Failure> {
+fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Failure> {
     let done = match redrive {
         Redrive::Requeue | Redrive::Redeliver => "requeued",
         Redrive::Discard => "discarded",

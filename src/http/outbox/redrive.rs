@@ -24,6 +24,9 @@ pub(super) struct Requeued {
     matched: u64,
     /// Those that were requeued; none with `dryRun`.
     requeued: u64,
+    /// Why some were left as they are, and the remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 /// The body: which dead records; all of them where nothing is said.
@@ -67,14 +70,15 @@ pub(super) async fn requeue(
     let services = shared.services()?;
     let redriver = Redriver::new(services.collections.clone());
     if dry_run {
-        return Ok(Json(Requeued { matched: redriver.matching(&chosen).await?, requeued: 0 }));
+        let matched = redriver.matching(&chosen).await?;
+        return Ok(Json(Requeued { matched, requeued: 0, note: None }));
     }
     let done = redriver.all(Redrive::Requeue, &chosen).await?;
     info!(actor = &*caller.name, matched = done.matched, requeued = done.changed, "requeued");
     if let Some(wake) = services.wake.as_ref().filter(|_| done.changed > 0) {
         wake.changed();
     }
-    Ok(Json(Requeued { matched: done.matched, requeued: done.changed }))
+    Ok(Json(Requeued { matched: done.matched, requeued: done.changed, note: done.left() }))
 }
 
 /// Make one dead record pending again
@@ -103,7 +107,7 @@ pub(super) async fn requeue_one(
     let dry_run = query.truth("dryRun");
     query.finish()?;
     one(&caller, &shared, redrive, path.part("id"), dry_run).await?;
-    Ok(Json(Requeued { matched: 1, requeued: u64::from(!dry_run) }))
+    Ok(Json(Requeued { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
 /// Remove a dead, scheduled or invalid record, or a pending one that nobody holds

@@ -46,3 +46,23 @@ fn what_is_left_to_another_one_is_left_for_a_time() {
     assert!(overdue(&two[1..], PATIENCE * 2));
     assert!(!overdue(&[moved(1, None, me)], PATIENCE * 9));
 }
+
+#[test]
+fn a_partition_whose_owner_cannot_be_read_is_left_for_a_time() {
+    let me = InstanceId::fresh();
+    let unreadable =
+        View { assignments: [(5, Assignment::unreadable())].into(), ..View::default() };
+    let moves = [moved(5, None, me)];
+    let mut waits = Waits::default();
+    let start = Instant::now();
+    let mut is_too_early = |view: &View, at: Duration| {
+        waits.overdue(view, &moves, me, start + at, PATIENCE).is_too_early(view, 5)
+    };
+
+    assert!(is_too_early(&unreadable, Duration::ZERO));
+    assert!(is_too_early(&unreadable, PATIENCE - Duration::from_secs(1)));
+    assert!(!is_too_early(&unreadable, PATIENCE));
+    // It was claimed, and let go of.
+    assert!(!is_too_early(&View::default(), PATIENCE));
+    assert!(is_too_early(&unreadable, PATIENCE * 2), "its time begins anew");
+}

@@ -23,8 +23,11 @@ fn fingerprint(on_dead: &str) -> Document {
 
 fn view(instances: &[&Document], assignments: &[Document]) -> View {
     let mut view = View::default();
-    instances.iter().for_each(|document| view.note_instance(document));
-    assignments.iter().for_each(|document| view.note_assignment(document));
+    instances.iter().for_each(|document| view.note_instance(document, &mut Vec::new()));
+    for document in assignments {
+        let raw = RawDocumentBuf::try_from(document).unwrap();
+        view.note_assignment(&raw, document, &mut Vec::new());
+    }
     view
 }
 
@@ -85,6 +88,8 @@ fn a_partition_of_the_dead_is_nobodys() {
     assert_eq!(view.owned_by(id(&alive)), [0]);
     assert_eq!(view.unassigned(), 255);
     assert_eq!(view.assignments.len(), 4);
+    let unreadable = view.assignments.iter().filter(|(_, assignment)| assignment.is_unreadable);
+    assert_eq!(unreadable.map(|(partition, _)| *partition).collect::<Vec<_>>(), [3]);
     assert!(view.moves().iter().all(|moved| moved.from.is_none() && moved.to == id(&alive)));
 }
 
@@ -98,4 +103,20 @@ fn whoever_is_about_to_leave_has_its_partitions_until_it_lets_go() {
 
     let moved = moves.iter().find(|moved| moved.partition == 7).unwrap();
     assert_eq!((moved.from, moved.to), (Some(id(&leaving)), id(&stays)));
+}
+
+#[test]
+fn whoever_may_live_keeps_its_partitions_until_it_lets_go_and_gets_no_more() {
+    let doubtful = instance(0, doc! { FRESH: false, "lastHeartbeat": "soon" });
+    let other = instance(1, doc! {});
+    let owned = doc! { "_id": 7, "instanceId": Bson::from(id(&doubtful)), "epoch": 1_i64 };
+
+    let view = view(&[&doubtful, &other], &[owned]);
+
+    assert_eq!(view.sharing(), [id(&other)]);
+    assert_eq!(view.owners(), BTreeMap::from([(7, id(&doubtful))]));
+    assert!(!view.some_stale);
+    let mut lost = Vec::new();
+    View::default().note_instance(&doubtful, &mut lost);
+    assert_eq!(lost, ["lastHeartbeat"]);
 }
