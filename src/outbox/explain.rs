@@ -189,6 +189,13 @@ impl Explainer {
             }
             OfItself::NotDue(due) => {
                 let due = time(Some(due));
+                if attempts >= self.max_attempts && self.is_dying(&record).await? {
+                    let detail = format!(
+                        "is to become dead: its last delivery failed, and its dead letter \
+                         (relay.dead_letter) is tried again at {due}"
+                    );
+                    return Ok(Waiting::new(WaitsFor::DeadLetter, detail, front));
+                }
                 let detail = match front.get_str(LAST_ERROR) {
                     Ok(error) if attempts > 0 => format!(
                         "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
@@ -200,6 +207,15 @@ impl Explainer {
             }
             of_itself => self.owned(front, &record, of_itself).await,
         }
+    }
+
+    /// Whether the instance that has its partition says that its dead letter waits.
+    async fn is_dying(&self, record: &Record) -> Result<bool, StoreError> {
+        let ownership = of_partition(&self.collections, record.partition, self.stale_after).await?;
+        Ok(match ownership {
+            Ownership::Owned(owner) => names(&owner, fields::DEAD_LETTER, record),
+            _ => false,
+        })
     }
 
     /// Why a record waits that is an instance's to see to.
@@ -252,7 +268,8 @@ impl Explainer {
             let (attempts, most) = (record.attempt, self.max_attempts);
             let detail = format!(
                 "goes alone, in its turn, on {who}: its lease ended at {since} without an outcome \
-                 (delivery {attempts} of {most})"
+                 (delivery {attempts} of {most}){}",
+                unnamed(&owner)
             );
             (WaitsFor::Suspect, detail)
         } else if names(&owner, fields::ALONE, record) {
@@ -263,8 +280,8 @@ impl Explainer {
             (WaitsFor::Suspect, detail)
         } else if names(&owner, fields::DEAD_LETTER, record) {
             let detail = format!(
-                "is to become dead; {who} waits for the sink of its dead letter \
-                 (relay.dead_letter), which is down"
+                "is to become dead; {who} waits until its dead letter can be sent \
+                 (relay.dead_letter): the sink is down, or the destination does not confirm"
             );
             (WaitsFor::DeadLetter, detail)
         } else if names(&owner, fields::UNCONFIRMED, record) {

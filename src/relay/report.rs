@@ -46,10 +46,13 @@ pub mod fields {
     pub const CAUSE: &str = "cause";
 }
 
-/// Sinks, destinations, and ids of each kind, that the state names at most.
-pub(crate) const NAMED: usize = 8;
+/// Ids of each kind that the state names at most.
+pub(crate) const NAMED: usize = 32;
 
-/// Characters of an id, a name and a cause in the state: all in all it stays below 10 KB.
+/// Sinks and destinations that it names at most.
+const PLACES: usize = 8;
+
+/// Characters of an id, a name and a cause in the state: all in all it stays below 16 KB.
 const ID: usize = 64;
 const CAUSE: usize = 200;
 
@@ -88,7 +91,7 @@ impl<S: Sink> Shared<S> {
             let cause = shortened(&outlet.gate.trouble()?.detail, CAUSE);
             Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
         });
-        let paused = self.destinations().into_iter().take(NAMED).map(|paused| {
+        let paused = self.destinations().into_iter().take(PLACES).map(|paused| {
             let Address { destination, key } = &paused.destination;
             doc! {
                 fields::SINK: shortened(&paused.sink, ID),
@@ -110,7 +113,7 @@ impl<S: Sink> Shared<S> {
             (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
         });
         doc! {
-            fields::SINKS_DOWN: down.take(NAMED).collect::<Vec<_>>(),
+            fields::SINKS_DOWN: down.take(PLACES).collect::<Vec<_>>(),
             fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
             fields::ALONE: ids(HoldReason::Suspect),

@@ -222,7 +222,7 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
         (down, "sink_paused", "sink out, which is down, instance"),
         (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
         (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
-        (doc! { "deadLetter": ["a"] }, "dead_letter", "the sink of its dead letter"),
+        (doc! { "deadLetter": ["a"] }, "dead_letter", "until its dead letter can be sent"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
         (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB, instance"),
         (
@@ -230,8 +230,8 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
             "look",
             "next look of instance",
         ),
-        (doc! { "blockedKeys": { "suspect": 8_i64 } }, "look", "next look of instance"),
-        (doc! { "blockedKeys": { "suspect": 9_i64 } }, "look", "one of the 9 records"),
+        (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next look of instance"),
+        (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of the 33 records"),
     ] {
         says_of_itself(&outbox, owner, state).await;
 
@@ -241,6 +241,22 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
             assert_eq!(told["instance"], owner.to_string());
         }
     }
+    outbox.drop().await;
+}
+
+/// Its last delivery is over: it waits for its backoff no more.
+#[tokio::test]
+async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the_owner_says_so() {
+    let outbox = TestOutbox::new().await;
+    let mut failed = record("a", "k");
+    failed.extend(doc! { "attempt": 10, "lastError": "nack", "visibleAt": in_seconds(3_600) });
+    outbox.insert([failed]).await;
+    let owner = instance(&outbox, 0).await;
+    says(&waits(&outbox, "a").await, "not_due", &["after delivery 10 of 10 failed: nack"]);
+
+    says_of_itself(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
+
+    says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
     outbox.drop().await;
 }
 

@@ -80,6 +80,26 @@ fn what_is_left_behind_on_a_connection_opens_the_circuit_to_be_probed_at_once() 
 }
 
 #[test]
+fn a_destination_in_flight_at_several_losses_is_probed_alone_and_at_once() {
+    let circuits = circuits();
+    let lost = Instant::now();
+    circuits.suspected(&to("d"), lost, "connection lost");
+
+    assert_eq!(circuits.due(), [to("d")]);
+    assert!(circuits.waits(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
+    let probed = Instant::now();
+    let probe = circuits.begin_probe(&to("d"));
+    assert!(circuits.confirmed(&to("d"), probed), "it was not its doing");
+    drop(probe);
+
+    circuits.suspected(&to("d"), lost, "connection lost");
+    assert!(circuits.all_closed(), "others were confirmed since");
+    circuits.suspected(&to("d"), Instant::now(), "connection lost");
+    assert!(matches!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Destination(_)));
+    assert!(!circuits.close_guess(&to("d")), "a probe has failed");
+}
+
+#[test]
 fn one_record_at_a_time_probes() {
     let circuits = circuits();
     assert!(circuits.begin_probe(&to("d")).is_none(), "nothing is open");
