@@ -112,7 +112,7 @@ impl Repairs {
     ) -> Result<u64, StoreError> {
         let mut by_partition: BTreeMap<u8, Vec<&'a Record>> = BTreeMap::new();
         for record in records {
-            by_partition.entry(record.hashed_partition()).or_default().push(record);
+            by_partition.entry(record.partition).or_default().push(record);
         }
         let groups: Vec<(u8, Vec<&'a Record>)> = by_partition.into_iter().collect();
         let statement = |partition: u8, records: &[&Record]| {
@@ -132,7 +132,7 @@ impl Repairs {
         // A statement stops at the first record that is refused: the rest of it one by one.
         let stopped = written.failed.iter().filter_map(|(index, _)| groups.get(*index));
         let stopped: Vec<&'a Record> = stopped.flat_map(|(_, records)| records.clone()).collect();
-        let one = |record: &Record| statement(record.hashed_partition(), &[record]);
+        let one = |record: &Record| statement(record.partition, &[record]);
         Ok(written.matched + self.one_by_one(action, &stopped, one, mended).await?)
     }
 
@@ -380,7 +380,7 @@ impl Repairs {
 fn give_seq(record: &Record) -> Document {
     let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
     if record.placement == Placement::Invalid {
-        change.insert("$set", doc! { PARTITION: i32::from(record.hashed_partition()) });
+        change.insert("$set", doc! { PARTITION: i32::from(record.partition) });
     }
     doc! {
         "q": {

@@ -485,9 +485,11 @@ impl View {
             draining: may_live
                 || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
             started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
+            // What may be gone for long decides nothing.
             fingerprint: document
                 .get_document(fields::FINGERPRINT)
                 .ok()
+                .filter(|_| !may_live)
                 .and_then(Fingerprint::read),
             assigned: takes == ASSIGNED,
             relays: takes != NONE,

@@ -84,6 +84,8 @@ impl<S: Sink> Shared<S> {
         limit: usize,
     ) -> Result<(Before, Vec<Record>), StoreError> {
         let limit = limit.max(CORRECTED);
+        // Before the first read of the snapshot: that shows the correction of what is forgotten here.
+        let brought = self.misplaced.holding();
         let refused = self.refusals.resting();
         // One without a `seq` holds back nothing: others of its key must be asked for.
         let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());
@@ -92,6 +94,7 @@ impl<S: Sink> Shared<S> {
         let records = snapshot.misplaced(&keys, &ids, limit).await?;
         let all_misplaced = records.len() < limit;
         let mut misplaced = Earliest::new();
+        brought.into_iter().for_each(|(lane, seq)| note(&mut misplaced, lane, seq));
         refused.into_iter().for_each(|(_, lane, seq)| note(&mut misplaced, lane, seq));
         records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
         let blocked = match self.settings.ordered {

@@ -30,6 +30,10 @@ pub(crate) use circuit::Fault;
 /// Probes of one sink under way at once: each may take as long as a publish may.
 const PROBES: usize = 64;
 
+/// Open circuits of a sink, beyond which no further destination is suspected of a connection's loss:
+/// each would be probed alone, one after the other.
+const SUSPECTED: usize = 8;
+
 /// Circuits of one sink at most; records of further destinations wait one by one.
 const MOST: usize = 10_000;
 
@@ -342,6 +346,10 @@ impl Circuits {
     /// connection, which may be its destination's doing: a record that is alone on its connection
     /// finds out, and until then no other goes to the destination. The log says nothing of it before.
     pub(crate) fn suspected(&self, destination: &Address, handed_over: Instant, cause: &str) {
+        // Of many at once it is the broker's doing.
+        if self.open.load(Ordering::Relaxed) >= SUSPECTED {
+            return;
+        }
         let (now, longest) = (Instant::now(), self.longest_pause);
         self.note(destination, (), |circuit| {
             circuit.suspected(handed_over, cause, now, longest);

@@ -12,7 +12,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
 
 use crate::ids::RecordId;
-use crate::outbox::record::{LaneKey, Record};
+use crate::outbox::record::LaneKey;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
 use crate::relay::alone::Candidate;
@@ -38,6 +38,9 @@ const LEASING: usize = 3;
 /// everything is cheaper, which reads them all at once.
 const TARGETS: usize = 16;
 
+/// Records with an invalid partition that are corrected at a time.
+const CORRECTED: usize = 100;
+
 /// What a task of the driver came to.
 enum Event {
     Rotated(Result<Seen, StoreError>),
@@ -62,10 +65,6 @@ pub(super) struct Driver<S> {
     looking: bool,
     leasing: usize,
     repairing: bool,
-    /// What the change stream has brought with an invalid partition, until it is corrected.
-    misplaced: Vec<Record>,
-    /// How many of these are being corrected, the first ones.
-    correcting: usize,
     targets: VecDeque<Target>,
     rush: Rush,
     next_tick: Instant,
@@ -96,8 +95,6 @@ impl<S: Sink> Driver<S> {
             looking: false,
             leasing: 0,
             repairing: false,
-            misplaced: Vec::new(),
-            correcting: 0,
             targets: VecDeque::new(),
             rush: Rush::default(),
             next_tick: Instant::now(),
@@ -185,6 +182,7 @@ impl<S: Sink> Driver<S> {
             self.next_tick = now + TICK;
             self.shared.make_way();
             self.call_probes();
+            self.correct();
             if self.shared.hands.free_due(now) {
                 self.look_now();
             }
@@ -198,7 +196,6 @@ impl<S: Sink> Driver<S> {
             return;
         }
         self.serve_live(now);
-        self.correct();
         if !self.looking && !self.targets.is_empty() {
             let count = self.targets.len().min(TARGETS);
             let targets: Vec<Target> = self.targets.drain(..count).collect();
@@ -259,9 +256,13 @@ impl<S: Sink> Driver<S> {
 
     /// Corrects what the change stream has brought with an invalid partition.
     fn correct(&mut self) {
-        if !self.repairing && !self.misplaced.is_empty() {
-            self.correcting = self.misplaced.len();
-            self.repair(Repairing::of(self.misplaced.clone()));
+        if self.repairing || self.schedule.is_store_failing() {
+            return;
+        }
+        let rests = |id: &RecordId| self.shared.refusals.rests_until(id).is_some();
+        let next = self.shared.misplaced.next(CORRECTED, rests);
+        if !next.is_empty() {
+            self.repair(Repairing::of(next));
         }
     }
 
@@ -339,16 +340,12 @@ impl<S: Sink> Driver<S> {
             }
             Event::Repaired(repaired) => {
                 self.repairing = false;
-                let corrected = std::mem::take(&mut self.correcting);
-                if repaired.is_ok() {
-                    self.misplaced.drain(..corrected);
-                }
                 match repaired {
                     Ok(true) => {
                         self.shared.hands.free_repaired();
                         // Those that are not corrected yet wait on.
-                        let left = self.misplaced.iter();
-                        let left = left.map(|left| (left.lane.clone(), Blocker::written(left)));
+                        let left = self.shared.misplaced.keys().into_iter();
+                        let left = left.map(|(key, partition)| (key, Blocker::unseen(partition)));
                         self.shared.hands.hold_for_repair(left.collect());
                         self.schedule.look_soon();
                     }
@@ -456,7 +453,9 @@ impl<S: Sink> Driver<S> {
     /// Partitions came or went, or may be taken of (no more).
     fn on_share(&mut self) {
         self.leave_live(Leaves::OnPurpose);
-        self.shared.hands.own(&self.share.borrow_and_update().partitions);
+        let partitions = self.share.borrow_and_update().partitions.clone();
+        self.shared.hands.own(&partitions);
+        self.shared.misplaced.keep_within(&partitions);
         self.look_now();
     }
 

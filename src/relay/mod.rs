@@ -26,7 +26,7 @@
 //! | `recheck` | whether what blocks a key is still there, unchanged |
 //! | `housekeeping` | scheduled records, odd partitions, the server's clock |
 //! | [`report`] | what operators can ask of it |
-//! | [`hands`], [`blocker`], [`held`], `load`, [`losses`], `refusals`, `reported` | the books |
+//! | [`hands`], [`blocker`], [`held`], `load`, [`losses`], `misplaced`, `refusals`, `reported` | the books |
 //! | [`shared`] | what all of these are given: settings, clients, sinks, the books |
 
 mod alone;
@@ -50,6 +50,7 @@ mod load;
 pub mod look;
 pub mod losses;
 pub mod metrics;
+mod misplaced;
 pub mod plan;
 pub mod quarantine;
 mod recheck;
@@ -91,6 +92,7 @@ use crate::relay::hands::Hands;
 use crate::relay::lane::Lane;
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::misplaced::Misplaced;
 use crate::relay::quarantine::Quarantine;
 use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
@@ -203,6 +205,7 @@ impl<S: Sink> Relay<S> {
             hands: Hands::default(),
             losses: Losses::default(),
             dying: Dying::default(),
+            misplaced: Misplaced::default(),
             refusals: Refusals::default(),
             outcomes: settler.outcomes.clone(),
             leases: Leases::new(failing.clone()),

@@ -21,6 +21,7 @@ use crate::relay::lane::Lane;
 use crate::relay::load::Load;
 use crate::relay::losses::Losses;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
+use crate::relay::misplaced::Misplaced;
 use crate::relay::quarantine::Quarantine;
 use crate::relay::refusals::Refusals;
 use crate::relay::renewal::Leases;
@@ -72,6 +73,7 @@ pub struct Shared<S> {
     /// Records that lost their connection before a confirm.
     pub losses: Losses,
     pub(crate) dying: Dying,
+    pub(crate) misplaced: Misplaced,
     pub(crate) refusals: Refusals,
     pub(crate) outcomes: Arc<RefusedOutcomes>,
     pub(crate) failing: Arc<Failing>,

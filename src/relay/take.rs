@@ -1,6 +1,6 @@
 //! The second half of a take: what a look saw is leased, and becomes lanes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -112,12 +112,17 @@ impl<S: Sink> Shared<S> {
         }
         let Mended { repaired, oversized, refused } = self.repairs.mend(records).await?;
         self.metrics.repaired(repaired);
+        let mut left = HashSet::new();
         for (record, code) in refused {
             self.refusals.rest(record, code);
+            left.insert(&record.id);
+        }
+        for record in records.iter().filter(|record| !left.contains(&record.id)) {
+            self.misplaced.forget(&record.id);
         }
         let mut changed = repaired.any();
         for record in records {
-            let partition = record.hashed_partition();
+            let partition = record.partition;
             self.hands.changed(
                 self.lane_of(record.lane.clone(), &record.id),
                 partition,

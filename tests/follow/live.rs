@@ -318,6 +318,39 @@ async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
     scene.stop().await;
 }
 
+/// A validator of the users' own forbids the correction, at each of several tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected() {
+    let scene = Scene::start().await;
+    let database = scene.outbox.client.database(&scene.outbox.database);
+    let change = async |validator: Document| {
+        let change = doc! { "collMod": "outbox_records", "validator": validator };
+        database.run_command(change).await.unwrap();
+    };
+    change(doc! { "$or": [{ "sealed": null }, { "partition": 3.5 }] }).await;
+    let mut first = record("first", "k");
+    first.extend(doc! { "partition": 3.5, "sealed": true });
+    scene.outbox.insert([first]).await;
+    scene.outbox.insert([unstamped("second", "k")]).await;
+    let tries = || {
+        let updates = scene.spy.commands("update");
+        let corrects = |sent: &str| sent.contains("first") && sent.contains("partition");
+        updates.iter().filter(|update| corrects(&update.sent.to_string())).count()
+    };
+    // One update for its partition, and one for the record alone, each time.
+    eventually("it was tried again", || async { tries() >= 4 }).await;
+    scene.outbox.insert([record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+
+    change(doc! {}).await;
+    scene.outbox.insert([unstamped("third", "k")]).await;
+
+    scene.until_done(&["first", "second", "third"]).await;
+    assert_eq!(scene.ids(), ["other", "first", "second", "third"]);
+    scene.stop().await;
+}
+
 /// More at once than can be taken, and then a flow again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after() {

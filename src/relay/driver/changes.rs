@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use bson::Timestamp;
-use bson::raw::RawDocumentBuf;
 use metrics::gauge;
 use tracing::debug;
 
@@ -20,9 +19,6 @@ use crate::telemetry::metrics::PARTITIONS_LIVE;
 
 /// Keys that are to be read, beyond which a rotation is cheaper.
 const MAX_UNSCANNED: usize = 2_048;
-
-/// Records with an invalid partition that wait for their correction, beyond which a rotation is cheaper.
-const MAX_MISPLACED: usize = 1_000;
 
 /// What a change means while rotations find the records.
 enum Hints {
@@ -133,12 +129,10 @@ impl<S: Sink> Driver<S> {
         }
         let (lane, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
         self.shared.hands.withhold(lane.clone(), partition, id, at);
-        self.shared.hands.hold_for_repair(vec![(lane, Blocker::of(&record))]);
-        match self.misplaced.len() < MAX_MISPLACED {
-            // Its place alone is corrected.
-            true => self.misplaced.push(Record { raw: RawDocumentBuf::new(), ..record }),
+        self.shared.hands.hold_for_repair(vec![(lane, Blocker::unseen(partition))]);
+        if !self.shared.misplaced.note(record) {
             // A pass begins with what can be found.
-            false => self.leave_live(Leaves::Overloaded),
+            self.leave_live(Leaves::Overloaded);
         }
     }
 
