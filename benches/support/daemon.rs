@@ -48,15 +48,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with its defaults and these settings, and those of `POSTRIDER_BENCH_SET`.
+    /// Starts it with its defaults and these settings.
     pub fn start(collections: &Collections, settings: &[String]) -> Self {
         let ops = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut daemon = command(collections, &["run"]);
         daemon.args(["--set", &format!("ops.listen=127.0.0.1:{ops}")]);
-        let more = std::env::var("POSTRIDER_BENCH_SET").unwrap_or_default();
-        let more = more.split(';').filter(|setting| !setting.is_empty()).map(str::to_owned);
-        for setting in settings.iter().cloned().chain(more) {
-            daemon.args(["--set", &setting]);
+        for setting in settings {
+            daemon.args(["--set", setting]);
         }
         Self { process: daemon.spawn().unwrap(), ops }
     }

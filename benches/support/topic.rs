@@ -44,13 +44,19 @@ impl Topic {
         tokio::task::block_in_place(|| ends.sum())
     }
 
-    /// Settings of a daemon that sends everything here.
+    /// Settings of a daemon that sends everything here; with the properties of librdkafka in
+    /// `POSTRIDER_BENCH_KAFKA` (`linger.ms=5,max.in.flight=1`).
     pub fn settings(&self) -> Vec<String> {
-        vec![
+        let properties = std::env::var("POSTRIDER_BENCH_KAFKA").unwrap_or_default();
+        let properties = properties.split(',').filter_map(|property| property.split_once('='));
+        let properties =
+            properties.map(|(name, value)| format!("sinks.stream.properties.\"{name}\"={value}"));
+        let own = [
             "sinks.stream.kind=kafka".into(),
             format!("sinks.stream.brokers={}", brokers()),
             format!("sinks.stream.topic={}", self.name),
-        ]
+        ];
+        own.into_iter().chain(properties).collect()
     }
 }
 
