@@ -114,7 +114,11 @@ async fn a_stream_that_goes_on_without_the_index_hides_nothing() {
     night.until_told("lane_idx", "promote").await;
     night.outbox.insert((0..20).map(|n| record(&format!("r{n}"), "b"))).await;
     night.until_resumed(21).await;
-    night.assert_once(&PROMOTES);
+    // By whoever has met it first; each says so once.
+    let is_it =
+        |line: &&Value| line["level"] == "WARN" && line["error"].to_string().contains("lane_idx");
+    let told = night.postrider.lines().iter().filter(is_it).count();
+    assert!((1..=2).contains(&told), "{}", night.postrider.stderr());
     night.end().await;
 }
 
