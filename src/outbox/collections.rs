@@ -83,9 +83,13 @@ impl Collections {
         self.collection(names::RECORDS).clone_with_type()
     }
 
-    /// The error of a read of the records by `index`; it says so where there is no such index.
-    pub(crate) fn of_index(&self, error: StoreError, index: &str) -> StoreError {
-        error.of_index(&self.name(names::RECORDS), index)
+    /// Waits for a read of the records by `index`; where there is no such index the error says so.
+    pub(crate) async fn by_index<T>(
+        &self,
+        index: &str,
+        read: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        read.await.map_err(|error| error.of_index(&self.name(names::RECORDS), index))
     }
 
     /// Any of them: what a majority has is read, and a majority acknowledges what is written.

@@ -337,8 +337,8 @@ impl Explainer {
         let records = self.collections.records();
         let counting = records.count_documents(filter);
         let counting = counting.limit(EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
-        let counted = within("count records", limits::BATCH, counting.into_future()).await;
-        counted.map_err(|error| self.collections.of_index(error, LANE_INDEX))
+        let counted = within("count records", limits::BATCH, counting.into_future());
+        self.collections.by_index(LANE_INDEX, counted).await
     }
 
     /// An instance in words.
@@ -364,8 +364,8 @@ impl Explainer {
     ) -> Result<Option<Document>, StoreError> {
         let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
-        let found = within("read a record", limits::BATCH, finding.into_future()).await;
-        let found = found.map_err(|error| self.collections.of_index(error, index))?;
+        let found = within("read a record", limits::BATCH, finding.into_future());
+        let found = self.collections.by_index(index, found).await?;
         Ok(found.as_deref().map(decoded))
     }
 }

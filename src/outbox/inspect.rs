@@ -70,8 +70,8 @@ impl Inspector {
             .count_documents(conditions.clone())
             .limit(limit)
             .hint(Hint::Name(index.to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future()).await;
-        counted.map_err(|error| self.collections.of_index(error, index))
+        let counted = within("count records", limits::SURVEY, counting.into_future());
+        self.collections.by_index(index, counted).await
     }
 
     /// How many records there are, of whatever status, as the server has noted.

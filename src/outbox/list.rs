@@ -479,8 +479,8 @@ impl Selection<'_> {
             let rest = doc! { "cursor": {}, "hint": index };
             command.documents("pipeline", &pipeline).fields(&rest)
         };
-        let order = inspector.read("list records", "aggregate", pipeline).await;
-        let order = order.map_err(|error| inspector.collections.of_index(error, index))?;
+        let order = inspector.read("list records", "aggregate", pipeline);
+        let order = inspector.collections.by_index(index, order).await?;
         let ids: Vec<RawId> = order.iter().map(|one| RawId::of(one)).collect();
         let among = Writer::default().list("$in", &ids).finish();
         let filter = Writer::default().document(ID, &among).finish();
@@ -544,8 +544,8 @@ impl Selection<'_> {
             "hint": index,
         };
         let found = |find: Writer| find.document("filter", &filter).fields(&rest);
-        let found = self.inspector.read("list records", "find", found).await;
-        found.map_err(|error| self.inspector.collections.of_index(error, index))
+        let found = self.inspector.read("list records", "find", found);
+        self.inspector.collections.by_index(index, found).await
     }
 
     /// A page of what was found, of which one more than the limit says that there is another page.

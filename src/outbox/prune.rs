@@ -62,8 +62,8 @@ pub async fn prune(
         .sort(doc! { date: 1 })
         .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
-    let found = within("choose records", limits::SURVEY, find.into_future()).await;
-    let mut cursor = found.map_err(|error| collections.of_index(error, index))?;
+    let found = within("choose records", limits::SURVEY, find.into_future());
+    let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
     let mut more = true;
     while more {

@@ -86,11 +86,7 @@ impl Record {
             let Ok(element) = element else { return Self::read_by_bytes(raw) };
             let name = element.key().as_str();
             // A value that can't be decoded (text that is no UTF-8) is the message's affair.
-            match element.value() {
-                Ok(value) if fields_read.is_first(name) => fields_read.note(name, value),
-                Ok(_) => {}
-                Err(_) => _ = fields_read.is_first(name),
-            }
+            fields_read.meet(name, element.value().ok());
         }
         fields_read.into_record(raw.to_owned())
     }
@@ -101,12 +97,8 @@ impl Record {
         let mut fields_read = Fields::default();
         for element in undecoded::elements(raw.as_bytes()) {
             let Ok(name) = std::str::from_utf8(element.name) else { continue };
-            let is_first = fields_read.is_first(name);
             let alone = element.alone();
-            let Ok(Some(value)) = alone.get(VALUE) else { continue };
-            if is_first {
-                fields_read.note(name, value);
-            }
+            fields_read.meet(name, alone.get(VALUE).ok().flatten());
         }
         fields_read.into_record(raw.to_owned())
     }
@@ -183,6 +175,15 @@ struct Fields {
 }
 
 impl Fields {
+    /// Notes a field, if it is the first of its name: its value too, where that can be decoded.
+    fn meet(&mut self, name: &str, value: Option<RawBsonRef<'_>>) {
+        if self.is_first(name)
+            && let Some(value) = value
+        {
+            self.note(name, value);
+        }
+    }
+
     /// Notes that a field of this name was met; false for one of ours that was met before.
     fn is_first(&mut self, name: &str) -> bool {
         let Some(place) = fields::ALL.iter().position(|known| *known == name) else { return true };

@@ -214,8 +214,8 @@ impl Redriver {
         let records = self.collections.records();
         let counting = records.count_documents(chosen.filter());
         let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future()).await;
-        counted.map_err(|error| self.collections.of_index(error, chosen.index()))
+        let counted = within("count records", limits::SURVEY, counting.into_future());
+        self.collections.by_index(chosen.index(), counted).await
     }
 
     /// Does it to all that are chosen now, in the order of their `seq`. What becomes one of them
@@ -239,9 +239,8 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let chosen_by = |error| self.collections.of_index(error, chosen.index());
-        let found = within("choose records", limits::SURVEY, find.into_future()).await;
-        let mut cursor = found.map_err(chosen_by)?;
+        let found = within("choose records", limits::SURVEY, find.into_future());
+        let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = Redriven::default();
         loop {
             let mut rounds = Rounds::default();

@@ -320,8 +320,8 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read scheduled records", limits::BATCH, reading).await;
-        let found = found.map_err(|error| self.collections.of_index(error, SCHEDULED_INDEX))?;
+        let found = within("read scheduled records", limits::BATCH, reading);
+        let found = self.collections.by_index(SCHEDULED_INDEX, found).await?;
         let ids = found.iter().map(|record| RawId::of(record));
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
     }
@@ -342,8 +342,7 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let next = within("read the next scheduled record", limits::BATCH, find.into_future());
-        let next = next.await;
-        let next = next.map_err(|error| self.collections.of_index(error, SCHEDULED_INDEX))?;
+        let next = self.collections.by_index(SCHEDULED_INDEX, next).await?;
         Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
 

@@ -403,8 +403,8 @@ impl Inspector {
             }
             Ok(())
         };
-        let sampled = within("sample records", limits::SURVEY, sampling).await;
-        sampled.map_err(|error| self.collections.of_index(error, index))
+        let sampled = within("sample records", limits::SURVEY, sampling);
+        self.collections.by_index(index, sampled).await
     }
 
     async fn count_of(&self, status: &str, index: &str, limit: u64) -> Result<u64, StoreError> {
@@ -424,8 +424,8 @@ impl Inspector {
             .hint(Hint::Name(index.to_owned()))
             .with_type::<RawDocumentBuf>();
         let running = async { aggregation.await?.try_collect().await };
-        let found = within(action, limits::SURVEY, running).await;
-        found.map_err(|error| self.collections.of_index(error, index))
+        let found = within(action, limits::SURVEY, running);
+        self.collections.by_index(index, found).await
     }
 }
 

@@ -17,9 +17,9 @@ use crate::relay::shared::Shared;
 use crate::sink::Sink;
 use crate::store::StoreError;
 
-/// Misplaced records that one look reads and corrects, where a batch is smaller: without their
-/// payloads they are small, and records keep coming.
-const CORRECTED: usize = 100;
+/// Misplaced records that are corrected at a time; as many one look reads where a batch is smaller:
+/// without their payloads they are small, and records keep coming.
+pub(super) const CORRECTED: usize = 100;
 
 /// Blocked keys that one look reads; of more it asks by its candidates' keys.
 const BLOCKED: usize = 2_000;

@@ -192,11 +192,12 @@ impl Circuits {
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
         let mut book = self.book();
         let open = book.get_mut(destination).and_then(|circuit| circuit.open.as_mut());
-        open.is_some_and(|open| open.may_probe(self.has_probe_room(), Instant::now()))
+        open.is_some_and(|open| open.may_probe(self.probe_room() > 0, Instant::now()))
     }
 
-    fn has_probe_room(&self) -> bool {
-        self.probing.load(Ordering::Relaxed) < PROBES
+    /// How many more probes may be under way.
+    fn probe_room(&self) -> usize {
+        PROBES.saturating_sub(self.probing.load(Ordering::Relaxed))
     }
 
     /// The destinations that may be probed now, those that have waited the longest first. The driver
@@ -213,8 +214,7 @@ impl Circuits {
         });
         let mut due: Vec<_> = open.collect();
         due.sort_by_key(|(since, ..)| *since);
-        let room = PROBES.saturating_sub(self.probing.load(Ordering::Relaxed));
-        let called = due.into_iter().take(room).map(|(_, destination, open)| {
+        let called = due.into_iter().take(self.probe_room()).map(|(_, destination, open)| {
             open.call(now);
             destination.clone()
         });
@@ -253,7 +253,7 @@ impl Circuits {
         let now = Instant::now();
         let mut book = self.book();
         let open = book.get_mut(destination)?.open.as_mut()?;
-        if !open.may_probe(self.has_probe_room(), now) {
+        if !open.may_probe(self.probe_room() > 0, now) {
             return None;
         }
         self.probing.fetch_add(1, Ordering::Relaxed);

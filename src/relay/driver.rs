@@ -16,6 +16,7 @@ use crate::outbox::record::LaneKey;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
 use crate::relay::alone::Candidate;
+use crate::relay::before::CORRECTED;
 use crate::relay::blocker::{Blocker, Wait};
 use crate::relay::failing::{Work, remedy, words};
 use crate::relay::lane::{Lane, LaneEnd};
@@ -37,9 +38,6 @@ const LEASING: usize = 3;
 /// Refills and other targeted looks that one take serves. For more keys than that a look at
 /// everything is cheaper, which reads them all at once.
 const TARGETS: usize = 16;
-
-/// Records with an invalid partition that are corrected at a time.
-const CORRECTED: usize = 100;
 
 /// What a task of the driver came to.
 enum Event {
