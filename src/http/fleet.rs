@@ -10,6 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::auth::{Admin, Caller, Read};
+use crate::http::json::NoBody;
 use crate::http::list::Listed;
 use crate::http::problem::Problem;
 use crate::http::query::Query;
@@ -67,6 +68,7 @@ async fn pause(
     caller: Caller<Admin>,
     query: Query,
     State(shared): State<Shared>,
+    _: NoBody,
 ) -> Result<Json<Switch>, Problem> {
     query.finish()?;
     switch(&caller, &shared, true).await
@@ -80,6 +82,7 @@ async fn resume(
     caller: Caller<Admin>,
     query: Query,
     State(shared): State<Shared>,
+    _: NoBody,
 ) -> Result<Json<Switch>, Problem> {
     query.finish()?;
     switch(&caller, &shared, false).await

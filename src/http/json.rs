@@ -36,6 +36,26 @@ impl FromRequest<Shared> for Body {
     }
 }
 
+/// That there is no body, but for an empty object: what it asked for would not be done.
+#[derive(Debug)]
+pub struct NoBody;
+
+impl FromRequest<Shared> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+        let is_empty = |value: Value| value.as_object().is_some_and(Map::is_empty);
+        match bytes(request, shared.max_body).await {
+            Ok(bytes) if bytes.is_empty() => Ok(Self),
+            Ok(bytes) if serde_json::from_slice(&bytes).is_ok_and(is_empty) => Ok(Self),
+            _ => Err(Problem::wrong(
+                "",
+                "there is to be no body: the path and the query say all of this request",
+            )),
+        }
+    }
+}
+
 fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default();

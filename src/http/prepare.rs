@@ -15,7 +15,7 @@ use crate::context::Kind;
 use crate::http::auth::{Append, Caller, Read};
 use crate::http::events::context;
 use crate::http::fields::Fields;
-use crate::http::json::Body;
+use crate::http::json::{Body, NoBody};
 use crate::http::problem::Problem;
 use crate::http::query::{Path, Query};
 use crate::http::schemas::time;
@@ -193,6 +193,7 @@ async fn rollback(
     path: Path,
     mut query: Query,
     State(shared): State<Shared>,
+    _: NoBody,
 ) -> Result<StatusCode, Problem> {
     let value = query.bson("value");
     query.finish()?;

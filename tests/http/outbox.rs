@@ -237,6 +237,39 @@ async fn only_what_may_be_is_requeued_or_discarded() {
     outbox.drop().await;
 }
 
+/// Whoever asks for a rehearsal in the body, where it belongs into the query, is not to be obeyed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_where_there_is_to_be_none_is_refused_and_nothing_is_done() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let mut dead = record("dead", "k");
+    dead.extend(
+        doc! { "status": "dead", "deadReason": "refused: x", "deadAt": DateTime::from_millis(1) },
+    );
+    outbox.insert([dead]).await;
+    let one = format!("{RECORDS}/dead");
+    let requeue = format!("{one}/requeue");
+
+    let calls = [
+        (Method::POST, requeue.as_str()),
+        (Method::DELETE, one.as_str()),
+        (Method::POST, "/v1/relay/pause"),
+        (Method::POST, "/v1/relay/resume"),
+        (Method::DELETE, "/v1/prepare/name/key"),
+    ];
+    for (method, path) in calls {
+        for body in [r#"{ "dryRun": true }"#, "[]", "dryRun=true"] {
+            let answer = Answer::of(api.request(method.clone(), path).body(body)).await;
+            answer.is(422, "invalid");
+        }
+    }
+    assert_eq!(outbox.record("dead").await.get_str("status").unwrap(), "dead");
+
+    assert_eq!(Answer::of(api.request(Method::POST, &requeue).body("{ }")).await.status, 200);
+    api.stop().await;
+    outbox.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
     let outbox = TestOutbox::new().await;

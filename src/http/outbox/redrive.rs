@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::dates::rfc3339;
 use crate::http::auth::{Admin, Caller};
-use crate::http::json::Body;
+use crate::http::json::{Body, NoBody};
 use crate::http::outbox::{no_record, readings};
 use crate::http::problem::Problem;
 use crate::http::query::{Path, Query};
@@ -99,6 +99,7 @@ pub(super) async fn requeue_one(
     path: Path,
     mut query: Query,
     State(shared): State<Shared>,
+    _: NoBody,
 ) -> Result<Json<Requeued>, Problem> {
     let redrive = match query.truth("redeliver") {
         true => Redrive::Redeliver,
@@ -124,6 +125,7 @@ pub(super) async fn discard(
     path: Path,
     query: Query,
     State(shared): State<Shared>,
+    _: NoBody,
 ) -> Result<StatusCode, Problem> {
     query.finish()?;
     one(&caller, &shared, Redrive::Discard, path.part("id"), false).await?;
