@@ -9,12 +9,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::SemaphorePermit;
+
 use crate::outbox::fields::PENDING;
 use crate::outbox::record::{LaneKey, Record};
 use crate::relay::blocker::Blocker;
+use crate::relay::circuits::Probe;
 use crate::relay::lane::{Lane, LaneEnd};
 use crate::relay::plan::Way;
-use crate::relay::shared::Shared;
+use crate::relay::shared::{Outlet, Shared};
+use crate::relay::turns::Turn;
 use crate::relay::worker;
 use crate::sink::{Address, Sink};
 use crate::store::StoreError;
@@ -43,6 +47,13 @@ enum Queue {
     Losses,
     /// None: the circuit admits one at a time.
     Probes,
+}
+
+/// What a candidate waited for. Kept until its lane has ended, and with it all that it may do.
+struct Permit<'a> {
+    _turn: Option<Turn>,
+    probe: Option<Probe<'a>>,
+    _room: Option<SemaphorePermit<'a>>,
 }
 
 impl<S: Sink> Shared<S> {
@@ -79,76 +90,47 @@ impl<S: Sink> Shared<S> {
         &self,
         candidate: Candidate,
     ) -> Result<Option<(Arc<Lane>, LaneEnd)>, StoreError> {
-        let Candidate { lane: key, head, sink, destination, size, read_at, waits_for } = candidate;
-        let outlet = sink.as_ref().and_then(|sink| self.outlets.get(sink));
-        let turns = match waits_for {
-            Queue::Suspects => Some(&self.turns),
-            Queue::Losses => outlet.map(|outlet| &outlet.turns),
-            Queue::Probes => None,
-        };
-        let turn = match turns {
-            None => None,
-            Some(turns) => tokio::select! {
-                turn = turns.next(self.losses.is_guilty(&head.id)) => turn,
-                () = self.stopping() => None,
-            },
-        };
-        let is_late = read_at.elapsed() > self.settings.lease;
-        if is_late || self.is_stopping() || (turns.is_some() && turn.is_none()) {
-            // The rotation meets it again.
-            self.hands.free_waiting(&key);
+        let Candidate { lane: key, head, .. } = &candidate;
+        let outlet = candidate.sink.as_ref().and_then(|sink| self.outlets.get(sink));
+        let Some(mut permit) = self.permit(&candidate, outlet).await else {
+            // The rotation meets it again, and plans it anew.
+            self.hands.free_waiting(key);
             return Ok(None);
-        }
-        let is_probe = waits_for == Queue::Probes;
-        // First of all, and kept while it waits for room: its destination calls no other meanwhile.
-        let mut probe = match (is_probe, outlet, destination) {
-            (true, Some(outlet), Some(destination)) => outlet.circuits.begin_probe(&destination),
-            _ => None,
-        };
-        if is_probe && probe.is_none() {
-            // It is planned anew.
-            self.hands.free_waiting(&key);
-            return Ok(None);
-        }
-        let room = tokio::select! {
-            room = self.probe_room.enter(size), if is_probe => room,
-            () = self.stopping(), if is_probe => {
-                self.hands.free_waiting(&key);
-                return Ok(None);
-            }
-            else => None,
         };
         let record = match self.read_again(&head.id, PENDING).await {
             Ok(Some(record)) if head.is(&record) && record.unfit.is_none() => {
                 self.in_its_lane(record)
             }
             changed => {
-                self.hands.free_waiting(&key);
+                self.hands.free_waiting(key);
                 return changed.map(|_| None);
             }
         };
-        let way = self.way(&record);
-        if way == Way::Open && is_probe {
+        match self.way(&record) {
             // Its destination confirms again: it goes with the others.
-            self.hands.free_waiting(&key);
-            return Ok(None);
-        }
-        // Kept, like the turn, until the lane has ended, and with it all that it may do.
-        if let (Way::Probe, Some(outlet)) = (way, outlet) {
-            let destination = self.destination_of(outlet, &record);
-            let begun = |destination| outlet.circuits.begin_probe(&destination);
-            probe = probe.or_else(|| destination.and_then(begun));
-        }
-        let is_up = outlet.is_none_or(|outlet| outlet.gate.is_open());
-        if way != Way::Open && !(is_up && probe.is_some()) {
-            self.hands.free_waiting(&key);
-            if outlet.is_some_and(|outlet| outlet.gate.is_open()) {
-                self.hold_for_destination(&record);
+            Way::Open if candidate.waits_for == Queue::Probes => {
+                self.hands.free_waiting(key);
+                return Ok(None);
             }
-            return Ok(None);
+            Way::Open => {}
+            way => {
+                if way == Way::Probe && permit.probe.is_none() {
+                    permit.probe = outlet.and_then(|outlet| {
+                        outlet.circuits.begin_probe(&self.destination_of(outlet, &record)?)
+                    });
+                }
+                let is_up = outlet.is_none_or(|outlet| outlet.gate.is_open());
+                if !is_up || permit.probe.is_none() {
+                    self.hands.free_waiting(key);
+                    if is_up {
+                        self.hold_for_destination(&record);
+                    }
+                    return Ok(None);
+                }
+            }
         }
-        let lane = Lane::alone(key, head.partition);
-        if !self.hands.take_turn(&lane, &head) {
+        let lane = Lane::alone(key.clone(), head.partition);
+        if !self.hands.take_turn(&lane, head) {
             return Ok(None);
         }
         let Some(lane) = self.lease_one(lane, record).await? else { return Ok(None) };
@@ -157,10 +139,44 @@ impl<S: Sink> Shared<S> {
             end = &mut running => end,
             // Its outcome is known, and refused for as long as a validator is as it is.
             () = lane.refused() => {
-                drop((turn, probe, room));
+                drop(permit);
                 running.await
             }
         };
         Ok(Some((lane, end)))
+    }
+
+    /// Waits until nothing is in the candidate's way but what a new read may show. `None` where it
+    /// is not to go now.
+    async fn permit<'a>(
+        &'a self,
+        candidate: &Candidate,
+        outlet: Option<&'a Outlet<S>>,
+    ) -> Option<Permit<'a>> {
+        let turns = match candidate.waits_for {
+            Queue::Suspects => Some(&self.turns),
+            Queue::Losses => outlet.map(|outlet| &outlet.turns),
+            Queue::Probes => None,
+        };
+        let turn = match turns {
+            None => None,
+            Some(turns) => tokio::select! {
+                turn = turns.next(self.losses.is_guilty(&candidate.head.id)) => Some(turn?),
+                () = self.stopping() => return None,
+            },
+        };
+        if candidate.read_at.elapsed() > self.settings.lease || self.is_stopping() {
+            return None;
+        }
+        if candidate.waits_for != Queue::Probes {
+            return Some(Permit { _turn: turn, probe: None, _room: None });
+        }
+        // Before it waits for room: its destination calls no other meanwhile.
+        let probe = outlet?.circuits.begin_probe(candidate.destination.as_ref()?)?;
+        let room = tokio::select! {
+            room = self.probe_room.enter(candidate.size) => room,
+            () = self.stopping() => return None,
+        };
+        Some(Permit { _turn: turn, probe: Some(probe), _room: room })
     }
 }
