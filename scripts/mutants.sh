@@ -2,8 +2,8 @@
 # `make mutants`: changes the modules of the protocol one place at a time, and runs the tests that must notice
 # (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof.md explains those that remain.
 #
-#   MODULES="plan"     which modules: plan schedule assignment (unit tests), lane window lease settle repair transaction (with
-#                      real servers); all of them by default
+#   MODULES="plan"     which modules: plan schedule assignment lane (unit tests), worker window lease settle repair transaction
+#                      (with real servers); all of them by default
 #   SHARD=0/3          of each module every third mutant only, from the first on
 #   MUTANTS_DIR=DIR    where the results are written; .services/logs/mutants by default
 #   MUTANTS_WORK=DIR   where it works, in a copy of the repository; .services/mutants by default
@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
 source "$repo/scripts/services/borrow.sh"
 cd "$repo"
 
-modules=${MODULES:-plan schedule lane window assignment lease settle repair transaction}
+modules=${MODULES:-plan schedule assignment lane worker window lease settle repair transaction}
 out=${MUTANTS_DIR:-$logs/mutants}
 
 "$services" install toolchain
@@ -33,7 +33,8 @@ PATH=$home/bin:$PATH
 declare -A files=(
   [plan]='src/relay/plan.rs'
   [schedule]='src/relay/schedule.rs'
-  [lane]='src/relay/lane.rs src/relay/worker.rs'
+  [lane]='src/relay/lane.rs'
+  [worker]='src/relay/worker.rs'
   [window]='src/relay/worker/window.rs'
   [assignment]='src/partition/plan.rs'
   [lease]='src/outbox/lease.rs'
@@ -44,7 +45,8 @@ declare -A files=(
 declare -A tests=(
   [plan]='--lib'
   [schedule]='--lib'
-  [lane]='--lib --test=guards --test=destinations --test=fleet --test=bad_input'
+  [lane]='--lib'
+  [worker]='--lib --test=guards --test=destinations --test=fleet --test=bad_input'
   [window]='--lib --test=destinations'
   [assignment]='--lib'
   [lease]='--test=guards'
@@ -53,11 +55,11 @@ declare -A tests=(
   [transaction]='--lib --test=events'
 )
 # The part of their names that the tests have in common.
-declare -A named=([plan]=plan [schedule]=schedule [window]=window [assignment]=plan)
+declare -A named=([plan]=plan [schedule]=schedule [lane]=lane [window]=window [assignment]=plan)
 # Of tests/guards those that measure what the server reads: half of its time, for nothing that these modules decide. Of
 # tests/destinations one that lasts longer than the patience below.
 measuring=(--skip history:: --skip no_read_grows --skip no_scan_under_load --skip sent_again_before_anything_new)
-# Of those for a lane, what is decided before there is one, or elsewhere: for which records there is no message, who has
+# Of those for a lane's worker, what is decided before there is one, or elsewhere: for which records there is no message, who has
 # which partition.
 elsewhere=(--skip malformed --skip of_another_kind --skip dies_alone --skip forbids_the_lease --skip cloud_events:: --skip declare::
   --skip standard_output:: --skip sizes:: --skip both_real_brokers --skip membership:: --skip commands::)
@@ -118,7 +120,7 @@ for module in $modules; do
   read -ra chosen <<<"${tests[$module]}"
   filter=("${named[$module]:-}")
   [[ ${tests[$module]} != *--test=guards* ]] || filter+=(-- "${measuring[@]}")
-  [[ $module != lane ]] || filter+=("${elsewhere[@]}")
+  [[ $module != worker ]] || filter+=("${elsewhere[@]}")
   read -ra changed <<<"${files[$module]}"
   cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
     ${SHARD:+--shard "$SHARD" --sharding round-robin} \

@@ -321,8 +321,8 @@ impl Lane {
         }
     }
 
-    /// Takes the next step. `share`: how many more it may ask for, where there is room; answers
-    /// also whether it does so, and counts on an answer by [`add`](Self::add) then.
+    /// Takes the next step. `share`: how many may be unsettled for it to ask for more, where there is
+    /// room; answers also whether it does so, and counts on an answer by [`add`](Self::add) then.
     pub(super) fn next(&self, share: Option<usize>) -> (Next, bool) {
         let mut state = self.state();
         // (A refill reads what is unsettled once more.)
@@ -365,3 +365,6 @@ impl Lane {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
+
+#[cfg(test)]
+mod tests;
