@@ -6,6 +6,7 @@
 mod support;
 
 mod clock;
+mod dead_letter;
 mod ear;
 mod leaderless;
 mod missing;

@@ -82,6 +82,7 @@ impl Deref for Wired {
 impl Drop for Wired {
     fn drop(&mut self) {
         self.refuse(false);
+        self.cut_at("");
         self.delay(Duration::ZERO);
         self.cut();
         self.freeze(false);
