@@ -25,7 +25,7 @@ use crate::relay::lane::Lane;
 use crate::sink::Address;
 
 pub use book::Openings;
-pub(super) use book::{Begun, Read};
+pub(super) use book::{Begun, Period, Read};
 pub use list::BlockedKey;
 pub(super) use stream::Known;
 

@@ -12,6 +12,7 @@ use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
 use crate::relay::failing::{Work, remedy, words};
+use crate::relay::hands::Period;
 use crate::relay::refusals::Refusals;
 use crate::relay::reported::Reported;
 use crate::relay::shared::Shared;
@@ -28,6 +29,26 @@ const CLOCK: Duration = Duration::from_secs(10);
 /// when the next scheduled record is due is not known then.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
+/// When everything was last searched for rare kinds of invalid partitions.
+///
+/// The search visits each partition, past all that was delivered of late. While the change stream
+/// carries the records it also brings these, so that the search is an audit, as rare as the other one.
+#[derive(Default)]
+struct Search {
+    /// The live period in which the last one began, and when.
+    last: Option<(Period, Instant)>,
+}
+
+impl Search {
+    /// Whether another one is due in this live period; by polling one always is.
+    fn is_due(&self, live: Option<Period>, now: Instant, interval: Duration) -> bool {
+        match (live, self.last) {
+            (Some(live), Some((last, began))) => live != last || now >= began + interval,
+            _ => true,
+        }
+    }
+}
+
 /// Scheduled records that MongoDB refuses to make pending, and until when they rest.
 #[derive(Default)]
 struct Unpromoted {
@@ -38,7 +59,7 @@ struct Unpromoted {
 /// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
 pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
     let mut clock_due = Instant::now();
-    let mut unpromoted = Unpromoted::default();
+    let (mut unpromoted, mut search) = (Unpromoted::default(), Search::default());
     let (mut again, mut is_told) = (AGAIN.0, false);
     loop {
         if clock_due <= Instant::now()
@@ -48,7 +69,7 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
         }
         let poll = shared.settings.poll_interval;
         let began = Instant::now();
-        let pause = match once(&shared, &wake, &mut unpromoted).await {
+        let pause = match once(&shared, &wake, &mut unpromoted, &mut search).await {
             Ok(pause) => {
                 again = AGAIN.0;
                 shared.failing.succeeded(Work::Promote);
@@ -86,21 +107,18 @@ async fn once<S: Sink>(
     shared: &Shared<S>,
     wake: &Wake,
     unpromoted: &mut Unpromoted,
+    search: &mut Search,
 ) -> Result<Duration, StoreError> {
     let limit = shared.settings.batch_size;
-    let mut snapshot = Snapshot::begin(&shared.collections).await?;
-    // Those that rest make room for others.
-    let resting = shared.refusals.resting();
-    let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
-    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
-    drop(snapshot);
-    let more = odd.len() >= limit;
-    odd.retain(|record| record.unfit.is_none());
-    let changed = mend_in_order(shared, &odd).await?;
-    if changed {
-        wake.all();
-    }
     let now = Instant::now();
+    let live = shared.hands.life();
+    let mut is_more_misplaced = false;
+    if search.is_due(live, now, shared.settings.audit_interval) {
+        let found = correct_misplaced(shared, wake).await?;
+        is_more_misplaced = found == Misplaced::More;
+        // Until it finds nothing: what MongoDB refuses to have corrected holds back its key.
+        search.last = live.filter(|_| found == Misplaced::Nothing).map(|live| (live, now));
+    }
     unpromoted.until.retain(|_, until| *until > now);
     let left_out: HashSet<RawId> = unpromoted.until.keys().cloned().collect();
     let promoted = shared.repairs.promote(limit, &left_out).await?;
@@ -115,12 +133,49 @@ async fn once<S: Sink>(
             unpromoted.until.insert(id, now + Refusals::REST);
         }
     }
-    if promoted.more || (more && changed) {
+    if promoted.more || is_more_misplaced {
         return Ok(Duration::ZERO);
     }
     // A moment behind the due time, since the estimate is good to a round trip.
     let next = promoted.next.map(|due| shared.clock.until(due) + Duration::from_millis(2));
     Ok(next.unwrap_or(Duration::MAX))
+}
+
+/// What a search for records with an invalid partition has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misplaced {
+    /// None.
+    Nothing,
+    /// Some; there may be others that MongoDB refuses to have corrected.
+    Some,
+    /// More than it may read at a time.
+    More,
+}
+
+/// Corrects records with an invalid partition of whatever kind.
+async fn correct_misplaced<S: Sink>(
+    shared: &Shared<S>,
+    wake: &Wake,
+) -> Result<Misplaced, StoreError> {
+    let limit = shared.settings.batch_size;
+    let mut snapshot = Snapshot::begin(&shared.collections).await?;
+    // Those that rest make room for others.
+    let resting = shared.refusals.resting();
+    let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
+    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
+    drop(snapshot);
+    let is_nothing = odd.is_empty() && resting.is_empty();
+    let is_cut = odd.len() >= limit;
+    odd.retain(|record| record.unfit.is_none());
+    let changed = mend_in_order(shared, &odd).await?;
+    if changed {
+        wake.all();
+    }
+    Ok(match is_cut && changed {
+        true => Misplaced::More,
+        false if is_nothing => Misplaced::Nothing,
+        false => Misplaced::Some,
+    })
 }
 
 /// Corrects records for which no look probes: of each key the earliest first, and the next one when
@@ -144,4 +199,22 @@ async fn mend_in_order<S: Sink>(
         lanes.retain(|lane, left| !left.is_empty() && !shared.refusals.holds(lane));
     }
     Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_an_audit_while_the_change_stream_carries_the_records() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(60));
+        let (live, later) = (Period::default(), now + interval);
+        let searched = Search { last: Some((live, now)) };
+
+        assert!(Search::default().is_due(Some(live), now, interval), "none has begun since");
+        assert!(searched.is_due(None, now, interval), "by polling in every round");
+        assert!(!searched.is_due(Some(live), later - Duration::from_millis(1), interval));
+        assert!(searched.is_due(Some(live), later, interval));
+        assert!(searched.is_due(Some(live.next()), now, interval), "live anew");
+    }
 }

@@ -17,8 +17,9 @@ use crate::relay::metrics::RelayMetrics;
 
 /// How long a confirmed record waits for company at least, and at most where it has little: what a
 /// majority must acknowledge costs MongoDB a millisecond, whatever it is about. It delays no message,
-/// only the record's last write; a crash in between costs duplicates, as at any moment before.
-const COMPANY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+/// only the record's last write. A crash in between costs duplicates, as at any moment before: no more
+/// than [`ENOUGH`] where records come slowly.
+const COMPANY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
 /// So many are company enough.
 const ENOUGH: usize = 50;

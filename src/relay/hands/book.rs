@@ -68,7 +68,14 @@ pub struct Openings(pub(super) u64);
 
 /// The time between two changes of what finds the records: rotations or the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::relay) struct Period(pub(super) u64);
+pub(in crate::relay) struct Period(u64);
+
+impl Period {
+    /// The one that follows.
+    pub(in crate::relay) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
 
 /// How often a partition was noted in which a key has records that is not the hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

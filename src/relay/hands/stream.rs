@@ -72,7 +72,7 @@ impl Hands {
     pub(in crate::relay) fn follow(&self) {
         let mut book = self.book();
         book.follows = true;
-        book.period.0 += 1;
+        book.period = book.period.next();
         book.is_overfull = false;
         book.blocked.clear();
         if book.has_strays {
@@ -99,7 +99,7 @@ impl Hands {
     pub(in crate::relay) fn unfollow(&self) {
         let mut book = self.book();
         book.follows = false;
-        book.period.0 += 1;
+        book.period = book.period.next();
         book.is_live = false;
         book.unscanned.clear();
         book.withheld.clear();
