@@ -19,7 +19,7 @@ use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 use postrider::partition::share::Share;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
@@ -109,7 +109,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
         sinks: BTreeMap::from([("discard".to_owned(), sink)]),
         share,
-        wake: Wake::default(),
+        wakeup: Wakeup::default(),
         delete_done: false,
     };
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());

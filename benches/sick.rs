@@ -19,15 +19,16 @@ use std::time::{Duration, Instant};
 
 use bench::daemon::Daemon;
 use bench::queue::{Queue, amqp_uri};
+use bench::topic::PARTITIONS;
 use bson::raw::cstr;
 use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::outbox::collections::Collections;
-use reqwest::Url;
 use support::kafka;
 use support::kafka::options::Options;
 use support::kafka::topic::Topic;
 use support::rabbitmq::node::Node;
+use support::rabbitmq::{address, at};
 use support::wire::Wire;
 use tokio::task::JoinSet;
 
@@ -142,14 +143,12 @@ async fn majority(phase: Duration) {
 async fn killer(phase: Duration) {
     let [well, sick] = [Queue::declare("classic").await, Queue::declare("classic").await];
     let to = Destinations { well: well.name.clone(), sick: sick.name.clone() };
-    let mut uri = Url::parse(&amqp_uri()).unwrap();
-    let broker = uri.socket_addrs(|| Some(5672)).unwrap()[0];
-    let wire = Wire::to(broker).await;
-    uri.set_ip_host(wire.address().ip()).unwrap();
-    uri.set_port(Some(wire.address().port())).unwrap();
+    let uri = amqp_uri();
+    let wire = Wire::to(address(&uri)).await;
+    let sink = rabbitmq(&at(&uri, wire.address()));
     let acts = (async || wire.cut_at(&sick.name), async || wire.cut_at(""));
     let arrived = async |kind: &str| if kind == well.name { &well } else { &sick }.messages().await;
-    measure("killer", &rabbitmq(uri.as_str()), &to, phase, acts, arrived).await;
+    measure("killer", &sink, &to, phase, acts, arrived).await;
     well.delete().await;
     sick.delete().await;
 }
@@ -162,9 +161,9 @@ fn rabbitmq(uri: &str) -> [String; 2] {
 async fn replicas(phase: Duration) {
     let node = kafka::node::Node::with(Options::default()).await;
     kafka::node::Node::beside(&node).await.stop().await;
-    let both = [&[1, 2] as &[i32]; 12];
+    let both = [&[1, 2] as &[i32]; PARTITIONS as usize];
     let brokers = node.brokers();
-    let well = Topic::on(&brokers, 12, &[]).await;
+    let well = Topic::on(&brokers, PARTITIONS, &[]).await;
     let sick = Topic::assigned(&brokers, "sick", &both, &[("min.insync.replicas", "1")]).await;
     let to = Destinations { well: well.name.clone(), sick: sick.name.clone() };
     let sink = ["sinks.stream.kind=kafka".to_owned(), format!("sinks.stream.brokers={brokers}")];

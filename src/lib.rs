@@ -10,14 +10,14 @@
 //!        │ or any driver in any language        ├──▶ {aggregate}_event_stream
 //!        ▼                                      │    schema, context: collections, indexes
 //!   outbox_records ◀────────────────────────────┘
-//!        │  the change stream carries what becomes pending                 follow, relay::live
-//!        │  (at the beginning, and without one: snapshot reads in the      relay::look, plan
+//!        │  the change stream carries what becomes pending                 follow, relay::live_mode
+//!        │  (at the beginning, and without one: snapshot reads in the      relay::scanner, plan
 //!        │  order of lane_idx (partition, key, seq))                       outbox::snapshot
-//!   take: a lease (one conditional update)                                 relay::take
+//!   take: a lease (one conditional update)                                 relay::acquirer
 //!        │                                                                 outbox::lease
-//!   publish, a lane per key, one unconfirmed message each                  relay::worker
+//!   publish, a lane per key, one unconfirmed message each                  relay::lane_worker
 //!        │                               routing, sink
-//!   settle, filtered by lease id: done | retry at | dead | released        relay::settler
+//!   settle, filtered by lease id: done | retry at | dead | released        relay::settlement_writer
 //!                                        outbox::settle
 //! ```
 //!
@@ -72,7 +72,7 @@ pub mod prepare;
 pub mod snapshot;
 
 // Moving.
-pub mod follow;
+pub mod change_stream;
 pub mod partition;
 pub mod relay;
 pub mod routing;

@@ -19,11 +19,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::change_stream::{Follower, Following};
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
-use crate::follow::{Follower, Following};
 use crate::http::{Api, ApiServer, Drained, Services, StartError};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, BlockedKeys, Health, OpsServer, Part, survey};
@@ -33,9 +33,10 @@ use crate::partition::coordinator::{Coordinator, Standing};
 use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::share::{self, Allotted, Share};
-use crate::relay::circuits::OpenDestination;
+use crate::relay::destination_circuits::OpenDestination;
 use crate::relay::metrics::RelayMetrics;
-use crate::relay::wake::Wake;
+use crate::relay::report::RelayReport;
+use crate::relay::wakeup::Wakeup;
 use crate::relay::{Relay, RelayError, RelayParts};
 use crate::schema::access::{Access, Lacking, Part as Allowed, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
@@ -225,7 +226,7 @@ async fn work(
         true => sinks(plan)?,
         false => BTreeMap::new(),
     };
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     let events =
         plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
     let broken = async {
@@ -266,25 +267,31 @@ async fn work(
     watch_relay(health, heartbeat.pulse(), &relay);
     let fleet = Fleet::new(protocol, plan.fleet.stale_after);
     let (allotted, partitions) = watch::channel(Allotted::default());
-    let inspected = relay.shared();
-    blocked.set(move |key, limit| inspected.blocked_keys(key, limit));
-    let told = relay.shared();
-    heartbeat.tell(move || told.state());
-    let hands = relay.shared();
-    let in_hand = move || hands.hands.in_hand();
-    let coordinator =
-        Coordinator::new(fleet, instance, plan.fleet.clone(), heartbeat.clone(), allotted, in_hand);
+    let context = relay.context();
+    blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
+    let context = relay.context();
+    heartbeat.tell(move || RelayReport::new(&context).state());
+    let context = relay.context();
+    let in_flight = move || context.state.key_table.partitions_in_flight();
+    let coordinator = Coordinator::new(
+        fleet,
+        instance,
+        plan.fleet.clone(),
+        heartbeat.clone(),
+        allotted,
+        in_flight,
+    );
     watch_partitions(health, coordinator.standing());
     let drained = CancellationToken::new();
     let mut coordinating = tokio::spawn(coordinator.run(stop.clone(), drained.clone()));
     let keeping = share::keep(partitions.clone(), &heartbeat, plan.fleet.stale_after, share);
     for name in plan.sinks.keys() {
-        let (shared, name) = (relay.shared(), name.as_str().to_owned());
+        let (context, name) = (relay.context(), name.as_str().to_owned());
         let part = format!("sink {name}");
-        health.watch(&part, move || match shared.outlets.get(&name) {
-            Some(outlet) => match outlet.gate.trouble() {
+        health.watch(&part, move || match context.sinks.get(&name) {
+            Some(handle) => match handle.circuit.trouble() {
                 Some(down) => Part::degraded(down.detail),
-                None => confirming(&outlet.circuits.open()),
+                None => confirming(&handle.destinations.open()),
             },
             None => Part::ok(),
         });
@@ -492,8 +499,8 @@ fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
 
 /// The same with what the relay meets: MongoDB may acknowledge heartbeats and refuse the rest.
 fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
-    let shared = relay.shared();
-    health.watch("store", move || match (&*pulse.borrow(), shared.store_trouble()) {
+    let context = relay.context();
+    health.watch("store", move || match (&*pulse.borrow(), context.store_trouble()) {
         (Pulse::Alive, Some(trouble)) => Part::degraded(trouble),
         (pulse, _) => store(pulse),
     });
@@ -580,7 +587,7 @@ fn relay(
     collections: Collections,
     instance: InstanceId,
     share: watch::Receiver<Share>,
-    wake: Wake,
+    wakeup: Wakeup,
     stop: &CancellationToken,
 ) -> Relay<AnySink> {
     let parts = RelayParts {
@@ -590,7 +597,7 @@ fn relay(
         router: plan.router.clone(),
         sinks,
         share,
-        wake,
+        wakeup,
         delete_done: plan.retention.is_zero(),
     };
     Relay::new(parts, stop.clone())

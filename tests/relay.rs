@@ -8,12 +8,12 @@ use std::time::Duration;
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider::outbox::snapshot::Room;
-use postrider::relay::blocker::HoldReason;
-use postrider::relay::look::{Look, Target};
+use postrider::relay::blocker::BlockReason;
+use postrider::relay::lane_worker;
+use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Hint;
-use postrider::relay::worker;
-use postrider::sink::{Message, Verdict};
+use postrider::relay::wakeup::ScanHint;
+use postrider::sink::{Message, PublishFailure};
 use support::outbox::{TestOutbox, eventually, record};
 use support::relay::{settings, start};
 use support::sink::{Fault, TestSink};
@@ -74,7 +74,10 @@ async fn a_settled_record_has_its_end_state_and_no_lease() {
 async fn a_failing_record_holds_back_only_its_own_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("bad", [Fault::Answer(Verdict::Charge), Fault::Answer(Verdict::Charge)]);
+    sink.script(
+        "bad",
+        [Fault::Answer(PublishFailure::Retryable), Fault::Answer(PublishFailure::Retryable)],
+    );
     outbox.insert([record("bad", "k"), record("behind", "k"), record("other", "l")]).await;
 
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -93,7 +96,7 @@ async fn a_failing_record_holds_back_only_its_own_key() {
 async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("bad", vec![Fault::Answer(Verdict::Charge); 10]);
+    sink.script("bad", vec![Fault::Answer(PublishFailure::Retryable); 10]);
     outbox.insert([record("bad", "k"), record("behind", "k")]).await;
 
     let relay =
@@ -179,23 +182,26 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
     let spy = Spy::on(&outbox).await;
     let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
     outbox.insert([record("a", "k")]).await;
-    let lanes = stage.lease(stage.look().await).await;
-    let shared = stage.shared.clone();
+    let lanes = stage.acquire(stage.scan().await).await;
+    let shared = stage.context.clone();
     // The first read of a look sets its moment: all others show the record leased.
     let is_read = |command: &Command| command.name == "find";
     spy.after(is_read, || async move {
         for lane in lanes {
-            worker::run(lane.clone(), &shared).await;
-            shared.hands.free(&lane.key);
+            lane_worker::run(lane.clone(), &shared).await;
+            shared.state.key_table.release(&lane.key);
         }
     });
 
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
 
     assert!(spy.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
-    assert!(!seen.is_something(), "{seen:?}");
-    assert_eq!(stage.shared.hands.held(), HoldReason::ALL.map(|reason| (reason, 0)));
+    assert!(!seen.has_records(), "{seen:?}");
+    assert_eq!(
+        stage.context.state.key_table.counts_by_reason(),
+        BlockReason::ALL.map(|reason| (reason, 0))
+    );
     outbox.drop().await;
 }
 
@@ -213,15 +219,21 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     // Without its index no further read succeeds.
     spy.after(is_of_a, || async move { records.drop_indexes().await.unwrap() });
     let targets = ["a", "b"].map(|key| {
-        Target::At(Hint::Key { partition: postrider::partition::of_key(key), key: key.into() })
+        ScanTarget::At(ScanHint::Key {
+            partition: postrider::partition::of_key(key),
+            key: key.into(),
+        })
     });
     let room = Room { records: 500, bytes: 16 << 20 };
     let owned: Vec<u8> = (0..=255).collect();
 
-    stage.shared.look(Look::Targets(targets.to_vec()), &owned, room).await.unwrap_err();
+    Scanner::new(&stage.context)
+        .scan(ScanScope::Targets(targets.to_vec()), &owned, room)
+        .await
+        .unwrap_err();
 
     assert!(spy.has_paused());
-    assert!(stage.shared.hands.spoken_for().is_empty());
+    assert!(stage.context.state.key_table.taken_keys().is_empty());
     outbox.drop().await;
 }
 

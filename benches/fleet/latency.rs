@@ -10,11 +10,11 @@ use mongodb::Client;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::{ClientOptions, ReadConcern};
-use postrider::follow::{Follower, Following};
+use postrider::change_stream::{Follower, Following};
 use postrider::ids::{InstanceId, RecordId};
 use postrider::outbox::collections::Collections;
 use postrider::partition::share::Share;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
@@ -39,7 +39,7 @@ enum Step {
     /// The change stream's answer has come.
     Event,
     /// The first read that follows was sent.
-    Look,
+    Scan,
     /// The lease was sent.
     Lease,
     /// It was answered.
@@ -85,7 +85,7 @@ impl Notes {
             CommandEvent::Started(event) => match event.command_name.as_str() {
                 "find" | "aggregate" => {
                     for id in std::mem::take(&mut noted.told) {
-                        noted.note(id, Step::Look);
+                        noted.note(id, Step::Scan);
                     }
                 }
                 "update" => {
@@ -196,7 +196,7 @@ async fn in_process(follow: bool) {
         given: move |id: &str| to_give.note(id.to_owned(), Step::Publish),
         note: move |id| to_confirm.note(id, Step::Confirmed),
     };
-    let (stop, wake) = (CancellationToken::new(), Wake::default());
+    let (stop, wakeup) = (CancellationToken::new(), Wakeup::default());
     let (_owner, share) = watch::channel(Share::of(0..=255));
     let parts = RelayParts {
         settings: support::settings(),
@@ -205,12 +205,12 @@ async fn in_process(follow: bool) {
         router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
         sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
         share,
-        wake: wake.clone(),
+        wakeup: wakeup.clone(),
         delete_done: false,
     };
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     if follow {
-        let follower = Follower::new(collections, wake);
+        let follower = Follower::new(collections, wakeup);
         let mut following = follower.following();
         tokio::spawn(follower.run(stop.clone()));
         following.wait_for(|now| *now == Following::Up).await.unwrap();
@@ -235,8 +235,8 @@ async fn in_process(follow: bool) {
     if follow {
         tell("  insert sent to event", from_sent(Step::Event));
         tell("  insert acknowledged to event", from_ack(Step::Event));
-        tell("  event to look", between(Step::Event, Step::Look));
-        tell("  look to lease sent", between(Step::Look, Step::Lease));
+        tell("  event to scan", between(Step::Event, Step::Scan));
+        tell("  scan to lease sent", between(Step::Scan, Step::Lease));
     } else {
         tell("  insert sent to lease sent", from_sent(Step::Lease));
     }

@@ -12,7 +12,7 @@ use crate::ids::SinkName;
 use crate::routing::Template;
 use crate::run::sink;
 use crate::sink::any::AnySink;
-use crate::sink::{PublishError, Sink, SinkDown, Verdict};
+use crate::sink::{PublishError, PublishFailure, Sink, SinkDown};
 
 /// All sinks side by side; none where nothing is relayed.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
@@ -101,7 +101,7 @@ async fn destinations(
         };
         match sink.look_up(destination).await {
             Ok(()) => told.push(format!("{shown} is there")),
-            Err(PublishError { verdict: Verdict::Charge, .. })
+            Err(PublishError { failure: PublishFailure::Retryable, .. })
                 if declared.contains(&destination) =>
             {
                 told.push(format!("{shown} is made at start (declare)"));

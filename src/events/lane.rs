@@ -27,7 +27,7 @@ use crate::events::stream::appended;
 use crate::events::transaction::{Ended, Guard, end, pause, write};
 use crate::failpoint;
 use crate::outbox::collections::Collections;
-use crate::relay::wake::{Hint, Wake};
+use crate::relay::wakeup::{ScanHint, Wakeup};
 use crate::store::{ServerClock, StoreError};
 use crate::telemetry::chain;
 
@@ -61,7 +61,7 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) outbox: Collections,
     pub(super) clock: Arc<ServerClock>,
-    pub(super) wake: Option<Wake>,
+    pub(super) wake: Option<Wakeup>,
     pub(super) metrics: AppendMetrics,
 }
 
@@ -232,7 +232,7 @@ impl Lane {
             let Place { version, create_time } = *place;
             self.heads.learn(gone.append.aggregate(), Head { version, create_time });
             if let Some(wake) = &self.shared.wake {
-                wake.at(Hint::of_key(gone.append.append.id.as_str()));
+                wake.at(ScanHint::of_key(gone.append.append.id.as_str()));
             }
             let answer = appended(&gone.append, *place);
             self.answer(gone, Ok(answer));

@@ -16,7 +16,7 @@ use crate::events::lane::{Lane, Shared, Waiting};
 use crate::events::metrics::AppendMetrics;
 use crate::events::prepared::Prepared;
 use crate::outbox::collections::Collections;
-use crate::relay::wake::Wake;
+use crate::relay::wakeup::Wakeup;
 use crate::store::{ServerClock, StoreError};
 
 /// Transactions under way at once. While one waits for its commit, the other is filled.
@@ -86,11 +86,11 @@ impl EventStore {
     }
 
     /// The same, and what is appended wakes a relay in this process.
-    pub fn waking(context: Context, outbox: Collections, wake: Wake) -> Self {
+    pub fn waking(context: Context, outbox: Collections, wake: Wakeup) -> Self {
         Self::open(context, outbox, Some(wake))
     }
 
-    fn open(context: Context, outbox: Collections, wake: Option<Wake>) -> Self {
+    fn open(context: Context, outbox: Collections, wake: Option<Wakeup>) -> Self {
         let shared = Shared {
             context,
             outbox,

@@ -20,7 +20,7 @@ use crate::ids::RecordId;
 use crate::names::AggregateName;
 use crate::outbox::NewRecord;
 use crate::outbox::fields::{KEY, PENDING, STATUS};
-use crate::relay::wake::Hint;
+use crate::relay::wakeup::ScanHint;
 use crate::store::{DUPLICATE_KEY, StoreError};
 use crate::telemetry::chain;
 
@@ -37,7 +37,7 @@ pub struct UnitOfWork {
     /// Of each row: the record's id, where it is no event's.
     owners: Vec<Option<RecordId>>,
     /// Where the relay is to look; `None` is everywhere.
-    wakes: Vec<Option<Hint>>,
+    wakes: Vec<Option<ScanHint>>,
     interruption: Option<Interruption>,
 }
 
@@ -156,7 +156,7 @@ impl UnitOfWork {
         let document = record.into_document()?;
         let row = RawDocumentBuf::try_from(&document).map_err(mongodb::error::Error::custom)?;
         if document.get_str(STATUS).is_ok_and(|status| status == PENDING) {
-            self.wakes.push(document.get_str(KEY).ok().map(Hint::of_key));
+            self.wakes.push(document.get_str(KEY).ok().map(ScanHint::of_key));
         }
         self.rows.push(row);
         self.owners.push(Some(id.clone()));
@@ -173,7 +173,7 @@ impl UnitOfWork {
             self.rows.push(row);
             self.owners.push(None);
         }
-        self.wakes.push(Some(Hint::of_key(append.append.id.as_str())));
+        self.wakes.push(Some(ScanHint::of_key(append.append.id.as_str())));
         let answer = stream::appended(&append, place);
         self.appends.push(Given { append, answer: answer.clone(), place: Some(place) });
         answer

@@ -14,7 +14,7 @@ use crate::http::problem::Problem;
 use crate::ops::origin::{check_host, check_origin};
 use crate::outbox::collections::Collections;
 use crate::partition::fleet::Fleet;
-use crate::relay::wake::Wake;
+use crate::relay::wakeup::Wakeup;
 
 /// The state of every handler.
 pub type Shared = Arc<State>;
@@ -46,7 +46,7 @@ pub struct Services {
     /// The event store, where this process hosts it.
     pub events: Option<EventStore>,
     /// The relay in this process, which looks at once at what was enqueued here.
-    pub wake: Option<Wake>,
+    pub wake: Option<Wakeup>,
 }
 
 impl State {

@@ -21,9 +21,9 @@ use crate::outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 use crate::outbox::undecoded::lossy;
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
-use crate::relay::blocker::HoldReason;
-use crate::relay::plan::{OfItself, Wrong};
-use crate::relay::report::{NAMED, fields, shortened, state_id};
+use crate::relay::blocker::BlockReason;
+use crate::relay::instance_state::{NAMED, fields, shortened, state_id};
+use crate::relay::plan::{Defect, RecordState};
 use crate::store::{ServerClock, StoreError, limits, within};
 
 /// Earlier records of a key that are counted.
@@ -177,8 +177,8 @@ impl Explainer {
     async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
-        match OfItself::of(&record, now) {
-            OfItself::Leased => {
+        match RecordState::of(&record, now) {
+            RecordState::Leased => {
                 let owner = front.get(LEASE_OWNER).cloned();
                 let who = self.instance(owner.as_ref()).await?;
                 let until = time(record.lease_until);
@@ -187,7 +187,7 @@ impl Explainer {
                 let waiting = Waiting::new(WaitsFor::Leased, detail, front);
                 Ok(Waiting { lease_owner, ..waiting })
             }
-            OfItself::NotDue(due) => {
+            RecordState::NotDue(due) => {
                 let due = time(Some(due));
                 if attempts >= self.max_attempts && self.is_dying(&record).await? {
                     let detail = format!(
@@ -223,7 +223,7 @@ impl Explainer {
         &self,
         front: Document,
         record: &Record,
-        of_itself: OfItself,
+        of_itself: RecordState,
     ) -> Result<Waiting, StoreError> {
         let partition = record.partition;
         let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
@@ -260,10 +260,10 @@ impl Explainer {
                  outbox_records permit what the relay writes"
             );
             (WaitsFor::Refused, detail)
-        } else if let OfItself::Wrong(wrong) = of_itself {
+        } else if let RecordState::Defect(wrong) = of_itself {
             let wrong = in_words(wrong, &front);
             (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
-        } else if of_itself == OfItself::Suspect {
+        } else if of_itself == RecordState::Suspect {
             let since = time(record.lease_until);
             let (attempts, most) = (record.attempt, self.max_attempts);
             let detail = format!(
@@ -376,10 +376,10 @@ fn store_trouble(owner: &Owner) -> Option<&str> {
 }
 
 /// What the relay must correct before it delivers the record.
-fn in_words(wrong: Wrong, front: &Document) -> String {
+fn in_words(wrong: Defect, front: &Document) -> String {
     match wrong {
-        Wrong::Seq => "it has no usable seq".to_owned(),
-        Wrong::Partition => {
+        Defect::Seq => "it has no usable seq".to_owned(),
+        Defect::Partition => {
             let partition = front.get(PARTITION).map(ToString::to_string).unwrap_or_default();
             let partition = shortened(&partition, 100);
             format!("its partition, {partition}, is no integral number from 0 to 255")
@@ -398,15 +398,15 @@ fn names(owner: &Owner, list: &str, record: &Record) -> bool {
 fn unnamed(owner: &Owner) -> String {
     let counts =
         owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());
-    let count = |reason: &HoldReason| {
+    let count = |reason: &BlockReason| {
         let count = counts.and_then(|counts| counts.get_i64(reason.as_str()).ok());
         count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
     };
     let of_the_relay = [
-        HoldReason::Suspect,
-        HoldReason::Refused,
-        HoldReason::DeadLetter,
-        HoldReason::DestinationPaused,
+        BlockReason::Suspect,
+        BlockReason::Refused,
+        BlockReason::DeadLetter,
+        BlockReason::DestinationPaused,
     ];
     match of_the_relay.iter().map(count).max().unwrap_or(0) {
         0..=NAMED => String::new(),

@@ -29,14 +29,14 @@ pub const SCHEDULED_INDEX: &str = "scheduled_idx";
 
 /// How many records of each kind were repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repaired {
+pub struct RepairCounts {
     /// Records that were given a partition.
     pub partition: u64,
     /// Records that were given a `seq`.
     pub seq: u64,
 }
 
-impl Repaired {
+impl RepairCounts {
     /// Whether anything was repaired.
     pub fn any(&self) -> bool {
         self.partition > 0 || self.seq > 0
@@ -45,9 +45,9 @@ impl Repaired {
 
 /// What one repair achieved.
 #[derive(Debug, Default)]
-pub struct Mended<'a> {
+pub struct Repaired<'a> {
     /// How many were repaired.
-    pub repaired: Repaired,
+    pub counts: RepairCounts,
     /// Records that would outgrow 16 MiB.
     pub oversized: Vec<&'a Record>,
     /// Records that the server refuses to change, with its code.
@@ -87,19 +87,19 @@ impl Repairs {
     /// # Errors
     ///
     /// Those of the store; what was not repaired is met again.
-    pub async fn mend<'a>(&self, records: &[&'a Record]) -> Result<Mended<'a>, StoreError> {
-        let mut mended = Mended::default();
+    pub async fn repair<'a>(&self, records: &[&'a Record]) -> Result<Repaired<'a>, StoreError> {
+        let mut repaired = Repaired::default();
         let (no_seq, misplaced): (Vec<_>, Vec<_>) =
             records.iter().partition(|record| record.seq.is_none());
-        mended.repaired.partition = self.place(&misplaced, &mut mended).await?;
+        repaired.counts.partition = self.place(&misplaced, &mut repaired).await?;
         // Apart, so that each is counted by what it was given.
         let (misplaced, placed): (Vec<_>, Vec<_>) =
             no_seq.into_iter().partition(|record| record.placement == Placement::Invalid);
-        let both = self.one_by_one("repair seq", &misplaced, give_seq, &mut mended).await?;
-        let seq = self.one_by_one("repair seq", &placed, give_seq, &mut mended).await?;
-        mended.repaired.partition += both;
-        mended.repaired.seq = both + seq;
-        Ok(mended)
+        let both = self.one_by_one("repair seq", &misplaced, give_seq, &mut repaired).await?;
+        let seq = self.one_by_one("repair seq", &placed, give_seq, &mut repaired).await?;
+        repaired.counts.partition += both;
+        repaired.counts.seq = both + seq;
+        Ok(repaired)
     }
 
     /// Writes the partition that its key hashes to on each; answers how many got it. Of each
@@ -108,7 +108,7 @@ impl Repairs {
     async fn place<'a>(
         &self,
         records: &[&'a Record],
-        mended: &mut Mended<'a>,
+        repaired: &mut Repaired<'a>,
     ) -> Result<u64, StoreError> {
         let mut by_partition: BTreeMap<u8, Vec<&'a Record>> = BTreeMap::new();
         for record in records {
@@ -133,7 +133,7 @@ impl Repairs {
         let stopped = written.failed.iter().filter_map(|(index, _)| groups.get(*index));
         let stopped: Vec<&'a Record> = stopped.flat_map(|(_, records)| records.clone()).collect();
         let one = |record: &Record| statement(record.partition, &[record]);
-        Ok(written.matched + self.one_by_one(action, &stopped, one, mended).await?)
+        Ok(written.matched + self.one_by_one(action, &stopped, one, repaired).await?)
     }
 
     /// Sends a statement for each record, and notes which the server refused; answers how many
@@ -143,7 +143,7 @@ impl Repairs {
         action: &'static str,
         records: &[&'a Record],
         statement: impl Fn(&Record) -> Document,
-        mended: &mut Mended<'a>,
+        repaired: &mut Repaired<'a>,
     ) -> Result<u64, StoreError> {
         if records.is_empty() {
             return Ok(0);
@@ -153,8 +153,8 @@ impl Repairs {
         for (index, code) in written.failed {
             let Some(record) = records.get(index) else { continue };
             match TOO_LARGE.contains(&code) {
-                true => mended.oversized.push(record),
-                false => mended.refused.push((record, code)),
+                true => repaired.oversized.push(record),
+                false => repaired.refused.push((record, code)),
             }
         }
         Ok(written.matched)
@@ -214,7 +214,7 @@ impl Repairs {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn bury_expired(
+    pub async fn mark_expired_dead(
         &self,
         record: &Record,
         reason: &DeadReason,
@@ -250,7 +250,7 @@ impl Repairs {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn bury_unfit(
+    pub async fn mark_unfit_dead(
         &self,
         record: &Record,
         unfit: Unfit,
@@ -289,7 +289,7 @@ impl Repairs {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn bury_oversized(
+    pub async fn mark_oversized_dead(
         &self,
         id: &RecordId,
         reason: &DeadReason,
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn anything_is_repaired_where_a_partition_or_a_seq_was_given() {
         for (partition, seq, any) in [(0, 0, false), (1, 0, true), (0, 1, true), (2, 2, true)] {
-            assert_eq!(Repaired { partition, seq }.any(), any, "{partition} {seq}");
+            assert_eq!(RepairCounts { partition, seq }.any(), any, "{partition} {seq}");
         }
     }
 }

@@ -42,8 +42,9 @@ const BUSY_LOOK: Duration = Duration::from_millis(100);
 /// How often one looks that is about to leave: the process waits for it.
 const LEAVING_LOOK: Duration = Duration::from_millis(50);
 
-/// What letting go at the very end may take; peers take over all the same, in their time.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a stop waits for a claim that was sent, and again for the release of the last partitions.
+/// (Peers claim what is not released.)
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How partitions come to this instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,17 +148,21 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let mut pulse = self.heartbeat.pulse();
         while !stop.is_cancelled() {
             let alive = *pulse.borrow_and_update() == Pulse::Alive;
-            let step = async {
-                let pause = self.look(alive).await;
-                tokio::select! {
-                    () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
-                    // An instance that comes (back) is not to wait for its first look.
-                    Ok(()) = pulse.changed(), if !alive => {}
-                }
+            // A stop does not interrupt a claim that was sent: MongoDB might apply it behind the
+            // release of everything, in the name of an instance that is gone.
+            let too_late = async {
+                stop.cancelled().await;
+                tokio::time::sleep(RELEASE_TIMEOUT).await;
+            };
+            let pause = tokio::select! {
+                pause = self.look(alive) => pause,
+                () = too_late => break,
             };
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = step => {}
+                () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
+                // An instance that comes (back) must not wait for its first look.
+                Ok(()) = pulse.changed(), if !alive => {}
             }
         }
         self.leave(&drained).await;
@@ -370,7 +375,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         // What the relay holds still, where its time was up, is kept by its leases.
-        let rest = tokio::time::timeout(FAREWELL, self.let_go(|_| true)).await;
+        let rest = tokio::time::timeout(RELEASE_TIMEOUT, self.let_go(|_| true)).await;
         match rest {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

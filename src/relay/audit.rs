@@ -15,8 +15,8 @@ use crate::outbox::fields::PENDING;
 use crate::outbox::position::Position;
 use crate::outbox::record::LaneKey;
 use crate::outbox::snapshot::{Room, Snapshot};
-use crate::relay::shared::Shared;
-use crate::relay::wake::Wake;
+use crate::relay::context::RelayContext;
+use crate::relay::wakeup::Wakeup;
 use crate::sink::Sink;
 use crate::store::StoreError;
 use crate::telemetry::chain;
@@ -27,7 +27,7 @@ const BROUGHT: Duration = Duration::from_secs(30);
 /// Records of one read.
 const PAGE: usize = 500;
 
-/// Records that one audit compares at most: of more the next one looks on.
+/// Records that one audit compares at most: of more the next one continues.
 const COMPARED: usize = 10_000;
 
 /// The first record of a key of which nothing was known.
@@ -38,30 +38,30 @@ struct Suspect {
 }
 
 /// Audits for ever, at this interval.
-pub(super) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
+pub(super) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
     loop {
-        tokio::time::sleep(shared.settings.audit_interval).await;
-        if let Err(error) = audit(&shared, &wake).await {
-            // The take meets the same trouble, and reports it.
+        tokio::time::sleep(context.settings.audit_interval).await;
+        if let Err(error) = audit(&context, &wakeup).await {
+            // The scan meets the same error, and reports it.
             debug!(error = chain(&error), "an audit failed; the next one is made in its time");
         }
     }
 }
 
-async fn audit<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreError> {
-    let Some(life) = shared.hands.life() else { return Ok(()) };
-    let suspects = suspects(shared).await?;
+async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<(), StoreError> {
+    let Some(life) = context.state.key_table.live_period() else { return Ok(()) };
+    let suspects = suspects(context).await?;
     if suspects.is_empty() {
         return Ok(());
     }
     tokio::time::sleep(BROUGHT).await;
     for Suspect { lane, partition, id } in suspects {
-        if shared.hands.life() != Some(life) {
+        if context.state.key_table.live_period() != Some(life) {
             return Ok(());
         }
-        let is_known = || shared.hands.is_entered(&lane);
+        let is_known = || context.state.key_table.is_tracked(&lane);
         // Known before or after the read: it came into a lane and was settled, or waits.
-        if is_known() || shared.read_again(&id, PENDING).await?.is_none() || is_known() {
+        if is_known() || context.read(&id, PENDING).await?.is_none() || is_known() {
             continue;
         }
         warn!(
@@ -70,31 +70,31 @@ async fn audit<S: Sink>(shared: &Shared<S>, wake: &Wake) -> Result<(), StoreErro
             partition,
             "a record was not brought by the change stream: its key is read now; please report this"
         );
-        shared.metrics.audit_finding();
-        shared.hands.must_scan(lane, partition, id);
-        wake.all();
+        context.metrics.audit_finding();
+        context.state.key_table.require_scan(lane, partition, id);
+        wakeup.all();
     }
     Ok(())
 }
 
 /// Of each key that has anything pending, and of which nothing is known, the first record.
-async fn suspects<S: Sink>(shared: &Shared<S>) -> Result<Vec<Suspect>, StoreError> {
-    let owned = shared.hands.owned();
+async fn suspects<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Suspect>, StoreError> {
+    let owned = context.state.key_table.owned();
     let mut suspects: Vec<Suspect> = Vec::new();
-    let mut snapshot = Snapshot::begin(&shared.collections).await?;
-    if !shared.settings.ordered {
+    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    if !context.settings.ordered {
         snapshot.go_on_within_keys();
     }
     let mut next = Some(Position::start());
     while let Some(from) = next.filter(|_| suspects.len() < COMPARED) {
-        let allowance = shared.in_hand.allow(shared.settings.batch_bytes);
+        let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
         let room = Room { records: PAGE, bytes: allowance.bytes };
-        let over = shared.hands.passed_over(&from);
+        let over = context.state.key_table.keys_to_skip(&from);
         let page = snapshot.page(&from, &owned, &over, room).await?;
         for record in page.records {
-            let record = shared.in_its_lane(record);
+            let record = context.settings.in_lane(record);
             let is_next = suspects.last().is_none_or(|last| last.lane != record.lane);
-            if is_next && !shared.hands.is_entered(&record.lane) {
+            if is_next && !context.state.key_table.is_tracked(&record.lane) {
                 let (lane, partition, id) = (record.lane, record.partition, record.id);
                 suspects.push(Suspect { lane, partition, id });
             }

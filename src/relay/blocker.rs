@@ -70,7 +70,7 @@ impl Blocker {
 
 /// Why what a key has, or comes into it, is not being delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HoldReason {
+pub enum BlockReason {
     /// Its head is not due yet: backoff after a failure, or the producer's `visibleAt`.
     NotDue,
     /// Somebody else's lease is on its head.
@@ -92,7 +92,7 @@ pub enum HoldReason {
     Blocked,
 }
 
-impl HoldReason {
+impl BlockReason {
     /// All reasons, for the metrics.
     pub const ALL: [Self; 9] = [
         Self::NotDue,
@@ -129,9 +129,9 @@ impl HoldReason {
 
 /// Why a key is blocked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wait {
+pub struct KeyBlock {
     /// Why.
-    pub reason: HoldReason,
+    pub reason: BlockReason,
     /// When the key is read again at the latest, where that is known.
     pub until: Option<Instant>,
     /// Since when it waits for this blocker.
@@ -144,9 +144,9 @@ pub struct Wait {
     pub destination: Option<Address>,
 }
 
-impl Wait {
+impl KeyBlock {
     /// A wait that begins now.
-    pub fn new(reason: HoldReason, blocker: Blocker, until: Option<Instant>) -> Self {
+    pub fn new(reason: BlockReason, blocker: Blocker, until: Option<Instant>) -> Self {
         Self { reason, until, since: Instant::now(), blocker, sink: None, destination: None }
     }
 
@@ -158,7 +158,7 @@ impl Wait {
         destination: Address,
     ) -> Self {
         let (sink, destination) = (Some(sink), Some(destination));
-        Self { sink, destination, ..Self::new(HoldReason::DestinationPaused, blocker, until) }
+        Self { sink, destination, ..Self::new(BlockReason::DestinationPaused, blocker, until) }
     }
 
     pub(super) fn is_for(&self, sink: &str, destination: &Address) -> bool {

@@ -1,6 +1,6 @@
-//! The loop that keeps takes, lanes and waits going.
+//! The loop of the relay: starts scans, acquisitions and lanes, and reacts to their ends.
 
-mod changes;
+mod events;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,108 +15,110 @@ use crate::ids::RecordId;
 use crate::outbox::record::LaneKey;
 use crate::outbox::snapshot::Room;
 use crate::partition::share::Share;
-use crate::relay::alone::Candidate;
-use crate::relay::before::CORRECTED;
-use crate::relay::blocker::{Blocker, Wait};
-use crate::relay::failing::{Work, remedy, words};
+use crate::relay::acquirer::Acquirer;
+use crate::relay::blocker::{Blocker, KeyBlock};
+use crate::relay::context::RelayContext;
 use crate::relay::lane::{Lane, LaneEnd};
-use crate::relay::live::{Leaves, Live};
-use crate::relay::look::{Look, Repairing, Seen, Target};
-use crate::relay::rush::Rush;
+use crate::relay::lane_worker;
+use crate::relay::live_mode::{LeaveReason, LiveMode};
+use crate::relay::quarantine::{Candidate, Quarantine};
+use crate::relay::repairer::{RepairBatch, Repairer};
+use crate::relay::saturation::Saturation;
+use crate::relay::scanner::{MISPLACED_PAGE, ScanResult, ScanScope, ScanTarget, Scanner};
 use crate::relay::schedule::{Page, STORE_PAUSE, Schedule};
-use crate::relay::shared::Shared;
-use crate::relay::wake::{Hint, Wake};
-use crate::relay::worker;
+use crate::relay::store_health::{StoreWork, remedy, words};
+use crate::relay::wakeup::{ScanHint, Wakeup};
 use crate::sink::Sink;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::metrics::PARTITIONS_LIVE;
 
-/// Leases under way at once: the next page is read while this one is leased, no more than
-/// the server's cores can use.
-const LEASING: usize = 3;
+/// Leases of scans under way at once: the next page is read while this one is leased. More is no
+/// faster (2 cores).
+const MAX_ACQUIRING: usize = 3;
 
-/// Refills and other targeted looks that one take serves. For more keys than that a look at
-/// everything is cheaper, which reads them all at once.
-const TARGETS: usize = 16;
+/// Keys that one targeted scan reads. For more keys a rotation is cheaper, which reads them all at
+/// once.
+const MAX_TARGETS: usize = 16;
 
 /// What a task of the driver came to.
 enum Event {
-    Rotated(Result<Seen, StoreError>),
-    Looked(Result<Seen, StoreError>),
-    Leased(Result<Vec<Arc<Lane>>, StoreError>),
+    Rotated(Result<ScanResult, StoreError>),
+    Scanned(Result<ScanResult, StoreError>),
+    /// What a scan has found is leased.
+    Acquired(Result<Vec<Arc<Lane>>, StoreError>),
     /// What the change stream brought is leased, by the lease of this number.
-    Acquired(u64, Result<Vec<Arc<Lane>>, StoreError>),
+    AcquiredLive(u64, Result<Vec<Arc<Lane>>, StoreError>),
     Repaired(Result<bool, StoreError>),
-    /// One that went alone, if it came to that.
-    Alone(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
-    Ended(Arc<Lane>, LaneEnd),
+    /// The lane of a record that went alone; `None` where it did not go.
+    Quarantined(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
+    LaneEnded(Arc<Lane>, LaneEnd),
 }
 
 pub(super) struct Driver<S> {
-    shared: Arc<Shared<S>>,
+    context: Arc<RelayContext<S>>,
     share: watch::Receiver<Share>,
-    wake: Wake,
+    wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     tasks: JoinSet<Event>,
-    live: Live,
+    live: LiveMode,
     schedule: Schedule,
-    looking: bool,
-    leasing: usize,
+    scanning: bool,
+    acquiring: usize,
     repairing: bool,
-    targets: VecDeque<Target>,
-    rush: Rush,
+    targets: VecDeque<ScanTarget>,
+    saturation: Saturation,
     next_tick: Instant,
-    /// Whether it was told that MongoDB refuses the takes.
-    told_refusal: bool,
+    /// Whether the log says that MongoDB refuses the relay.
+    is_refusal_reported: bool,
 }
 
-/// How often due waits are struck off the book.
-const TICK: Duration = Duration::from_millis(20);
+/// How often blocks that have ended are removed.
+const TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 impl<S: Sink> Driver<S> {
     pub(super) fn new(
-        shared: Arc<Shared<S>>,
+        context: Arc<RelayContext<S>>,
         share: watch::Receiver<Share>,
-        wake: Wake,
+        wakeup: Wakeup,
         refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     ) -> Self {
         gauge!(PARTITIONS_LIVE).set(0.0);
-        let poll_interval = shared.settings.poll_interval;
+        let poll_interval = context.settings.poll_interval;
         Self {
-            shared,
+            context,
             share,
-            wake,
+            wakeup,
             refills,
             tasks: JoinSet::new(),
-            live: Live::default(),
+            live: LiveMode::default(),
             schedule: Schedule::new(poll_interval, Instant::now()),
-            looking: false,
-            leasing: 0,
+            scanning: false,
+            acquiring: 0,
             repairing: false,
             targets: VecDeque::new(),
-            rush: Rush::default(),
+            saturation: Saturation::default(),
             next_tick: Instant::now(),
-            told_refusal: false,
+            is_refusal_reported: false,
         }
     }
 
-    /// Takes until the stop.
+    /// Relays until the stop.
     ///
     /// # Errors
     ///
     /// A panic in one of its tasks.
     pub(super) async fn run(&mut self) -> Result<(), JoinError> {
         self.on_share();
-        // Leases and due times are judged by it: nothing is taken before it is known.
+        // Leases and due times are judged by the server's time: nothing is leased before it is known.
         self.learn_time().await;
-        while !self.shared.is_stopping() {
-            self.start_what_can();
+        while !self.context.is_stopping() {
+            self.start_due();
             let next = self.next_wait();
             tokio::select! {
-                () = self.shared.stop.cancelled() => {}
+                () = self.context.stop.cancelled() => {}
                 Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
-                Some(lane) = self.refills.recv() => self.targets.push_back(Target::Refill(lane)),
-                () = self.wake.woken() => self.on_wake(),
+                Some(lane) = self.refills.recv() => self.targets.push_back(ScanTarget::Refill(lane)),
+                () = self.wakeup.woken() => self.on_wakeup(),
                 Ok(()) = self.share.changed() => self.on_share(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
@@ -124,26 +126,28 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    /// Lets every lane end: each publishes no more, and settles or releases what it holds.
+    /// Lets every lane end: each publishes nothing more, and settles or releases what it holds.
     pub(super) async fn drain(&mut self) -> Result<(), JoinError> {
-        let in_hand = self.shared.in_hand.records();
-        info!(in_hand, "stopping: settling or releasing what is in flight");
-        self.shared.hands.own(&[]);
-        self.leave_live(Leaves::OnPurpose);
+        let in_flight = self.context.state.in_flight.records();
+        info!(in_flight, "stopping: settling or releasing what is in flight");
+        self.context.state.key_table.set_owned(&[]);
+        self.leave_live(LeaveReason::OnPurpose);
         self.turn_down_all();
         while !self.tasks.is_empty() {
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
                     let event = ended?;
                     match event {
-                        // Seen while the stop came: the lanes learn that nothing more comes.
-                        Event::Rotated(Ok(seen)) | Event::Looked(Ok(seen)) => self.lease(seen),
-                        // Leased while the stop came: the lanes give everything back.
-                        Event::Leased(Ok(lanes)) | Event::Acquired(_, Ok(lanes)) => {
+                        // Found while the stop came: the lanes learn that nothing more comes.
+                        Event::Rotated(Ok(result)) | Event::Scanned(Ok(result)) => {
+                            self.acquire_scanned(result);
+                        }
+                        // Leased while the stop came: the lanes release everything.
+                        Event::Acquired(Ok(lanes)) | Event::AcquiredLive(_, Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
-                        Event::Ended(lane, _) | Event::Alone(Ok(Some((lane, _)))) => {
-                            self.shared.hands.free(&lane.key);
+                        Event::LaneEnded(lane, _) | Event::Quarantined(Ok(Some((lane, _)))) => {
+                            self.context.state.key_table.release(&lane.key);
                         }
                         _ => {}
                     }
@@ -157,9 +161,9 @@ impl<S: Sink> Driver<S> {
     async fn learn_time(&mut self) {
         let mut pause = STORE_PAUSE.0;
         loop {
-            let sample = self.shared.clock.sample(self.shared.collections.database());
+            let sample = self.context.clock.sample(self.context.collections.database());
             let sampled = tokio::select! {
-                () = self.shared.stop.cancelled() => return,
+                () = self.context.stop.cancelled() => return,
                 sampled = sample => sampled,
             };
             match sampled {
@@ -167,26 +171,26 @@ impl<S: Sink> Driver<S> {
                 Err(error) => self.on_store_error(&error),
             }
             tokio::select! {
-                () = self.shared.stop.cancelled() => return,
+                () = self.context.stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
             pause = (pause * 2).min(STORE_PAUSE.1);
         }
     }
 
-    fn start_what_can(&mut self) {
+    fn start_due(&mut self) {
         let now = Instant::now();
         if self.next_tick <= now {
-            self.next_tick = now + TICK;
-            self.shared.make_way();
+            self.next_tick = now + TICK_INTERVAL;
+            self.context.make_way();
             self.call_probes();
             self.correct();
-            if self.shared.hands.free_due(now) {
-                self.look_now();
+            if self.context.state.key_table.unblock_due(now) {
+                self.scan_now();
             }
         }
-        if !self.may_take() {
-            self.leave_live(Leaves::OnPurpose);
+        if !self.may_scan() {
+            self.leave_live(LeaveReason::OnPurpose);
             self.turn_down_all();
             return;
         }
@@ -194,120 +198,127 @@ impl<S: Sink> Driver<S> {
             return;
         }
         self.serve_live(now);
-        if !self.looking && !self.targets.is_empty() {
-            let count = self.targets.len().min(TARGETS);
-            let targets: Vec<Target> = self.targets.drain(..count).collect();
-            self.looking = true;
-            self.spawn_look(Look::Targets(targets), Event::Looked);
+        if !self.scanning && !self.targets.is_empty() {
+            let count = self.targets.len().min(MAX_TARGETS);
+            let targets: Vec<ScanTarget> = self.targets.drain(..count).collect();
+            self.scanning = true;
+            self.spawn_scan(ScanScope::Targets(targets), Event::Scanned);
         }
         if !self.live.is_live() && self.schedule.is_due(now) && self.has_room() {
             let is_pass = self.live.begins_pass(now);
             if is_pass {
-                self.shared.hands.follow();
+                self.context.state.key_table.begin_following();
             }
             let position = self.schedule.begin(is_pass, now);
-            self.spawn_look(Look::Rotation(position), Event::Rotated);
+            self.spawn_scan(ScanScope::Rotation(position), Event::Rotated);
         }
     }
 
-    /// Of each destination that is to be probed reads a key that waits for it.
+    /// Scans, for each destination that is due for a probe, a key that waits for it.
     fn call_probes(&mut self) {
-        let shared = self.shared.clone();
-        for (sink, outlet) in &shared.outlets {
-            for unused in outlet.circuits.expire() {
-                shared.hands.free_destination(sink, &unused);
-                self.look_now();
+        let context = self.context.clone();
+        for (sink, handle) in &context.sinks {
+            for unused in handle.destinations.expire() {
+                context.state.key_table.unblock_destination(sink, &unused);
+                self.scan_now();
             }
-            let due = outlet.circuits.due();
+            let due = handle.destinations.due();
             if due.is_empty() {
                 continue;
             }
-            let is_suspected = |id: &RecordId| shared.losses.goes_alone(id);
-            for (key, head) in shared.hands.free_for_probes(sink, &due, is_suspected) {
-                self.targets.push_back(Target::At(Hint::of(head.partition, key, head.id)));
+            let is_suspected = |id: &RecordId| context.state.connection_losses.goes_alone(id);
+            for (key, head) in context.state.key_table.unblock_for_probes(sink, &due, is_suspected)
+            {
+                self.targets.push_back(ScanTarget::At(ScanHint::of(head.partition, key, head.id)));
             }
         }
     }
 
-    fn spawn_look(
+    fn spawn_scan(
         &mut self,
-        look: Look,
-        event: impl FnOnce(Result<Seen, StoreError>) -> Event + Send + 'static,
+        scope: ScanScope,
+        event: impl FnOnce(Result<ScanResult, StoreError>) -> Event + Send + 'static,
     ) {
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         let owned = self.share.borrow().partitions.clone();
-        let allowance = shared.in_hand.allow(shared.settings.batch_bytes);
-        let room = Room { records: shared.settings.batch_size, bytes: allowance.bytes };
+        let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
+        let room = Room { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
-            let seen = shared.look(look, &owned, room).await;
-            // By now what goes on to be leased is counted as in flight.
+            let result = Scanner::new(&context).scan(scope, &owned, room).await;
+            // By now the records that will be leased are counted as in flight.
             drop(allowance);
-            event(seen)
+            event(result)
         });
     }
 
-    fn lease(&mut self, seen: Seen) {
-        let shared = self.shared.clone();
-        self.leasing += 1;
-        self.tasks.spawn(async move { Event::Leased(shared.lease(seen).await) });
+    fn acquire_scanned(&mut self, result: ScanResult) {
+        let context = self.context.clone();
+        self.acquiring += 1;
+        self.tasks.spawn(async move {
+            Event::Acquired(Acquirer::new(&context).acquire(result.acquisitions).await)
+        });
     }
 
-    /// Corrects what the change stream has brought with an invalid partition.
+    /// Corrects records that the change stream has brought with an invalid partition.
     fn correct(&mut self) {
         if self.repairing || self.schedule.is_store_failing() {
             return;
         }
-        let rests = |id: &RecordId| self.shared.refusals.rests_until(id).is_some();
-        let next = self.shared.misplaced.next(CORRECTED, rests);
+        let state = &self.context.state;
+        let is_held = |id: &RecordId| state.refused_changes.held_until(id).is_some();
+        let next = state.misplaced.next(MISPLACED_PAGE, is_held);
         if !next.is_empty() {
-            self.repair(Repairing::of(next));
+            self.repair(RepairBatch::of(next));
         }
     }
 
-    fn repair(&mut self, repairs: Repairing) {
-        let shared = self.shared.clone();
+    fn repair(&mut self, repairs: RepairBatch) {
+        let context = self.context.clone();
         self.repairing = true;
         self.tasks.spawn(async move {
+            let repairer = Repairer::new(&context);
             Event::Repaired(tokio::select! {
-                repaired = shared.repair(repairs) => repaired,
-                // Each of its writes is conditional: one that is dropped does no harm.
-                () = shared.stopping() => Ok(false),
+                repaired = repairer.repair(repairs) => repaired,
+                // Each of its writes is conditional: dropping one does no harm.
+                () = context.stopping() => Ok(false),
             })
         });
     }
 
-    fn send_alone(&mut self, candidate: Candidate) {
-        let shared = self.shared.clone();
-        self.tasks.spawn(async move { Event::Alone(shared.go_alone(candidate).await) });
+    fn quarantine(&mut self, candidate: Candidate) {
+        let context = self.context.clone();
+        self.tasks.spawn(async move {
+            Event::Quarantined(Quarantine::new(&context).deliver(candidate).await)
+        });
     }
 
-    fn may_take(&self) -> bool {
+    fn may_scan(&self) -> bool {
         let share = self.share.borrow();
         share.takes && !share.partitions.is_empty()
     }
 
-    /// Nothing is read: the lanes that ask for more go on without.
+    /// Reads none of the targets: the lanes that asked for more continue without.
     fn turn_down_all(&mut self) {
         for target in self.targets.drain(..) {
             match target {
-                Target::Refill(lane) => lane.add(Vec::new(), false),
-                Target::Scan(key, _) => self.shared.hands.scanned(&key, None),
-                Target::At(_) => {}
+                ScanTarget::Refill(lane) => lane.add(Vec::new(), false),
+                ScanTarget::Scan(key, _) => self.context.state.key_table.finish_scan(&key, None),
+                ScanTarget::At(_) => {}
             }
         }
     }
 
     fn has_room(&self) -> bool {
-        self.shared.any_open()
-            && self.leasing < LEASING
-            && self.shared.has_room()
-            && self.shared.in_hand.publishing_lanes() < self.shared.settings.lanes()
+        self.context.any_up()
+            && self.acquiring < MAX_ACQUIRING
+            && self.context.has_room()
+            && self.context.state.in_flight.publishing_lanes() < self.context.settings.lanes()
     }
 
     fn next_wait(&self) -> Instant {
         // Without room an event (a lane that ends) comes first; the tick is the net.
-        match self.schedule.next_look() {
-            Some(next) if !self.live.is_live() && self.may_take() && self.has_room() => {
+        match self.schedule.next_scan() {
+            Some(next) if !self.live.is_live() && self.may_scan() && self.has_room() => {
                 next.min(self.next_tick)
             }
             _ => self.next_tick,
@@ -316,171 +327,174 @@ impl<S: Sink> Driver<S> {
 
     fn on_event(&mut self, ended: Result<Event, JoinError>) -> Result<(), JoinError> {
         match ended? {
-            Event::Rotated(Ok(seen)) => self.on_rotated(seen),
+            Event::Rotated(Ok(result)) => self.on_rotated(result),
             Event::Rotated(Err(error)) => {
                 self.schedule.failed();
                 self.on_store_error(&error);
             }
-            Event::Looked(seen) => {
-                self.looking = false;
-                match seen {
-                    Ok(seen) => self.on_seen(seen),
+            Event::Scanned(result) => {
+                self.scanning = false;
+                match result {
+                    Ok(result) => self.on_result(result),
                     Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Leased(leased) => {
-                self.leasing -= 1;
-                self.on_leased(leased);
+            Event::Acquired(leased) => {
+                self.acquiring -= 1;
+                self.on_acquired(leased);
             }
-            Event::Acquired(number, leased) => {
+            Event::AcquiredLive(number, leased) => {
                 self.live.acquired(number);
-                self.on_leased(leased);
+                self.on_acquired(leased);
             }
             Event::Repaired(repaired) => {
                 self.repairing = false;
                 match repaired {
                     Ok(true) => {
-                        self.shared.hands.free_repaired();
-                        // Those that are not corrected yet wait on.
-                        let left = self.shared.misplaced.keys().into_iter();
+                        self.context.state.key_table.unblock_repaired();
+                        // Keys of records that are not corrected yet stay blocked.
+                        let left = self.context.state.misplaced.keys().into_iter();
                         let left = left.map(|(key, partition)| (key, Blocker::unseen(partition)));
-                        self.shared.hands.hold_for_repair(left.collect());
-                        self.schedule.look_soon();
+                        self.context.state.key_table.block_for_repair(left.collect());
+                        self.schedule.scan_soon();
                     }
                     Ok(false) => {}
                     Err(error) => self.on_store_error(&error),
                 }
             }
-            Event::Alone(went) => match went {
+            Event::Quarantined(went) => match went {
                 Ok(Some((lane, end))) => {
-                    self.on_store_well();
+                    self.on_store_ok();
                     self.on_lane_end(&lane, &end);
                 }
-                // Its key is free again, unless it waits for a time.
-                Ok(None) => self.schedule.look_soon(),
+                // Its key is free again, unless it is blocked until a certain time.
+                Ok(None) => self.schedule.scan_soon(),
                 Err(error) => self.on_store_error(&error),
             },
-            Event::Ended(lane, end) => self.on_lane_end(&lane, &end),
+            Event::LaneEnded(lane, end) => self.on_lane_end(&lane, &end),
         }
         Ok(())
     }
 
-    fn on_leased(&mut self, leased: Result<Vec<Arc<Lane>>, StoreError>) {
+    fn on_acquired(&mut self, leased: Result<Vec<Arc<Lane>>, StoreError>) {
         match leased {
             Ok(lanes) => {
-                self.on_store_well();
+                self.on_store_ok();
                 lanes.into_iter().for_each(|lane| self.start_lane(lane));
             }
             Err(error) => self.on_store_error(&error),
         }
     }
 
-    fn on_rotated(&mut self, mut seen: Seen) {
-        let found = seen.is_something();
-        // A page that is full of what can't go is no work.
-        let rush = self.rush.page(seen.full && found, Instant::now());
-        self.wake.set_crowded(rush);
-        let page = Page { goes_on: seen.next.take(), found, passed_over: seen.passed_over };
-        let is_all = seen.is_all;
-        self.on_seen(seen);
-        self.after_look(is_all, page.goes_on.is_some());
-        self.schedule.ended(page, self.wake.is_followed(), Instant::now());
+    fn on_rotated(&mut self, mut result: ScanResult) {
+        let found = result.has_records();
+        // A page full of records that cannot go is no work.
+        let is_saturated = self.saturation.page(result.full && found, Instant::now());
+        self.wakeup.set_saturated(is_saturated);
+        let page = Page { goes_on: result.next.take(), found, skipped: result.skipped };
+        let is_all = result.is_all;
+        self.on_result(result);
+        self.on_page(is_all, page.goes_on.is_some());
+        self.schedule.ended(page, self.wakeup.is_followed(), Instant::now());
     }
 
-    fn on_seen(&mut self, mut seen: Seen) {
-        if !seen.wants_lease() && seen.candidates.is_empty() && seen.repairs.is_empty() {
-            self.on_store_well();
+    fn on_result(&mut self, mut result: ScanResult) {
+        if !result.wants_acquisition() && result.candidates.is_empty() && result.repairs.is_empty()
+        {
+            self.on_store_ok();
         }
-        if seen.short {
-            self.schedule.look_soon();
+        if result.short {
+            self.schedule.scan_soon();
         }
-        let repairs = std::mem::take(&mut seen.repairs);
-        // Those of a look during a repair are met again after it.
+        let repairs = std::mem::take(&mut result.repairs);
+        // What a scan finds during a repair is found again after it.
         if !self.repairing && !repairs.is_empty() {
             self.repair(repairs);
         }
-        for candidate in std::mem::take(&mut seen.candidates) {
-            self.send_alone(candidate);
+        for candidate in std::mem::take(&mut result.candidates) {
+            self.quarantine(candidate);
         }
-        if seen.wants_lease() {
-            match self.live.is_live() {
-                // One after the other, so that what the stream brings next comes behind it.
-                true => self.live.queue(seen.claims),
-                false => self.lease(seen),
-            }
+        if !result.wants_acquisition() {
+            return;
+        }
+        if self.live.is_live() {
+            // One after the other, so that what the stream brings next comes behind it.
+            self.live.queue(result.acquisitions);
+        } else {
+            self.acquire_scanned(result);
         }
     }
 
     fn start_lane(&mut self, lane: Arc<Lane>) {
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         self.tasks.spawn(async move {
-            let end = worker::run(lane.clone(), &shared).await;
-            Event::Ended(lane, end)
+            let end = lane_worker::run(lane.clone(), &context).await;
+            Event::LaneEnded(lane, end)
         });
     }
 
     fn on_lane_end(&mut self, lane: &Arc<Lane>, end: &LaneEnd) {
         let is_complete = lane.close() && *end == LaneEnd::Drained;
-        self.shared.hands.end(lane, is_complete);
-        // Rotations have passed over its key meanwhile: it may have got more.
-        self.schedule.look_soon();
+        self.context.state.key_table.end_lane(lane, is_complete);
+        // Rotations have skipped its key meanwhile: it may have more pending.
+        self.schedule.scan_soon();
         if let LaneEnd::Waits(wait) = end {
-            self.shared.hands.hold(lane.key.clone(), Wait::clone(wait));
-            // It may have confirmed meanwhile, and freed what waited before. (What goes alone waits
-            // for a connection, too.)
+            self.context.state.key_table.block(lane.key.clone(), KeyBlock::clone(wait));
+            // Its destination may have confirmed meanwhile, and unblocked the keys that waited before.
+            // (A record that goes alone waits for a connection, too.)
             if !lane.alone && self.takes_again(wait) {
-                self.shared.hands.free_waiting(&lane.key);
+                self.context.state.key_table.unblock(&lane.key);
             }
         }
         if lane.alone && !self.live.is_live() {
-            // What waited behind it can go now.
+            // The records behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());
-                self.targets.push_back(Target::At(Hint::Key { partition, key }));
+                self.targets.push_back(ScanTarget::At(ScanHint::Key { partition, key }));
             }
         }
     }
 
-    /// Whether the destination that is waited for takes records again.
-    fn takes_again(&self, wait: &Wait) -> bool {
+    /// Whether the destination that a key waits for takes records again.
+    fn takes_again(&self, wait: &KeyBlock) -> bool {
         let (Some(sink), Some(destination)) = (&wait.sink, &wait.destination) else { return false };
-        let outlet = self.shared.outlets.get(sink.as_ref());
-        outlet.is_some_and(|outlet| outlet.circuits.takes(destination))
+        let handle = self.context.sinks.get(sink.as_ref());
+        handle.is_some_and(|handle| handle.destinations.takes(destination))
     }
 
-    /// Partitions came or went, or may be taken of (no more).
+    /// The assignment of partitions has changed.
     fn on_share(&mut self) {
-        self.leave_live(Leaves::OnPurpose);
+        self.leave_live(LeaveReason::OnPurpose);
         let partitions = self.share.borrow_and_update().partitions.clone();
-        self.shared.hands.own(&partitions);
-        self.shared.misplaced.keep_within(&partitions);
-        self.look_now();
+        self.context.state.key_table.set_owned(&partitions);
+        self.context.state.misplaced.keep_within(&partitions);
+        self.scan_now();
     }
 
-    /// Another rotation, after the look that is under way if one is.
-    fn look_now(&mut self) {
-        self.schedule.look_now(Instant::now());
+    /// Another rotation, after the scan that is under way, if there is one.
+    fn scan_now(&mut self) {
+        self.schedule.scan_now(Instant::now());
     }
 
-    /// A take succeeded, or found nothing to lease. (What can be read and not leased is no end of
-    /// the trouble.)
-    fn on_store_well(&mut self) {
+    /// A lease succeeded, or a scan found nothing to lease. (Records that can be read and not leased
+    /// are no sign that the outage is over.)
+    fn on_store_ok(&mut self) {
         if self.schedule.store_answers() {
-            self.shared.failing.succeeded(Work::Take);
-            self.told_refusal = false;
+            self.context.state.store_health.succeeded(StoreWork::Take);
+            self.is_refusal_reported = false;
             info!("MongoDB answers again: taking goes on");
         }
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
-        self.shared.failing.failed(Work::Take, Instant::now(), error);
+        self.context.state.store_health.failed(StoreWork::Take, Instant::now(), error);
         let is_first = self.schedule.store_failed(Instant::now());
         let is_refused = error.meaning() == Meaning::Permanent;
-        // What has begun as an outage may turn out to need a person.
-        if !is_first && (!is_refused || self.told_refusal) {
+        // What begins as an outage may turn out to need an operator.
+        if !is_first && (!is_refused || self.is_refusal_reported) {
             return;
         }
-        self.told_refusal = is_refused;
+        self.is_refusal_reported = is_refused;
         let (words, remedy) = (words(error), remedy(error));
         match error.meaning() {
             Meaning::Permanent => {

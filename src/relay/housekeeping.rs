@@ -1,4 +1,4 @@
-//! What must be done apart from the takes: scheduled records, rare kinds of invalid partitions,
+//! What must be done apart from the scans: scheduled records, rare kinds of invalid partitions,
 //! the clock.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -11,12 +11,14 @@ use tracing::{debug, info, warn};
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::snapshot::Snapshot;
 use crate::outbox::undecoded::RawId;
-use crate::relay::failing::{Work, remedy, words};
-use crate::relay::hands::Period;
-use crate::relay::refusals::Refusals;
+use crate::relay::context::RelayContext;
+use crate::relay::key_table::LivePeriod;
+use crate::relay::refused_changes::RefusedChanges;
+use crate::relay::repairer::Repairer;
+use crate::relay::report::RelayReport;
 use crate::relay::reported::Reported;
-use crate::relay::shared::Shared;
-use crate::relay::wake::Wake;
+use crate::relay::store_health::{StoreWork, remedy, words};
+use crate::relay::wakeup::Wakeup;
 use crate::sink::Sink;
 use crate::store::write::TOO_LARGE;
 use crate::store::{Meaning, StoreError};
@@ -36,12 +38,12 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 #[derive(Default)]
 struct Search {
     /// The live period in which the last one began, and when.
-    last: Option<(Period, Instant)>,
+    last: Option<(LivePeriod, Instant)>,
 }
 
 impl Search {
     /// Whether another one is due in this live period; by polling one always is.
-    fn is_due(&self, live: Option<Period>, now: Instant, interval: Duration) -> bool {
+    fn is_due(&self, live: Option<LivePeriod>, now: Instant, interval: Duration) -> bool {
         match (live, self.last) {
             (Some(live), Some((last, began))) => live != last || now >= began + interval,
             _ => true,
@@ -57,32 +59,33 @@ struct Unpromoted {
 }
 
 /// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
-pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
+pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
     let mut clock_due = Instant::now();
     let (mut unpromoted, mut search) = (Unpromoted::default(), Search::default());
     let (mut again, mut is_told) = (AGAIN.0, false);
     loop {
         if clock_due <= Instant::now()
-            && shared.clock.sample(shared.collections.database()).await.is_ok()
+            && context.clock.sample(context.collections.database()).await.is_ok()
         {
             clock_due = Instant::now() + CLOCK;
         }
-        let poll = shared.settings.poll_interval;
+        let poll = context.settings.poll_interval;
         let began = Instant::now();
-        let pause = match once(&shared, &wake, &mut unpromoted, &mut search).await {
+        let pause = match once(&context, &wakeup, &mut unpromoted, &mut search).await {
             Ok(pause) => {
                 again = AGAIN.0;
-                shared.failing.succeeded(Work::Promote);
+                context.state.store_health.succeeded(StoreWork::Promote);
                 if std::mem::take(&mut is_told) {
                     info!("scheduled records are made pending again");
                 }
                 pause
             }
             Err(error) => {
-                let is_first = shared.failing.failed(Work::Promote, began, &error);
+                let is_first = context.state.store_health.failed(StoreWork::Promote, began, &error);
                 let (words, remedy) = (words(&error), remedy(&error));
-                // The take meets the same trouble and reports it, where it finds anything to take.
-                let is_news = !is_first && !is_told && !shared.failing.fails(Work::Take);
+                // The scan meets the same error and reports it, where it finds anything to lease.
+                let is_news =
+                    !is_first && !is_told && !context.state.store_health.fails(StoreWork::Take);
                 if error.meaning() == Meaning::Permanent && is_news {
                     is_told = true;
                     let error = words;
@@ -97,47 +100,47 @@ pub(crate) async fn run<S: Sink>(shared: Arc<Shared<S>>, wake: Wake) {
                 std::mem::replace(&mut again, longer)
             }
         };
-        shared.metrics.held(&shared.waits());
+        context.metrics.held(&RelayReport::new(&context).block_counts());
         tokio::time::sleep(pause.min(poll)).await;
     }
 }
 
-/// One round; answers how long until the next one. Those that are `unpromoted` hold up no others.
+/// One round; returns how long until the next one. Those that are `unpromoted` hold up no others.
 async fn once<S: Sink>(
-    shared: &Shared<S>,
-    wake: &Wake,
+    context: &RelayContext<S>,
+    wakeup: &Wakeup,
     unpromoted: &mut Unpromoted,
     search: &mut Search,
 ) -> Result<Duration, StoreError> {
-    let limit = shared.settings.batch_size;
+    let limit = context.settings.batch_size;
     let now = Instant::now();
-    let live = shared.hands.life();
+    let live = context.state.key_table.live_period();
     let mut is_more_misplaced = false;
-    if search.is_due(live, now, shared.settings.audit_interval) {
-        let found = correct_misplaced(shared, wake).await?;
+    if search.is_due(live, now, context.settings.audit_interval) {
+        let found = correct_misplaced(context, wakeup).await?;
         is_more_misplaced = found == Misplaced::More;
         // Until it finds nothing: what MongoDB refuses to have corrected holds back its key.
         search.last = live.filter(|_| found == Misplaced::Nothing).map(|live| (live, now));
     }
     unpromoted.until.retain(|_, until| *until > now);
     let left_out: HashSet<RawId> = unpromoted.until.keys().cloned().collect();
-    let promoted = shared.repairs.promote(limit, &left_out).await?;
+    let promoted = context.repairs.promote(limit, &left_out).await?;
     if promoted.count > 0 {
-        wake.all();
+        wakeup.all();
     }
     for (id, code) in promoted.failed {
-        if !(TOO_LARGE.contains(&code) && shared.bury_unpromoted(&id).await?) {
+        if !(TOO_LARGE.contains(&code) && Repairer::new(context).mark_unpromotable(&id).await?) {
             if unpromoted.reported.is_news(&id) {
                 warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
             }
-            unpromoted.until.insert(id, now + Refusals::REST);
+            unpromoted.until.insert(id, now + RefusedChanges::RETRY_PAUSE);
         }
     }
     if promoted.more || is_more_misplaced {
         return Ok(Duration::ZERO);
     }
     // A moment behind the due time, since the estimate is good to a round trip.
-    let next = promoted.next.map(|due| shared.clock.until(due) + Duration::from_millis(2));
+    let next = promoted.next.map(|due| context.clock.until(due) + Duration::from_millis(2));
     Ok(next.unwrap_or(Duration::MAX))
 }
 
@@ -154,22 +157,22 @@ enum Misplaced {
 
 /// Corrects records with an invalid partition of whatever kind.
 async fn correct_misplaced<S: Sink>(
-    shared: &Shared<S>,
-    wake: &Wake,
+    context: &RelayContext<S>,
+    wakeup: &Wakeup,
 ) -> Result<Misplaced, StoreError> {
-    let limit = shared.settings.batch_size;
-    let mut snapshot = Snapshot::begin(&shared.collections).await?;
+    let limit = context.settings.batch_size;
+    let mut snapshot = Snapshot::begin(&context.collections).await?;
     // Those that rest make room for others.
-    let resting = shared.refusals.resting();
+    let resting = context.state.refused_changes.held();
     let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
     let mut odd = snapshot.all_misplaced(&resting, limit).await?;
     drop(snapshot);
     let is_nothing = odd.is_empty() && resting.is_empty();
     let is_cut = odd.len() >= limit;
     odd.retain(|record| record.unfit.is_none());
-    let changed = mend_in_order(shared, &odd).await?;
+    let changed = mend_in_order(context, &odd).await?;
     if changed {
-        wake.all();
+        wakeup.all();
     }
     Ok(match is_cut && changed {
         true => Misplaced::More,
@@ -178,11 +181,11 @@ async fn correct_misplaced<S: Sink>(
     })
 }
 
-/// Corrects records for which no look probes: of each key the earliest first, and the next one when
-/// a majority has that. So no look sees one of them without those before it. Answers whether any
+/// Corrects records for which no scan probes: of each key the earliest first, and the next one when
+/// a majority has that. So no scan sees one of them without those before it. Returns whether any
 /// was changed.
 async fn mend_in_order<S: Sink>(
-    shared: &Shared<S>,
+    context: &RelayContext<S>,
     records: &[Record],
 ) -> Result<bool, StoreError> {
     let mut in_order: Vec<&Record> = records.iter().collect();
@@ -195,8 +198,10 @@ async fn mend_in_order<S: Sink>(
     let mut changed = false;
     while !lanes.is_empty() {
         let round: Vec<&Record> = lanes.values_mut().filter_map(VecDeque::pop_front).collect();
-        changed |= shared.mend(&round).await?;
-        lanes.retain(|lane, left| !left.is_empty() && !shared.refusals.holds(lane));
+        changed |= Repairer::new(context).correct(&round).await?;
+        lanes.retain(|lane, left| {
+            !left.is_empty() && !context.state.refused_changes.holds_key(lane)
+        });
     }
     Ok(changed)
 }
@@ -208,7 +213,7 @@ mod tests {
     #[test]
     fn a_search_is_an_audit_while_the_change_stream_carries_the_records() {
         let (now, interval) = (Instant::now(), Duration::from_secs(60));
-        let (live, later) = (Period::default(), now + interval);
+        let (live, later) = (LivePeriod::default(), now + interval);
         let searched = Search { last: Some((live, now)) };
 
         assert!(Search::default().is_due(Some(live), now, interval), "none has begun since");

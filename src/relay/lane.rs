@@ -1,5 +1,5 @@
-//! The records of one key that are in hand, and what is known of those behind them.
-//! A [worker](crate::relay::worker) delivers them.
+//! The records of one key that are in flight, and what is known of those behind them.
+//! A [worker](crate::relay::lane_worker) delivers them.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Record};
-use crate::relay::blocker::Wait;
-use crate::relay::held::Held;
-use crate::relay::load::Load;
+use crate::relay::blocker::KeyBlock;
+use crate::relay::in_flight::InFlight;
+use crate::relay::lease::LeasedRecord;
 use crate::relay::settings::Settings;
 
-/// The records of one key that this relay has in hand.
+/// The records of one key that this relay has in flight.
 #[derive(Debug)]
 pub struct Lane {
     /// The key.
@@ -35,9 +35,9 @@ pub struct Lane {
 #[derive(Debug, Default)]
 struct State {
     /// Leased, not yet published, in order.
-    waiting: VecDeque<Held>,
+    waiting: VecDeque<LeasedRecord>,
     /// Leased or confirmed, and not yet settled in MongoDB: what a refill passes over.
-    in_hand: HashSet<RecordId>,
+    in_flight: HashSet<RecordId>,
     /// Settled while a refill is under way, whose snapshot may show them as leased still.
     settled_meanwhile: HashSet<RecordId>,
     /// Records whose lease is under way.
@@ -51,7 +51,7 @@ struct State {
     is_queued: bool,
     /// Whether a record was expected that was not to be had: nothing behind it may come.
     has_gap: bool,
-    /// Whether nothing is taken any more.
+    /// Whether nothing is added any more.
     is_closed: bool,
     /// Whether the key had more behind these when it was last read.
     more: bool,
@@ -62,19 +62,19 @@ struct State {
 }
 
 impl State {
-    fn take(&mut self, records: Vec<Held>) {
-        self.in_hand.extend(records.iter().map(|held| held.record.id.clone()));
+    fn take(&mut self, records: Vec<LeasedRecord>) {
+        self.in_flight.extend(records.iter().map(|held| held.record.id.clone()));
         self.waiting.extend(records);
     }
 
     /// How many were published, or are being so, and are not settled.
     fn unsettled(&self) -> usize {
-        self.in_hand.len().saturating_sub(self.waiting.len())
+        self.in_flight.len().saturating_sub(self.waiting.len())
     }
 
     /// Whether nothing is to come of it, but for what waits.
     fn is_idle(&self) -> bool {
-        self.in_hand.is_empty() && self.expected.is_empty() && !self.refilling
+        self.in_flight.is_empty() && self.expected.is_empty() && !self.refilling
     }
 }
 
@@ -82,7 +82,7 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Parked<'a> {
     lane: &'a Lane,
-    load: &'a Load,
+    load: &'a InFlight,
     records: usize,
 }
 
@@ -96,17 +96,17 @@ impl Drop for Parked<'_> {
 /// Why a lane ended. In every case its records are settled.
 #[derive(Debug, PartialEq)]
 pub enum LaneEnd {
-    /// Nothing is left in hand.
+    /// Nothing is left in flight.
     Drained,
     /// Its head failed and waits: for its next try, or for the sink of its dead letter.
-    Waits(Box<Wait>),
+    Waits(Box<KeyBlock>),
     /// Sink down, lease spent or lost, partition lost, or a stop: what was left has been given back.
     Interrupted,
 }
 
 /// What the next step of a lane is.
 pub(super) enum Next {
-    Publish(Box<Held>),
+    Publish(Box<LeasedRecord>),
     Await,
     End,
 }
@@ -170,7 +170,7 @@ impl Lane {
     pub(super) async fn over(&self, stop: &CancellationToken) {
         let over = async {
             while !self.is_over(stop) {
-                // Whoever else waits for a change looks at the state first.
+                // Another waiter for a change looks at the state first.
                 self.changed.notified().await;
             }
         };
@@ -188,17 +188,17 @@ impl Lane {
     /// Lets others have the room that this lane takes, until the answer is dropped: its records wait
     /// for a destination that does not answer. Their bytes stay counted. `None` where the lane is
     /// parked already.
-    pub(super) fn park<'a>(&'a self, load: &'a Load) -> Option<Parked<'a>> {
+    pub(super) fn park<'a>(&'a self, load: &'a InFlight) -> Option<Parked<'a>> {
         if self.parked.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let records = self.state().in_hand.len();
+        let records = self.state().in_flight.len();
         load.park(records);
         Some(Parked { lane: self, load, records })
     }
 
     /// Puts newly leased records behind those that wait. `more`: there were more to be had.
-    pub fn add(&self, records: Vec<Held>, more: bool) {
+    pub fn add(&self, records: Vec<LeasedRecord>, more: bool) {
         {
             let mut state = self.state();
             state.came = records.len();
@@ -224,12 +224,12 @@ impl Lane {
         self.state().is_queued = true;
     }
 
-    /// Expects one more to be leased for it; answers whether it does. It does not where something
+    /// Expects one more to be leased for it; returns whether it does. It does not where something
     /// of its key is pending that it does not hold, where it is full, where it has ended, and where
     /// it is only about to begin.
     pub(super) fn offer(&self, id: &RecordId) -> bool {
         let mut state = self.state();
-        let is_full = state.in_hand.len() + state.expected.len() >= Settings::WHOLE;
+        let is_full = state.in_flight.len() + state.expected.len() >= Settings::WHOLE;
         if is_full || state.is_closed || !state.is_queued || !state.is_complete {
             state.is_complete = false;
             return false;
@@ -237,15 +237,20 @@ impl Lane {
         state.expected.insert(id.clone())
     }
 
-    /// Whether this record is in hand, or is being leased.
+    /// Whether this record is in flight, or is being leased.
     pub(super) fn expects(&self, id: &RecordId) -> bool {
         let state = self.state();
-        state.in_hand.contains(id) || state.expected.contains(id)
+        state.in_flight.contains(id) || state.expected.contains(id)
     }
 
     /// What became of the lease of records that were expected: which are held. `more`, for the first
     /// ones of the lane: there were more to be had.
-    pub(super) fn add_expected(&self, held: Vec<Held>, expected: &[RecordId], more: Option<bool>) {
+    pub(super) fn add_expected(
+        &self,
+        held: Vec<LeasedRecord>,
+        expected: &[RecordId],
+        more: Option<bool>,
+    ) {
         {
             let mut state = self.state();
             if held.len() < expected.len() {
@@ -269,7 +274,7 @@ impl Lane {
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.is_closed = true;
-        state.is_complete && state.waiting.is_empty() && state.in_hand.is_empty()
+        state.is_complete && state.waiting.is_empty() && state.in_flight.is_empty()
     }
 
     /// Whether nothing may be put behind the others any more: it has ended, or was never begun, or
@@ -284,37 +289,37 @@ impl Lane {
         self.state().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
     }
 
-    /// Whether the record is in hand, or was since the refill under way was asked for: leased
+    /// Whether the record is in flight, or was since the refill under way was asked for: leased
     /// by this lane, confirmed to it, or settled.
     pub fn had(&self, record: &Record) -> bool {
         let state = self.state();
-        state.in_hand.contains(&record.id)
+        state.in_flight.contains(&record.id)
             || state.expected.contains(&record.id)
             || state.settled_meanwhile.contains(&record.id)
     }
 
     /// The records that are leased, or confirmed and not yet settled.
-    pub fn in_hand(&self) -> Vec<RecordId> {
-        self.state().in_hand.iter().cloned().collect()
+    pub fn in_flight(&self) -> Vec<RecordId> {
+        self.state().in_flight.iter().cloned().collect()
     }
 
-    /// How many records a refill's snapshot may show that were in hand when it was asked for.
+    /// How many records a refill's snapshot may show that were in flight when it was asked for.
     pub fn had_count(&self) -> usize {
         let state = self.state();
-        state.in_hand.len() + state.expected.len() + state.settled_meanwhile.len()
+        state.in_flight.len() + state.expected.len() + state.settled_meanwhile.len()
     }
 
     /// MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
         let is_news = {
             let mut state = self.state();
-            if let Some(id) = state.in_hand.take(id)
+            if let Some(id) = state.in_flight.take(id)
                 && state.refilling
             {
                 state.settled_meanwhile.insert(id);
             }
             // It may end, or ask for more.
-            state.in_hand.is_empty() || state.waiting.is_empty() && state.more && !state.refilling
+            state.in_flight.is_empty() || state.waiting.is_empty() && state.more && !state.refilling
         };
         if is_news {
             self.changed.notify_one();
@@ -322,7 +327,7 @@ impl Lane {
     }
 
     /// Takes the next step. `share`: how many may be unsettled for it to ask for more, where there is
-    /// room; answers also whether it does so, and counts on an answer by [`add`](Self::add) then.
+    /// room; returns also whether it does so, and counts on an answer by [`add`](Self::add) then.
     pub(super) fn next(&self, share: Option<usize>) -> (Next, bool) {
         let mut state = self.state();
         // (A refill reads what is unsettled once more.)
@@ -346,12 +351,12 @@ impl Lane {
     }
 
     /// Puts a record that was not published back before the others.
-    pub(super) fn put_back(&self, held: Held) {
+    pub(super) fn put_back(&self, held: LeasedRecord) {
         self.state().waiting.push_front(held);
     }
 
     /// What was not published, in its order.
-    pub(super) fn take_waiting(&self) -> VecDeque<Held> {
+    pub(super) fn take_waiting(&self) -> VecDeque<LeasedRecord> {
         std::mem::take(&mut self.state().waiting)
     }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use bson::DateTime;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use crate::outbox::repair::Repaired;
-use crate::relay::blocker::HoldReason;
+use crate::outbox::repair::RepairCounts;
+use crate::relay::blocker::BlockReason;
 use crate::telemetry::metrics::{
     AUDIT_FINDINGS, DEAD_LETTERS, DELIVERY_SECONDS, KEYS_HELD, PUBLISH_SECONDS, REPAIRED, SETTLED,
     SINK_UP,
@@ -145,12 +145,12 @@ impl RelayMetrics {
         self.audit_findings.increment(1);
     }
 
-    pub(crate) fn repaired(&self, repaired: Repaired) {
+    pub(crate) fn repaired(&self, repaired: RepairCounts) {
         self.repaired_seq.increment(repaired.seq);
         self.repaired_partition.increment(repaired.partition);
     }
 
-    pub(crate) fn held(&self, counts: &[(HoldReason, usize)]) {
+    pub(crate) fn held(&self, counts: &[(BlockReason, usize)]) {
         for (reason, count) in counts {
             gauge!(KEYS_HELD, "reason" => reason.as_str()).set(*count as f64);
         }

@@ -1,7 +1,7 @@
 //! Records with an invalid partition that the change stream has brought, until they are corrected.
 //!
-//! No look at a key finds a fraction, which lies between two partitions, or an array, which lies among
-//! the records of another one. So each look asks here which keys have one, and what is behind it waits
+//! No scan at a key finds a fraction, which lies between two partitions, or an array, which lies among
+//! the records of another one. So each scan asks here which keys have one, and what is behind it waits
 //! until a majority has its correction.
 
 use std::collections::HashMap;

@@ -1,75 +1,92 @@
-//! The relay: take → publish → settle, in the order of each key.
+//! The relay: acquire → publish → settle, in the order of each key.
 //!
-//! **Publish a record only when you know that every earlier record of its key is done, dead
-//! by skip, or confirmed to you.** With this prefix rule any number of zombies, stale
-//! owners and expired leases cause duplicates, never an inversion. The prefix rule gives
-//! order, the lease saves duplicates, the partition saves contention.
+//! **Publish a record only when you know that every earlier record of its key is done, dead by skip,
+//! or confirmed to you.** With this prefix rule any number of zombies, stale owners and expired leases
+//! cause duplicates, never an inversion. The prefix rule gives order, the lease saves duplicates, the
+//! partition saves contention.
 //!
-//! | module | what it does |
+//! The way of a record in a steady flow, one file after the other:
+//!
+//! | | file | what it does with the record |
+//! |---|---|---|
+//! | 1 | [`wakeup`] | queues the event of the [change stream](crate::change_stream) |
+//! | 2 | `driver::events` | asks what is known of its key, and plans |
+//! | 3 | [`key_table`] | knows the key: idle, in flight, or blocked |
+//! | 4 | [`plan`] | decides whether it may go (pure) |
+//! | 5 | `live_mode` | holds it until the next lease |
+//! | 6 | [`acquirer`] | leases it |
+//! | 7 | [`lane`] | holds it behind the others of its key |
+//! | 8 | [`lane_worker`] | takes it when its predecessor is confirmed, and settles it by the result |
+//! | 9 | [`publisher`] | publishes it, and reads what a failure means |
+//! | 10 | [`settlement_writer`] | writes the outcome, with others |
+//!
+//! At the start, after a loss and for blocked keys the [`scanner`] stands in place of 1 and 2: it reads a
+//! snapshot, plans, and registers what it found.
+//!
+//! | actors beside that way | |
 //! |---|---|
-//! | [`settings`], [`backoff`] | what an operator decides |
-//! | `driver` | the loop: what is next |
-//! | `schedule`, [`wake`], `rush` | when everything is looked at, and what is a reason to look before |
-//! | `live`, `driver::changes` | the change stream carries the records, and nothing is read |
-//! | `audit` | whether the change stream has brought everything |
-//! | [`look`], `before` | snapshot read → [`plan`] |
-//! | [`take`] | the plan's runs → lease → lanes |
-//! | [`lane`], [`worker`] | one key's records; they are delivered, one unconfirmed at a time |
-//! | `alone`, `turns` | records that go alone, one after the other |
-//! | [`delivery`] | one record: address, gate, publish, verdict |
-//! | [`dead_letter`], `dying` | a copy of the dead for a broker, and who waits for it |
-//! | [`gate`] | a sink's gate: shut and probed while the broker is down |
-//! | [`circuits`] | which destinations of a sink do not confirm |
-//! | [`quarantine`] | a sink's isolated connection |
-//! | `settler` | outcomes on their way back, in batches |
-//! | [`renewal`] | leases kept alive under a slow publish |
-//! | `recheck` | whether what blocks a key is still there, unchanged |
-//! | `housekeeping` | scheduled records, odd partitions, the server's clock |
-//! | [`report`] | what operators can ask of it |
-//! | [`hands`], [`blocker`], [`held`], `load`, [`losses`], `misplaced`, `refusals`, `reported` | the books |
-//! | [`shared`] | what all of these are given: settings, clients, sinks, the books |
+//! | `driver` | the loop that starts scans, leases and lanes; `schedule` says when |
+//! | [`repairer`] | corrects records that cannot be leased, or makes them dead |
+//! | [`quarantine`] | delivers records alone that may crash the process or break their connection |
+//! | [`dead_letter`] | sends a copy of dead records |
+//! | `recheck`, `audit` | whether blockers are still there; whether the change stream has brought everything |
+//! | `housekeeping` | makes scheduled records pending; reads the server's clock |
+//! | [`lease_renewal`] | renews leases under a slow publish |
+//! | [`report`] | what operators can ask |
+//!
+//! | state, below all of these | |
+//! |---|---|
+//! | [`context`], [`settings`], [`metrics`] | what the actors share |
+//! | [`instance_state`] | what an instance tells the others of itself |
+//! | [`sink_circuit`], [`destination_circuits`], [`isolation`], `addressing` | which sinks and destinations take records |
+//! | [`blocker`], [`lease`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; whose turn it is to go alone |
+//! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | what is known of single records, and of MongoDB |
 
-mod alone;
+pub mod acquirer;
+mod addressing;
 mod audit;
 pub mod backoff;
-mod before;
 pub mod blocker;
-pub mod circuits;
+pub mod connection_losses;
+pub mod context;
 pub mod dead_letter;
-pub mod delivery;
+pub mod destination_circuits;
 mod driver;
-mod dying;
-pub(crate) mod failing;
-pub mod gate;
-pub mod hands;
-pub mod held;
 mod housekeeping;
+pub(crate) mod in_flight;
+pub mod instance_state;
+pub mod isolation;
+pub mod key_table;
 pub mod lane;
-pub(crate) mod live;
-mod load;
-pub mod look;
-pub mod losses;
+pub mod lane_worker;
+pub mod lease;
+pub mod lease_renewal;
+pub(crate) mod live_mode;
 pub mod metrics;
 mod misplaced;
+mod pending_deaths;
 pub mod plan;
+pub mod publisher;
 pub mod quarantine;
 mod recheck;
-mod refusals;
-pub mod renewal;
+mod refused_changes;
+pub mod repairer;
 pub mod report;
 mod reported;
-mod rush;
+mod saturation;
+pub mod scanner;
 mod schedule;
 pub mod settings;
-mod settler;
-pub mod shared;
-pub mod take;
+mod settlement_queue;
+pub mod settlement_writer;
+pub mod sink_circuit;
+pub(crate) mod store_health;
 mod turns;
-pub mod wake;
-pub mod worker;
+pub mod wakeup;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -83,52 +100,53 @@ use crate::outbox::lease::Leaser;
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::partition::share::Share;
-use crate::relay::circuits::Circuits;
+use crate::relay::connection_losses::ConnectionLosses;
+use crate::relay::context::{Queues, RelayContext, RelayState, SinkHandle};
+use crate::relay::destination_circuits::DestinationCircuits;
 use crate::relay::driver::Driver;
-use crate::relay::dying::{Buried, Dying};
-use crate::relay::failing::Failing;
-use crate::relay::gate::Gate;
-use crate::relay::hands::Hands;
+use crate::relay::isolation::IsolatedConnections;
+use crate::relay::key_table::KeyTable;
 use crate::relay::lane::Lane;
-use crate::relay::losses::Losses;
+use crate::relay::lease_renewal::ActiveLeases;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::misplaced::Misplaced;
-use crate::relay::quarantine::Quarantine;
-use crate::relay::refusals::Refusals;
-use crate::relay::renewal::Leases;
+use crate::relay::pending_deaths::{DeadRecord, PendingDeaths};
+use crate::relay::refused_changes::RefusedChanges;
 use crate::relay::settings::Settings;
-use crate::relay::settler::Settler;
-use crate::relay::shared::{Outlet, Shared};
-use crate::relay::turns::{ProbeRoom, Turns};
-use crate::relay::wake::Wake;
+use crate::relay::settlement_queue::SettlementQueue;
+use crate::relay::settlement_writer::SettlementWriter;
+use crate::relay::sink_circuit::SinkCircuit;
+use crate::relay::store_health::StoreHealth;
+use crate::relay::turns::{ProbeBudget, Turns};
+use crate::relay::wakeup::Wakeup;
 use crate::routing::Router;
 use crate::sink::Sink;
 use crate::store::ServerClock;
 
-/// What the sinks' goodbyes may take, and the release of what they interrupt, beyond
-/// `relay.shutdown_timeout`.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long, beyond `relay.shutdown_timeout`, sinks may take to close, and records that this
+/// interrupts to be released.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Records that are named at a stop that took too long: enough to find the rest by.
-const NAMED: usize = 10;
+/// Records that the error of a slow stop names.
+const NAMED_RECORDS: usize = 10;
 
 /// What a relay is made of.
 #[derive(Debug)]
 pub struct RelayParts<S> {
-    /// What the operator decided.
+    /// What the operator configured.
     pub settings: Settings,
     /// Where the outbox lives.
     pub collections: Collections,
     /// This process.
     pub instance: InstanceId,
-    /// Which sink and where.
+    /// Chooses the sink and the destination of a record.
     pub router: Router,
     /// The sinks by name.
     pub sinks: BTreeMap<String, S>,
-    /// What this instance may deliver, as it changes.
+    /// The partitions that this instance may deliver, as they change.
     pub share: watch::Receiver<Share>,
-    /// Reasons to look.
-    pub wake: Wake,
+    /// Reasons to scan, and the events of the change stream.
+    pub wakeup: Wakeup,
     /// Whether a done record is deleted at once (retention `"0s"`).
     pub delete_done: bool,
 }
@@ -141,12 +159,12 @@ pub enum RelayError {
     Panicked(#[source] JoinError),
     /// The time for a stop was up before everything in flight was settled or released.
     #[error(
-        "the relay was not done within relay.shutdown_timeout: {in_hand} records wait out their \
+        "the relay was not done within relay.shutdown_timeout: {in_flight} records wait out their \
          lease, such as {some}"
     )]
     NotDone {
         /// Records that were still leased.
-        in_hand: usize,
+        in_flight: usize,
         /// The ids of some.
         some: String,
     },
@@ -154,83 +172,84 @@ pub enum RelayError {
 
 /// The relay of one instance.
 pub struct Relay<S> {
-    shared: Arc<Shared<S>>,
+    context: Arc<RelayContext<S>>,
     share: watch::Receiver<Share>,
-    wake: Wake,
+    wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
-    buried: mpsc::Receiver<Buried>,
-    settler: tokio::task::JoinHandle<()>,
+    dead_letters: mpsc::Receiver<DeadRecord>,
+    settlement_writer: tokio::task::JoinHandle<()>,
 }
 
 impl<S: Sink> Relay<S> {
     /// Puts the parts together; nothing is read before [`run`](Self::run).
     ///
-    /// Must be called within a tokio runtime. `stop` ends taking and publishing.
+    /// Must be called within a tokio runtime. `stop` ends scans and publishes.
     pub fn new(parts: RelayParts<S>, stop: CancellationToken) -> Self {
-        let RelayParts { settings, collections, instance, router, sinks, share, wake, delete_done } =
-            parts;
-        let metrics = RelayMetrics::new(sinks.keys().map(String::as_str));
-        let outlets = sinks
-            .into_iter()
-            .map(|(name, sink)| {
-                let outlet = Outlet {
-                    gate: Gate::new(SinkName::from(name.as_str())),
-                    circuits: Circuits::new(SinkName::from(name.as_str()), settings.probe_max),
-                    quarantine: Quarantine::new(SinkName::from(name.as_str()), &sink),
-                    turns: Turns::default(),
-                    metrics: SinkMetrics::new(&name),
-                    sink,
-                };
-                (name, outlet)
-            })
-            .collect();
-        // Room for a few batches: beyond it lanes wait, and nothing more is taken.
-        let (items, settled) = mpsc::channel(settings.batch_size * 4);
-        let (ask, refills) = mpsc::unbounded_channel();
-        let (bury, buried) = mpsc::channel(dying::WAITING);
-        let failing = Arc::new(Failing::default());
-        let settler = Settler {
+        let RelayParts {
+            settings,
+            collections,
+            instance,
+            router,
+            sinks,
+            share,
+            wakeup,
+            delete_done,
+        } = parts;
+        let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
+        let probe_max = settings.probe_max;
+        let sinks = sinks.into_iter().map(|(name, sink)| {
+            let handle = sink_handle(&name, sink, probe_max);
+            (name, handle)
+        });
+        // Room for a few batches: beyond it lanes wait, and nothing more is leased.
+        let (settlements, settled) = SettlementQueue::new(settings.batch_size * 4);
+        let (refills, asked_refills) = mpsc::unbounded_channel();
+        let (dead_letters, dead) = mpsc::channel(pending_deaths::MAX_WAITING);
+        let store_health = Arc::new(StoreHealth::default());
+        let state = RelayState {
+            key_table: KeyTable::default(),
+            leases: ActiveLeases::new(store_health.clone()),
+            connection_losses: ConnectionLosses::default(),
+            pending_deaths: PendingDeaths::default(),
+            misplaced: Misplaced::default(),
+            refused_changes: RefusedChanges::default(),
+            refused_outcomes: Arc::default(),
+            store_health,
+            in_flight: Arc::default(),
+            turns: Turns::default(),
+            probe_budget: ProbeBudget::new(settings.batch_bytes),
+        };
+        state.key_table.set_owned(&share.borrow().partitions);
+        let writer = SettlementWriter {
             settlements: Settlements::new(collections.clone(), delete_done),
             batch_size: settings.batch_size,
-            in_hand: Arc::default(),
-            metrics: Arc::new(metrics),
-            failing: failing.clone(),
-            outcomes: Arc::default(),
+            in_flight: state.in_flight.clone(),
+            metrics: metrics.clone(),
+            store_health: state.store_health.clone(),
+            refused_outcomes: state.refused_outcomes.clone(),
             stop: stop.clone(),
         };
-        let shared = Arc::new(Shared {
+        let context = Arc::new(RelayContext {
             leaser: Leaser::new(collections.clone(), instance, settings.lease),
             repairs: Repairs::new(collections.clone()),
             clock: Arc::new(ServerClock::default()),
-            hands: Hands::default(),
-            losses: Losses::default(),
-            dying: Dying::default(),
-            misplaced: Misplaced::default(),
-            refusals: Refusals::default(),
-            outcomes: settler.outcomes.clone(),
-            leases: Leases::new(failing.clone()),
-            failing,
-            turns: Turns::default(),
-            probe_room: ProbeRoom::new(settings.batch_bytes),
-            in_hand: settler.in_hand.clone(),
-            settler: items,
-            buried: bury,
-            refills: ask,
+            sinks: sinks.collect(),
             settings,
             collections,
             router,
-            outlets,
-            metrics: settler.metrics.clone(),
+            metrics,
+            state,
+            queues: Queues { settlements, dead_letters, refills },
             stop,
         });
-        let settler = tokio::spawn(settler::run(settler, settled));
-        shared.hands.own(&share.borrow().partitions);
-        Self { shared, share, wake, refills, buried, settler }
+        let settlement_writer = tokio::spawn(settlement_writer::run(writer, settled));
+        let (refills, dead_letters) = (asked_refills, dead);
+        Self { context, share, wakeup, refills, dead_letters, settlement_writer }
     }
 
-    /// What the parts around the relay may look at: gates, hands, figures.
-    pub fn shared(&self) -> Arc<Shared<S>> {
-        self.shared.clone()
+    /// What the parts around the relay may read: circuits, keys, metrics.
+    pub fn context(&self) -> Arc<RelayContext<S>> {
+        self.context.clone()
     }
 
     /// Relays until the stop, then settles or releases what is in flight.
@@ -239,67 +258,81 @@ impl<S: Sink> Relay<S> {
     ///
     /// [`RelayError`]: a panic in a part, or a stop that took longer than `shutdown_timeout`.
     pub async fn run(mut self) -> Result<(), RelayError> {
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         let mut parts = JoinSet::new();
-        for name in shared.outlets.keys() {
-            let (shared, name, wake) = (shared.clone(), name.clone(), self.wake.clone());
-            parts.spawn(async move { keep_gate(&shared, &name, &wake).await });
+        for name in context.sinks.keys() {
+            let (context, name, wakeup) = (context.clone(), name.clone(), self.wakeup.clone());
+            parts.spawn(async move { keep_circuit(&context, &name, &wakeup).await });
         }
-        parts.spawn(dead_letter::run(shared.clone(), self.buried));
-        parts.spawn(housekeeping::run(shared.clone(), self.wake.clone()));
-        parts.spawn(recheck::run(shared.clone(), self.wake.clone()));
-        parts.spawn(audit::run(shared.clone(), self.wake.clone()));
-        let renewing = shared.clone();
-        parts.spawn(async move { renewing.leases.keep(&renewing.leaser).await });
+        parts.spawn(dead_letter::run(context.clone(), self.dead_letters));
+        parts.spawn(housekeeping::run(context.clone(), self.wakeup.clone()));
+        parts.spawn(recheck::run(context.clone(), self.wakeup.clone()));
+        parts.spawn(audit::run(context.clone(), self.wakeup.clone()));
+        let renewing = context.clone();
+        parts.spawn(async move { renewing.state.leases.keep(&renewing.leaser).await });
 
-        let mut driver = Driver::new(shared.clone(), self.share, self.wake, self.refills);
+        let mut driver = Driver::new(context.clone(), self.share, self.wakeup, self.refills);
         let ended = tokio::select! {
             ended = driver.run() => ended.map_err(RelayError::Panicked),
             Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
-            // It ends with the last sender, of which `shared` holds one.
-            Err(panicked) = &mut self.settler => return Err(RelayError::Panicked(panicked)),
+            // It ends with the last sender, which the context holds.
+            Err(panicked) = &mut self.settlement_writer => {
+                return Err(RelayError::Panicked(panicked));
+            }
         };
         ended?;
         let mut draining = std::pin::pin!(driver.drain());
-        let limit = shared.settings.shutdown_timeout;
+        let limit = context.settings.shutdown_timeout;
         let mut drained = tokio::time::timeout(limit, &mut draining).await;
-        // Nothing rests on it: a broker that does not answer sees the connection end.
-        let goodbyes = shared
-            .outlets
+        // Nothing depends on it: a broker that does not answer sees the connection end.
+        let closing = context
+            .sinks
             .values()
-            .map(|outlet| async { tokio::join!(outlet.sink.close(), outlet.quarantine.close()) });
-        let goodbyes = tokio::time::timeout(FAREWELL, join_all(goodbyes));
+            .map(|handle| async { tokio::join!(handle.sink.close(), handle.isolated.close()) });
+        let closing = tokio::time::timeout(CLOSE_GRACE, join_all(closing));
         if drained.is_err() {
             // A publish that hung ends with its connection; then its records can be released.
-            (_, drained) = tokio::join!(goodbyes, tokio::time::timeout(FAREWELL, draining));
+            (_, drained) = tokio::join!(closing, tokio::time::timeout(CLOSE_GRACE, draining));
         } else {
-            let _ = goodbyes.await;
+            let _ = closing.await;
         }
-        self.settler.abort();
+        self.settlement_writer.abort();
         if let Ok(drained) = drained {
             return drained.map_err(RelayError::Panicked);
         }
-        let in_hand = shared.in_hand.records();
-        if in_hand == 0 {
-            // What MongoDB has not answered holds nothing.
+        let in_flight = context.state.in_flight.records();
+        if in_flight == 0 {
+            // A command that MongoDB has not answered holds no record.
             return Ok(());
         }
-        let some = shared.hands.some_in_hand(NAMED);
+        let some = context.state.key_table.sample_in_flight(NAMED_RECORDS);
         let names: Vec<String> = some.iter().map(ToString::to_string).collect();
-        Err(RelayError::NotDone { in_hand, some: names.join(", ") })
+        Err(RelayError::NotDone { in_flight, some: names.join(", ") })
     }
 }
 
-async fn keep_gate<S: Sink>(shared: &Shared<S>, name: &str, wake: &Wake) {
-    let Some(outlet) = shared.outlets.get(name) else { return };
-    let opened = || {
-        outlet.metrics.up(true);
-        shared.hands.free_paused();
-        wake.all();
+fn sink_handle<S: Sink>(name: &str, sink: S, probe_max: Duration) -> SinkHandle<S> {
+    SinkHandle {
+        circuit: SinkCircuit::new(SinkName::from(name)),
+        destinations: DestinationCircuits::new(SinkName::from(name), probe_max),
+        isolated: IsolatedConnections::new(SinkName::from(name), &sink),
+        turns: Turns::default(),
+        metrics: SinkMetrics::new(name),
+        lanes: AtomicUsize::new(0),
+        sink,
+    }
+}
+
+async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
+    let Some(handle) = context.sinks.get(name) else { return };
+    let on_up = || {
+        handle.metrics.up(true);
+        context.state.key_table.unblock_sinks();
+        wakeup.all();
     };
-    let shut = || outlet.metrics.up(false);
-    let probe_max = shared.settings.probe_max;
-    outlet.gate.keep(&outlet.sink, probe_max, &shared.stop, opened, shut).await;
+    let on_down = || handle.metrics.up(false);
+    let probe_max = context.settings.probe_max;
+    handle.circuit.keep(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
     // Kept as a part until the process ends.
     std::future::pending::<()>().await;
 }

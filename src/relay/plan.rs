@@ -9,10 +9,10 @@ use bson::{DateTime, Timestamp};
 
 use crate::ids::RecordId;
 use crate::outbox::record::{LaneKey, Placement, Record};
-use crate::relay::blocker::HoldReason;
+use crate::relay::blocker::BlockReason;
 
-/// What a take knows beside the records, as of the same snapshot.
-pub struct Sight<'a> {
+/// What the relay knows besides the records, as of the same snapshot.
+pub struct PlanInput<'a> {
     /// The server's time, as estimated; the lease's filter has the last word.
     pub now: DateTime,
     /// What the run of a key that has more is cut to.
@@ -31,18 +31,18 @@ pub struct Sight<'a> {
     /// Whether a record is to go alone, for its lost connections.
     pub goes_alone: &'a dyn Fn(&RecordId) -> bool,
     /// Records of the lane that is refilled: known to go before, or confirmed.
-    pub in_hand: &'a dyn Fn(&Record) -> bool,
+    pub in_flight: &'a dyn Fn(&Record) -> bool,
     /// Whether the record's sink and destination take records.
-    pub way: &'a dyn Fn(&Record) -> Way,
+    pub availability: &'a dyn Fn(&Record) -> Availability,
 }
 
 /// Whether a sink and a destination take records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Availability {
     /// They do.
-    Open,
+    Available,
     /// They do not, for this reason.
-    Paused(HoldReason),
+    Paused(BlockReason),
     /// The destination does not confirm; this record may probe it, alone.
     Probe,
 }
@@ -66,36 +66,36 @@ pub struct Plan {
     /// To be leased.
     pub runs: Vec<Run>,
     /// To be repaired, and then met again.
-    pub repairs: Vec<Record>,
+    pub defective: Vec<Record>,
     /// Suspects that have used up their attempts, and records that are unfit: to be made dead where
     /// they are.
-    pub spent: Vec<Record>,
+    pub exhausted: Vec<Record>,
     /// Heads of their keys that go alone, each when its turn comes.
-    pub suspects: Vec<Record>,
+    pub quarantined: Vec<Record>,
     /// Blocked keys.
-    pub holds: Vec<Hold>,
+    pub blocked: Vec<BlockedLane>,
     /// Heads of keys that wait for the correction of an earlier record.
     pub stopped: Vec<Record>,
 }
 
 /// A key that must wait.
 #[derive(Debug)]
-pub struct Hold {
+pub struct BlockedLane {
     /// Its head, the blocker.
     pub head: Record,
     /// Why.
-    pub reason: HoldReason,
+    pub reason: BlockReason,
     /// Until when by the server's clock, where that is known.
     pub until: Option<DateTime>,
 }
 
 /// What a record's own fields say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfItself {
+pub enum RecordState {
     /// It can be neither leased nor corrected.
     Unfit,
     /// It is to be corrected first: it has no usable `seq`, or an invalid partition.
-    Wrong(Wrong),
+    Defect(Defect),
     /// A lease is on it.
     Leased,
     /// It is not due before.
@@ -108,22 +108,22 @@ pub enum OfItself {
 
 /// What is to be corrected in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum Defect {
     /// It has no usable `seq`.
     Seq,
     /// Its partition is no integral number from 0 to 255.
     Partition,
 }
 
-impl OfItself {
+impl RecordState {
     /// What the record says at this time of the server.
     pub fn of(record: &Record, now: DateTime) -> Self {
         if record.unfit.is_some() {
             Self::Unfit
         } else if record.seq.is_none() {
-            Self::Wrong(Wrong::Seq)
+            Self::Defect(Defect::Seq)
         } else if record.placement == Placement::Invalid {
-            Self::Wrong(Wrong::Partition)
+            Self::Defect(Defect::Partition)
         } else if record.is_leased(now) {
             Self::Leased
         } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
@@ -137,20 +137,20 @@ impl OfItself {
 }
 
 /// May this record go?
-enum Standing {
+enum Decision {
     Goes,
     GoesAlone,
     InHand,
     NeedsRepair,
     Spent,
-    Waits(HoldReason, Option<DateTime>),
-    /// Not before a repair that this very take makes.
+    Waits(BlockReason, Option<DateTime>),
+    /// Not before a repair that this very scan makes.
     Stops,
 }
 
-/// Plans the take of `records`, which are in lane order and without a gap from the
+/// Plans for `records`, which are in lane order and without a gap from the
 /// beginning of each key.
-pub fn plan(records: Vec<Record>, sight: &Sight<'_>) -> Plan {
+pub fn plan(records: Vec<Record>, input: &PlanInput<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut records = records.into_iter().peekable();
     while let Some(first) = records.next() {
@@ -159,52 +159,52 @@ pub fn plan(records: Vec<Record>, sight: &Sight<'_>) -> Plan {
         while let Some(next) = records.next_if(|next| next.lane == lane) {
             of_lane.push(next);
         }
-        plan_lane(lane, of_lane, sight, &mut plan);
+        plan_lane(lane, of_lane, input, &mut plan);
     }
     plan
 }
 
-fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut Plan) {
-    if sight.blocked.contains(&lane) || sight.taken.contains(&lane) {
+fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &mut Plan) {
+    if input.blocked.contains(&lane) || input.taken.contains(&lane) {
         return;
     }
-    let cap = if records.len() > sight.whole { sight.lane_cap } else { records.len() };
+    let cap = if records.len() > input.whole { input.lane_cap } else { records.len() };
     let mut run = Run { lane, records: Vec::new(), more: false, is_whole: true };
     let count = records.len();
     let mut nothing_before = true;
     for (place, record) in records.into_iter().enumerate() {
-        match standing(&record, sight) {
-            Standing::InHand => {
+        match decide(&record, input) {
+            Decision::InHand => {
                 nothing_before = false;
                 continue;
             }
-            Standing::NeedsRepair => {
-                plan.repairs.push(record);
+            Decision::NeedsRepair => {
+                plan.defective.push(record);
                 break;
             }
-            Standing::Waits(reason, until) => {
+            Decision::Waits(reason, until) => {
                 if nothing_before {
-                    plan.holds.push(Hold { head: record, reason, until });
+                    plan.blocked.push(BlockedLane { head: record, reason, until });
                 }
                 break;
             }
             // Only ever at the head: what goes before it must have gone.
-            Standing::Spent if nothing_before => {
-                plan.spent.push(record);
+            Decision::Spent if nothing_before => {
+                plan.exhausted.push(record);
                 break;
             }
-            Standing::GoesAlone if nothing_before => {
-                plan.suspects.push(record);
+            Decision::GoesAlone if nothing_before => {
+                plan.quarantined.push(record);
                 break;
             }
-            Standing::Stops => {
+            Decision::Stops => {
                 if nothing_before {
                     plan.stopped.push(record);
                 }
                 break;
             }
-            Standing::Spent | Standing::GoesAlone => break,
-            Standing::Goes => {
+            Decision::Spent | Decision::GoesAlone => break,
+            Decision::Goes => {
                 if run.records.len() >= cap {
                     run.more = true;
                     break;
@@ -230,34 +230,34 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, sight: &Sight<'_>, plan: &mut 
     }
 }
 
-fn standing(record: &Record, sight: &Sight<'_>) -> Standing {
-    if (sight.in_hand)(record) {
-        return Standing::InHand;
+fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
+    if (input.in_flight)(record) {
+        return Decision::InHand;
     }
-    let of_itself = OfItself::of(record, sight.now);
+    let of_itself = RecordState::of(record, input.now);
     match of_itself {
-        OfItself::Unfit => return Standing::Spent,
-        OfItself::Wrong(_) => return Standing::NeedsRepair,
+        RecordState::Unfit => return Decision::Spent,
+        RecordState::Defect(_) => return Decision::NeedsRepair,
         // (One without a seq of its own has no place to hold others from.)
-        _ if sight.misplaced.get(&record.lane).is_some_and(|earliest| {
+        _ if input.misplaced.get(&record.lane).is_some_and(|earliest| {
             earliest.is_some_and(|earliest| record.seq.is_some_and(|seq| earliest < seq))
         }) =>
         {
-            return Standing::Stops;
+            return Decision::Stops;
         }
-        OfItself::Leased => return Standing::Waits(HoldReason::Leased, record.lease_until),
-        OfItself::NotDue(due) => return Standing::Waits(HoldReason::NotDue, Some(due)),
-        OfItself::Suspect | OfItself::Fit => {}
+        RecordState::Leased => return Decision::Waits(BlockReason::Leased, record.lease_until),
+        RecordState::NotDue(due) => return Decision::Waits(BlockReason::NotDue, Some(due)),
+        RecordState::Suspect | RecordState::Fit => {}
     }
-    match (sight.way)(record) {
-        Way::Paused(reason) => Standing::Waits(reason, None),
-        Way::Open | Way::Probe if of_itself == OfItself::Suspect => {
-            let spent = record.attempt >= sight.max_attempts;
-            if spent { Standing::Spent } else { Standing::GoesAlone }
+    match (input.availability)(record) {
+        Availability::Paused(reason) => Decision::Waits(reason, None),
+        Availability::Available | Availability::Probe if of_itself == RecordState::Suspect => {
+            let spent = record.attempt >= input.max_attempts;
+            if spent { Decision::Spent } else { Decision::GoesAlone }
         }
-        Way::Probe => Standing::GoesAlone,
-        Way::Open if (sight.goes_alone)(&record.id) => Standing::GoesAlone,
-        Way::Open => Standing::Goes,
+        Availability::Probe => Decision::GoesAlone,
+        Availability::Available if (input.goes_alone)(&record.id) => Decision::GoesAlone,
+        Availability::Available => Decision::Goes,
     }
 }
 

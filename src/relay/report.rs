@@ -8,58 +8,35 @@ use bson::{Document, doc};
 use serde_json::{Map, Value, json};
 
 use crate::dates::rfc3339;
-use crate::ids::RecordId;
+
 use crate::outbox::record::LaneKey;
-use crate::relay::blocker::{Blocker, HoldReason, Wait};
-use crate::relay::hands::BlockedKey;
-use crate::relay::shared::Shared;
+use crate::relay::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::relay::context::RelayContext;
+use crate::relay::instance_state::{CAUSE, ID, NAMED, fields, shortened, state_id};
+use crate::relay::key_table::BlockedKey;
 use crate::sink::{Address, Sink};
 
 /// Characters of a key or an id that are shown.
 const SHOWN: usize = 1_024;
 
-/// Fields of the state that an instance writes with its heartbeat.
-pub mod fields {
-    /// Sinks that are down: `sink`, `cause`.
-    pub const SINKS_DOWN: &str = "sinksDown";
-    /// Blocked keys, counted by reason.
-    pub const BLOCKED_KEYS: &str = "blockedKeys";
-    /// Ids of some records that wait for their turn to go alone.
-    pub const ALONE: &str = "alone";
-    /// Ids of some records that MongoDB refused to let the relay lease.
-    pub const REFUSED: &str = "refused";
-    /// Ids of some records whose dead letters wait for their sink.
-    pub const DEAD_LETTER: &str = "deadLetter";
-    /// Ids of some records whose destinations do not confirm.
-    pub const UNCONFIRMED: &str = "unconfirmed";
-    /// What MongoDB refuses or does not do for the relay, in words, while it lasts.
-    pub const STORE_TROUBLE: &str = "storeTrouble";
-    /// Some destinations that do not confirm: `sink`, `destination`, `key`, `cause`.
-    pub const DESTINATIONS_PAUSED: &str = "destinationsPaused";
-    /// An exchange or a topic.
-    pub const DESTINATION: &str = "destination";
-    /// A routing key, or a partition.
-    pub const KEY: &str = "key";
-    /// A sink's name.
-    pub const SINK: &str = "sink";
-    /// Why it is down.
-    pub const CAUSE: &str = "cause";
+/// Sinks and destinations that the state names at most.
+const MAX_PLACES: usize = 8;
+
+/// Reads what one relay knows.
+#[derive(Debug)]
+pub struct RelayReport<'a, S> {
+    context: &'a RelayContext<S>,
 }
 
-/// Ids of each kind that the state names at most.
-pub(crate) const NAMED: usize = 32;
+impl<'a, S: Sink> RelayReport<'a, S> {
+    /// The report of this relay.
+    pub fn new(context: &'a RelayContext<S>) -> Self {
+        Self { context }
+    }
 
-/// Sinks and destinations that it names at most.
-const PLACES: usize = 8;
-
-/// Characters of an id, a name and a cause in the state: all in all it stays below 16 KB.
-const ID: usize = 64;
-const CAUSE: usize = 200;
-
-impl<S: Sink> Shared<S> {
     /// The table of blocked keys as JSON, up to `limit`; one key where one is named.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
-        let mut found = self.hands.blocked_keys(key, limit + 1);
+        let mut found = self.context.state.key_table.blocked_keys(key, limit + 1);
         found.extend(self.unsettled_keys(key));
         let truncated = found.len() > limit;
         found.truncate(limit);
@@ -68,9 +45,9 @@ impl<S: Sink> Shared<S> {
         json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
     }
 
-    /// The keys in hand whose record's outcome MongoDB refuses.
+    /// The keys in flight whose record's outcome MongoDB refuses.
     fn unsettled_keys(&self, key: Option<&str>) -> impl Iterator<Item = BlockedKey> {
-        let all = self.outcomes.some(usize::MAX).into_iter();
+        let all = self.context.state.refused_outcomes.some(usize::MAX).into_iter();
         let asked = key.map(str::to_owned);
         let all = all.filter(move |(_, unsettled)| {
             asked.as_ref().is_none_or(|key| unsettled.lane.as_str() == key)
@@ -78,20 +55,20 @@ impl<S: Sink> Shared<S> {
         all.map(|(id, unsettled)| {
             // Where it lies does not matter here.
             let blocker = Blocker::dead(id.clone(), 0);
-            let mut wait = Wait::new(HoldReason::Refused, blocker, None);
+            let mut wait = KeyBlock::new(BlockReason::Refused, blocker, None);
             wait.since = unsettled.since;
-            let (lane, reason) = (unsettled.lane, HoldReason::Refused);
+            let (lane, reason) = (unsettled.lane, BlockReason::Refused);
             BlockedKey { lane, reason, blocker: id, wait: Some(wait) }
         })
     }
 
     /// The state that an instance writes with its heartbeat.
     pub fn state(&self) -> Document {
-        let down = self.outlets.iter().filter_map(|(name, outlet)| {
-            let cause = shortened(&outlet.gate.trouble()?.detail, CAUSE);
+        let down = self.context.sinks.iter().filter_map(|(name, handle)| {
+            let cause = shortened(&handle.circuit.trouble()?.detail, CAUSE);
             Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
         });
-        let paused = self.destinations().into_iter().take(PLACES).map(|paused| {
+        let paused = self.context.open_destinations().into_iter().take(MAX_PLACES).map(|paused| {
             let Address { destination, key } = &paused.destination;
             doc! {
                 fields::SINK: shortened(&paused.sink, ID),
@@ -100,44 +77,51 @@ impl<S: Sink> Shared<S> {
                 fields::CAUSE: shortened(&paused.cause, CAUSE),
             }
         });
-        let ids = |reason: HoldReason| -> Vec<String> {
-            let ids = self.hands.blockers(reason, NAMED);
+        let ids = |reason: BlockReason| -> Vec<String> {
+            let ids = self.context.state.key_table.blockers(reason, NAMED);
             ids.iter().map(state_id).collect()
         };
         // What cannot be leased, and what cannot be corrected or settled.
-        let resting = self.refusals.resting().into_iter().map(|(id, ..)| state_id(&id));
-        let unsettled = self.outcomes.some(NAMED).into_iter().map(|(id, _)| state_id(&id));
-        let refused = ids(HoldReason::Refused).into_iter().chain(resting).chain(unsettled);
-        let counts = self.waits().into_iter().filter(|(_, count)| *count > 0);
+        let resting =
+            self.context.state.refused_changes.held().into_iter().map(|(id, ..)| state_id(&id));
+        let unsettled = self
+            .context
+            .state
+            .refused_outcomes
+            .some(NAMED)
+            .into_iter()
+            .map(|(id, _)| state_id(&id));
+        let refused = ids(BlockReason::Refused).into_iter().chain(resting).chain(unsettled);
+        let counts = self.block_counts().into_iter().filter(|(_, count)| *count > 0);
         let counts = counts.map(|(reason, count)| {
             (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
         });
         doc! {
-            fields::SINKS_DOWN: down.take(PLACES).collect::<Vec<_>>(),
+            fields::SINKS_DOWN: down.take(MAX_PLACES).collect::<Vec<_>>(),
             fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
-            fields::ALONE: ids(HoldReason::Suspect),
+            fields::ALONE: ids(BlockReason::Suspect),
             fields::REFUSED: refused.take(NAMED).collect::<Vec<_>>(),
-            fields::DEAD_LETTER: ids(HoldReason::DeadLetter),
-            fields::UNCONFIRMED: ids(HoldReason::DestinationPaused),
-            fields::STORE_TROUBLE: self.store_trouble().map(|words| shortened(&words, CAUSE)),
+            fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
+            fields::UNCONFIRMED: ids(BlockReason::DestinationPaused),
+            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, CAUSE)),
         }
     }
 
-    /// How many keys wait for each reason; those whose record's outcome MongoDB refuses are in the
-    /// book as busy.
-    pub(super) fn waits(&self) -> Vec<(HoldReason, usize)> {
-        let mut counts = self.hands.held();
+    /// How many keys are blocked for each reason, those in flight whose record's outcome MongoDB
+    /// refuses included.
+    pub(super) fn block_counts(&self) -> Vec<(BlockReason, usize)> {
+        let mut counts = self.context.state.key_table.counts_by_reason();
         for (reason, count) in &mut counts {
-            if *reason == HoldReason::Refused {
-                *count += self.outcomes.count();
+            if *reason == BlockReason::Refused {
+                *count += self.context.state.refused_outcomes.count();
             }
         }
         counts
     }
 
     fn counts(&self) -> Map<String, Value> {
-        let counts = self.waits().into_iter();
+        let counts = self.block_counts().into_iter();
         counts.map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect()
     }
 
@@ -147,7 +131,7 @@ impl<S: Sink> Shared<S> {
             LaneKey::Single(_) => None,
         };
         let at = |moment: Instant| {
-            let now = (Instant::now(), self.clock.now().timestamp_millis());
+            let now = (Instant::now(), self.context.clock.now().timestamp_millis());
             let millis = |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(0);
             let date = now.1 + millis(moment.saturating_duration_since(now.0))
                 - millis(now.0.saturating_duration_since(moment));
@@ -172,22 +156,4 @@ fn destination(address: &Address) -> String {
     let words = [destination.as_str(), key.as_deref().unwrap_or_default()];
     let words = words.into_iter().filter(|word| !word.is_empty());
     shortened(&words.collect::<Vec<_>>().join(" "), SHOWN)
-}
-
-/// An id as the state names it.
-pub(crate) fn state_id(id: &RecordId) -> String {
-    state_name(&id.to_string())
-}
-
-/// A name as the state has it.
-pub(crate) fn state_name(name: &str) -> String {
-    shortened(name, ID)
-}
-
-/// At most so many characters of a text.
-pub(crate) fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }

@@ -1,4 +1,4 @@
-//! When rotations look: at once where there is more, rarely where nothing comes, and never for longer
+//! When rotations scan: at once where there is more, rarely where nothing comes, and never for longer
 //! than half of the time.
 
 use std::time::{Duration, Instant};
@@ -9,33 +9,33 @@ use crate::outbox::position::Position;
 /// busy outbox is looked at often, an idle one rarely.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Passing over so many keys is what makes a look long (4 to 5 µs of the server's each): a sink
+/// Passing over so many keys is what makes a scan long (4 to 5 µs of the server's each): a sink
 /// that is down is not to cost the others more than a quarter of a core.
-const MANY_HELD: usize = 1_000;
+const MANY_SKIPPED: usize = 1_000;
 
 /// Pauses while MongoDB does not answer, from and to.
 pub(super) const STORE_PAUSE: (Duration, Duration) =
     (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Rotations, look by look, and the pauses between them.
+/// Rotations, scan by scan, and the pauses between them.
 #[derive(Debug)]
 pub(super) struct Schedule {
     poll_interval: Duration,
-    /// Where the rotation goes on.
+    /// Where the rotation continues.
     position: Position,
     is_rotating: bool,
-    /// Whether another look was asked for since the latest one began.
+    /// Whether another scan was asked for since the latest one began.
     is_asked: bool,
     pause: Duration,
     next: Instant,
     began: Instant,
-    /// No look for which nothing waits begins before.
+    /// No scan for which nothing waits begins before.
     rests_until: Instant,
     /// The latest pause for MongoDB, while it does not answer.
     store_pause: Option<Duration>,
 }
 
-/// What one look of a rotation has shown.
+/// What one scan of a rotation has shown.
 #[derive(Debug)]
 pub(super) struct Page {
     /// Where the next one begins; `None` at the end of the rotation.
@@ -43,11 +43,11 @@ pub(super) struct Page {
     /// Whether anything was found that can go.
     pub(super) found: bool,
     /// Keys that were passed over.
-    pub(super) passed_over: usize,
+    pub(super) skipped: usize,
 }
 
 impl Schedule {
-    /// The first look may begin now.
+    /// The first scan may begin now.
     pub(super) fn new(poll_interval: Duration, now: Instant) -> Self {
         Self {
             poll_interval,
@@ -62,17 +62,17 @@ impl Schedule {
         }
     }
 
-    /// When the next look begins; `None` while one is under way.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    /// When the next scan begins; `None` while one is under way.
+    pub(super) fn next_scan(&self) -> Option<Instant> {
         (!self.is_rotating).then_some(self.next)
     }
 
-    /// Whether the next look may begin.
+    /// Whether the next scan may begin.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.next_look().is_some_and(|next| next <= now)
+        self.next_scan().is_some_and(|next| next <= now)
     }
 
-    /// Begins a look; answers where. `anew`: at the start of a rotation.
+    /// Begins a scan; returns where. `again`: at the start of a rotation.
     pub(super) fn begin(&mut self, anew: bool, now: Instant) -> Position {
         if anew {
             self.position = Position::start();
@@ -81,12 +81,12 @@ impl Schedule {
         self.position.clone()
     }
 
-    /// The look under way has failed.
+    /// The scan under way has failed.
     pub(super) fn failed(&mut self) {
         self.is_rotating = false;
     }
 
-    /// The look under way is over. `is_followed`: whatever comes next is told of.
+    /// The scan under way is over. `is_followed`: whatever comes next is told of.
     pub(super) fn ended(&mut self, page: Page, is_followed: bool, now: Instant) {
         let was_whole = self.position.is_start() && page.goes_on.is_none();
         self.is_rotating = false;
@@ -95,11 +95,11 @@ impl Schedule {
             self.next = now;
             return;
         }
-        // As long as the look itself took: a server that finds looking hard, since it must
+        // As long as the scan itself took: a server that finds scans hard, since it must
         // pass over what was delivered of late, is not kept busy by it.
         let took = now.duration_since(self.began);
-        let rest = match page.passed_over {
-            MANY_HELD.. => took * 3,
+        let rest = match page.skipped {
+            MANY_SKIPPED.. => took * 3,
             _ => took,
         };
         let rest = rest.max(SHORTEST_PAUSE);
@@ -113,18 +113,18 @@ impl Schedule {
         self.next = now + self.pause;
     }
 
-    /// The next look need not wait.
+    /// The next scan need not wait.
     pub(super) fn due_now(&mut self, now: Instant) {
         self.next = now;
     }
 
-    /// Another rotation, after the look that is under way if one is.
-    pub(super) fn look_now(&mut self, now: Instant) {
+    /// Another rotation, after the scan that is under way, if there is one.
+    pub(super) fn scan_now(&mut self, now: Instant) {
         (self.is_asked, self.pause, self.next) = (true, SHORTEST_PAUSE, now);
     }
 
     /// As soon as looking has rested; not before MongoDB is tried again.
-    pub(super) fn look_soon(&mut self) {
+    pub(super) fn scan_soon(&mut self) {
         if self.store_pause.is_none() {
             let next = self.next.min(self.rests_until);
             (self.is_asked, self.pause, self.next) = (true, SHORTEST_PAUSE, next);
@@ -173,10 +173,10 @@ mod tests {
             Self { schedule: Schedule::new(POLL, now), now }
         }
 
-        /// One look of so many milliseconds, as soon as it is due; answers how long after that the
+        /// One scan of so many milliseconds, as soon as it is due; returns how long after that the
         /// next one is.
         fn look(&mut self, took: u64, page: Page, is_followed: bool) -> u64 {
-            self.now = self.now.max(self.schedule.next_look().unwrap());
+            self.now = self.now.max(self.schedule.next_scan().unwrap());
             assert!(self.schedule.is_due(self.now));
             self.schedule.begin(false, self.now);
             assert!(!self.schedule.is_due(self.now), "one at a time");
@@ -186,13 +186,13 @@ mod tests {
         }
 
         fn pause(&self) -> u64 {
-            let next = self.schedule.next_look().unwrap();
+            let next = self.schedule.next_scan().unwrap();
             u64::try_from(next.saturating_duration_since(self.now).as_millis()).unwrap()
         }
     }
 
     fn page(found: bool) -> Page {
-        Page { goes_on: None, found, passed_over: 0 }
+        Page { goes_on: None, found, skipped: 0 }
     }
 
     fn more() -> Page {
@@ -206,9 +206,9 @@ mod tests {
 
         assert_eq!(clock.look(1, page(true), true), 5);
         assert_eq!(clock.look(30, page(true), true), 30);
-        let held = Page { passed_over: MANY_HELD, ..page(true) };
+        let held = Page { skipped: MANY_SKIPPED, ..page(true) };
         assert_eq!(clock.look(30, held, true), 90);
-        let few = Page { passed_over: MANY_HELD - 1, ..page(true) };
+        let few = Page { skipped: MANY_SKIPPED - 1, ..page(true) };
         assert_eq!(clock.look(30, few, true), 30);
     }
 
@@ -238,12 +238,12 @@ mod tests {
         clock.look(20, page(false), true);
 
         assert!(!clock.schedule.is_due(clock.now) && !clock.schedule.waits_for_store(clock.now));
-        clock.schedule.look_soon();
+        clock.schedule.scan_soon();
         assert_eq!(clock.pause(), 20);
         assert!(!clock.schedule.is_due(clock.now));
-        clock.schedule.look_now(clock.now);
+        clock.schedule.scan_now(clock.now);
         assert_eq!(clock.pause(), 0);
-        clock.schedule.look_soon();
+        clock.schedule.scan_soon();
         assert_eq!(clock.pause(), 0, "what is urgent stays so");
         assert!(clock.schedule.is_due(clock.now));
         assert_eq!(clock.look(1, page(false), true), 40, "it is asked for once");
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn whatever_is_asked_for_begins_with_short_pauses_again() {
         for ask in
-            [Schedule::look_soon, |schedule: &mut Schedule| schedule.look_now(Instant::now())]
+            [Schedule::scan_soon, |schedule: &mut Schedule| schedule.scan_now(Instant::now())]
         {
             let mut clock = Clock::new();
             (0..4).for_each(|_| _ = clock.look(1, page(false), false));
@@ -268,12 +268,12 @@ mod tests {
     fn what_is_asked_for_during_a_look_is_looked_for_after_it() {
         let mut clock = Clock::new();
         for ask in
-            [Schedule::look_soon, |schedule: &mut Schedule| schedule.look_now(Instant::now())]
+            [Schedule::scan_soon, |schedule: &mut Schedule| schedule.scan_now(Instant::now())]
         {
-            clock.now = clock.schedule.next_look().unwrap();
+            clock.now = clock.schedule.next_scan().unwrap();
             clock.schedule.begin(false, clock.now);
             ask(&mut clock.schedule);
-            assert_eq!(clock.schedule.next_look(), None);
+            assert_eq!(clock.schedule.next_scan(), None);
             clock.now += Duration::from_millis(7);
 
             clock.schedule.ended(page(false), true, clock.now);
@@ -290,10 +290,10 @@ mod tests {
             clock.schedule.begin(false, clock.now);
             clock.schedule.failed();
             assert_eq!(clock.schedule.store_failed(clock.now), first);
-            clock.schedule.look_soon();
+            clock.schedule.scan_soon();
             assert!(clock.schedule.waits_for_store(clock.now));
             pauses.push(clock.pause());
-            clock.now = clock.schedule.next_look().unwrap();
+            clock.now = clock.schedule.next_scan().unwrap();
         }
 
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 5_000]);

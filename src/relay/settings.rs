@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ids::SinkName;
+use crate::ids::{RecordId, SinkName};
+use crate::outbox::record::{LaneKey, Record};
 use crate::relay::backoff::Backoff;
 use crate::routing::Template;
 
-/// The relay's share of the configuration, checked by `config::validate`.
+/// The relay's part of the configuration, validated by `config`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Records that one take reads at most.
+    /// Records that one scan reads at most.
     pub batch_size: usize,
-    /// Bytes of records in hand, beyond which nothing more is taken.
+    /// Bytes of records in flight, beyond which nothing more is leased.
     pub batch_bytes: usize,
-    /// The longest wait between two looks at an idle outbox.
+    /// The longest wait between two scans of an idle outbox.
     pub poll_interval: Duration,
     /// Length of a lease.
     pub lease: Duration,
@@ -46,10 +47,10 @@ impl Settings {
     /// Records of one key that a rotation leases whole, if it has no more than these.
     pub const WHOLE: usize = 2 * Self::LANE;
 
-    /// Records in hand at most. A backlog gives [`LANE`](Self::LANE) to [`WHOLE`](Self::WHOLE)
+    /// Records in flight at most. A backlog gives [`LANE`](Self::LANE) to [`WHOLE`](Self::WHOLE)
     /// records a key, so twelve batches are fifty to ninety lanes in flight: as many as a broker
     /// on two cores answers; more would only lengthen what a crash leaves leased.
-    pub fn in_hand(&self) -> usize {
+    pub fn max_in_flight(&self) -> usize {
         self.batch_size * 12
     }
 
@@ -57,6 +58,21 @@ impl Settings {
     /// renewed meanwhile.
     pub fn grace(&self) -> Duration {
         self.lease / 6
+    }
+
+    /// The lane of a record of this one: its key's, or its own where `relay.ordering` is off.
+    pub(super) fn lane_of(&self, lane: LaneKey, id: &RecordId) -> LaneKey {
+        if self.ordered { lane } else { LaneKey::Single(id.to_string().into()) }
+    }
+
+    /// The record in the lane that [`lane_of`](Self::lane_of) gives it.
+    pub(super) fn in_lane(&self, record: Record) -> Record {
+        if self.ordered { record } else { record.without_order() }
+    }
+
+    /// Whether a dead record of this lane blocks it.
+    pub(super) fn dead_blocks(&self, lane: &LaneKey) -> bool {
+        self.ordered && self.block_on_dead && matches!(lane, LaneKey::Keyed(_))
     }
 
     /// Unconfirmed messages per key on this sink.

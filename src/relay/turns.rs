@@ -30,12 +30,12 @@ pub(crate) struct Turn {
 /// Room for the large ones among the records that probe: they are in memory beside all that
 /// `relay.batch_bytes` bounds.
 #[derive(Debug)]
-pub(crate) struct ProbeRoom {
+pub(crate) struct ProbeBudget {
     kilobytes: Semaphore,
     all: u32,
 }
 
-impl ProbeRoom {
+impl ProbeBudget {
     /// A record up to this size needs none: there are few probes.
     const SMALL: usize = 64 << 10;
 

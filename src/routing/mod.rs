@@ -1,4 +1,4 @@
-//! Which sink a record goes to, and where within it (contract, section 3).
+//! Which sink a record goes to, and where within it.
 
 mod glob;
 mod template;
@@ -10,6 +10,7 @@ pub use template::{Missing, Template, TemplateError};
 
 use crate::ids::SinkName;
 use crate::outbox::content::Content;
+use crate::outbox::reason::DeadReason;
 use crate::sink::{Address, HeaderValue};
 
 /// What routes and templates look at.
@@ -80,17 +81,6 @@ pub struct Routed {
     pub source: Option<String>,
 }
 
-/// A record that has no way: it is dead at once, for the reason of this name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undeliverable {
-    /// No route matches, and there is no default sink.
-    Unroutable(String),
-    /// A template names what the record does not have.
-    Template(String),
-    /// The record names a destination that its sink does not allow.
-    Refused(String),
-}
-
 /// Routes records to sinks.
 #[derive(Clone, Debug)]
 pub struct Router {
@@ -118,21 +108,22 @@ impl Router {
     ///
     /// # Errors
     ///
-    /// [`Undeliverable`].
-    pub fn address(&self, input: &RouteInput<'_>) -> Result<Routed, Undeliverable> {
+    /// Why the record can never be delivered: [`DeadReason::Unroutable`], [`DeadReason::Template`] or
+    /// [`DeadReason::Refused`].
+    pub fn address(&self, input: &RouteInput<'_>) -> Result<Routed, DeadReason> {
         let (route, sink) = self.choose(input.kind);
         let Some((sink, rules)) = sink.and_then(|sink| self.sinks.get_key_value(sink)) else {
             let detail = "no route matches its type, and relay.default_sink is not set";
-            return Err(Undeliverable::Unroutable(detail.into()));
+            return Err(DeadReason::Unroutable(detail.into()));
         };
         let render = |template: &Template| {
-            template.render(input).map_err(|missing| Undeliverable::Template(missing.to_string()))
+            template.render(input).map_err(|missing| DeadReason::Template(missing.to_string()))
         };
         let destination = match input.destination {
             Some(named) if rules.allow.iter().any(|glob| glob.matches(named)) => named.to_owned(),
             Some(_) => {
                 let detail = format!("its destination is not among sinks.{sink}.allow");
-                return Err(Undeliverable::Refused(detail));
+                return Err(DeadReason::Refused(detail));
             }
             None => {
                 let of_route = route.and_then(|route| route.destination.as_ref());
@@ -145,7 +136,7 @@ impl Router {
         let headers = headers
             .iter()
             .map(|(name, template)| Ok((name.clone(), render(template)?)))
-            .collect::<Result<Vec<_>, Undeliverable>>()?;
+            .collect::<Result<Vec<_>, DeadReason>>()?;
         let source = rules.source.as_ref().map(render).transpose()?;
         Ok(Routed { sink: sink.clone(), address: Address { destination, key }, headers, source })
     }
@@ -244,7 +235,7 @@ mod tests {
 
         let address = Address { destination: String::new(), key: Some("T".into()) };
         assert_eq!(routed.address, address);
-        assert!(matches!(nowhere, Undeliverable::Unroutable(_)));
+        assert!(matches!(nowhere, DeadReason::Unroutable(_)));
     }
 
     #[test]
@@ -255,6 +246,6 @@ mod tests {
         let refused = router(routes(), None).address(&input("T", Some("secret"))).unwrap_err();
 
         assert_eq!(allowed.address.destination, "orders.eu");
-        assert!(matches!(refused, Undeliverable::Refused(_)));
+        assert!(matches!(refused, DeadReason::Refused(_)));
     }
 }

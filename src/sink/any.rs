@@ -24,8 +24,8 @@ impl AnySink {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`](crate::sink::Verdict::Charge) where it is missing or hidden from us,
-    /// another verdict where the broker could not be asked.
+    /// [`PublishFailure::Retryable`](crate::sink::PublishFailure::Retryable) where it is missing or hidden from us,
+    /// another failure where the broker could not be asked.
     pub async fn look_up(&self, destination: &str) -> Result<(), PublishError> {
         match self {
             Self::RabbitMq(sink) => sink.look_up(destination).await,
@@ -81,6 +81,14 @@ impl Sink for AnySink {
             Self::RabbitMq(sink) => sink.is_ready(message),
             Self::Kafka(sink) => sink.is_ready(message),
             Self::Stdout(sink) => sink.is_ready(message),
+        }
+    }
+
+    fn expect(&self, lanes: usize) {
+        match self {
+            Self::RabbitMq(sink) => sink.expect(lanes),
+            Self::Kafka(sink) => sink.expect(lanes),
+            Self::Stdout(sink) => sink.expect(lanes),
         }
     }
 

@@ -6,7 +6,7 @@
 use bson::DateTime;
 
 use crate::dates::rfc3339;
-use crate::sink::{Message, PublishError, Verdict};
+use crate::sink::{Message, PublishError, PublishFailure};
 
 /// How a sink writes CloudEvents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl CloudEvents {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Refuse`] where one is empty that the specification wants to have a value: no
+    /// [`PublishFailure::Rejected`] where one is empty that the specification wants to have a value: no
     /// consumer would take the message for an event.
     pub fn attributes(&self, message: &Message) -> Result<Vec<(String, String)>, PublishError> {
         let time = message.timestamp.map(DateTime::from_system_time).and_then(rfc3339);
@@ -41,7 +41,7 @@ impl CloudEvents {
         let empty = attributes.iter().find(|(_, value)| value.as_deref() == Some(""));
         if let Some((name, _)) = empty {
             let detail = format!("it can be no CloudEvent: its {name} is empty");
-            return Err(PublishError::new(Verdict::Refuse, detail));
+            return Err(PublishError::new(PublishFailure::Rejected, detail));
         }
         let named = attributes
             .into_iter()
@@ -106,7 +106,7 @@ mod tests {
         ] {
             let error = attributes(&message).unwrap_err();
 
-            assert_eq!(error.verdict, Verdict::Refuse);
+            assert_eq!(error.failure, PublishFailure::Rejected);
             assert!(error.detail.contains(name), "{error}");
         }
     }

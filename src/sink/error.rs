@@ -2,24 +2,24 @@
 
 use std::fmt;
 
-/// What a failed publish means for its record (contract, section 4.4).
+/// What a failed publish means for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PublishFailure {
     /// The record's fault or its destination's (nack, return, missing exchange,
     /// write refused): back off, and spend an attempt.
-    Charge,
+    Retryable,
     /// The broker's limits forbid the message for ever (`too large:`): dead at once.
     TooLarge,
     /// The protocol can't carry the message, or the broker named it as the cause
     /// of a closed connection (`refused:`): dead at once.
-    Refuse,
+    Rejected,
     /// Handed over, but the connection was lost before the confirm: deliver again with the
     /// same id, nothing charged. The relay pauses the sink.
-    Unknown,
+    Indeterminate,
     /// Handed over, and before the confirm the broker ended the connection for a reason of its
-    /// own: its stop, or an operator. As [`Unknown`](Self::Unknown), but no sign against the
+    /// own: its stop, or an operator. As [`Indeterminate`](Self::Indeterminate), but no sign against the
     /// record.
-    Ended,
+    ConnectionEnded,
     /// Handed over on a connection that is sound as far as the sink knows, but no confirm came
     /// in time: the time is up, or the broker itself reports a timeout, too few replicas or a
     /// partition without a leader. The destination is in trouble, not the sink: the relay
@@ -28,9 +28,9 @@ pub enum Verdict {
     /// Left behind on a connection in place of which the sink has opened another; no confirm came in
     /// time, or the connection was lost. As [`Unconfirmed`](Self::Unconfirmed), but no
     /// attempt is counted, whatever its destination has confirmed since on the other one.
-    LeftBehind,
+    Abandoned,
     /// Never handed over: the sink is down. The relay pauses the sink and charges nothing.
-    Down,
+    SinkDown,
 }
 
 /// A publish that did not end with a confirm.
@@ -41,15 +41,15 @@ pub enum Verdict {
 #[error("{detail}")]
 pub struct PublishError {
     /// What it means for the record.
-    pub verdict: Verdict,
+    pub failure: PublishFailure,
     /// The broker's answer, in words.
     pub detail: String,
 }
 
 impl PublishError {
     /// An error with the given meaning.
-    pub fn new(verdict: Verdict, detail: impl fmt::Display) -> Self {
-        Self { verdict, detail: detail.to_string() }
+    pub fn new(failure: PublishFailure, detail: impl fmt::Display) -> Self {
+        Self { failure, detail: detail.to_string() }
     }
 }
 

@@ -24,7 +24,7 @@ pub mod stdout;
 use std::future::Future;
 use std::time::Instant;
 
-pub use error::{PublishError, SinkDown, Verdict};
+pub use error::{PublishError, PublishFailure, SinkDown};
 pub use message::{Address, HeaderValue, Message};
 
 /// Delivers messages to one broker.
@@ -39,8 +39,8 @@ pub use message::{Address, HeaderValue, Message};
 ///   A sink pipelines them and keeps no order of its own. One message's failure
 ///   must not change the outcome of another, except where the connection is lost.
 /// - **Duplicates.** The same message may come again, with the same id. A dropped
-///   call, or one that ends with [`Verdict::Unknown`], [`Verdict::Ended`],
-///   [`Verdict::Unconfirmed`] or [`Verdict::LeftBehind`], leaves delivery unknown, which is safe to
+///   call, or one that ends with [`PublishFailure::Indeterminate`], [`PublishFailure::ConnectionEnded`],
+///   [`PublishFailure::Unconfirmed`] or [`PublishFailure::Abandoned`], leaves delivery unknown, which is safe to
 ///   repeat.
 /// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
 ///   handed over ends with `Down`. A message that was handed over ends with `Unknown` or `Ended`
@@ -53,7 +53,7 @@ pub use message::{Address, HeaderValue, Message};
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
 ///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
 /// - **Nothing is charged for an outage.** A sink that is not connected answers
-///   [`Verdict::Down`] at once, without waiting for the connection; it reconnects
+///   [`PublishFailure::SinkDown`] at once, without waiting for the connection; it reconnects
 ///   by itself, or in [`probe`](Sink::probe), which the relay calls until it succeeds.
 /// - **Judge before sending.** What can never be delivered (a limit of the protocol
 ///   exceeded) is refused without touching the connection.
@@ -65,7 +65,7 @@ pub trait Sink: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`PublishError`], whose verdict says what the failure means for the record.
+    /// [`PublishError`], whose `failure` says what it means for the record.
     fn publish(&self, message: Message) -> impl Future<Output = Result<(), PublishError>> + Send;
 
     /// Whether publishes can be expected to work now; connects when needed.
@@ -97,6 +97,12 @@ pub trait Sink: Send + Sync + 'static {
     fn is_ready(&self, _message: &Message) -> bool {
         true
     }
+
+    /// Says how many lanes have records for this sink at the moment, whenever that changes: as many as
+    /// can have an unconfirmed message each. A sink may let messages wait some milliseconds for
+    /// company where there are many; where there are few, the delay would cost throughput, as the next
+    /// record of a key waits for the confirm of the one before.
+    fn expect(&self, _lanes: usize) {}
 
     /// When the sink last opened another connection in place of one that does not answer. What was
     /// begun before waits there still, and its waiting says nothing about its destination.

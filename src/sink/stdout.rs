@@ -18,7 +18,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, watch};
 
 use crate::dates::rfc3339;
-use crate::sink::{HeaderValue, Message, PublishError, Sink, SinkDown, Verdict};
+use crate::sink::{HeaderValue, Message, PublishError, PublishFailure, Sink, SinkDown};
 
 /// A writer of lines. A message counts as delivered when its line was flushed.
 pub struct Stdout {
@@ -74,12 +74,12 @@ impl Shared {
     async fn write(&self, line: &[u8]) -> Result<(), PublishError> {
         let mut output = self.output.lock().await;
         // While this one waited for its turn, another may have failed.
-        self.check().map_err(|down| PublishError::new(Verdict::Down, down))?;
+        self.check().map_err(|down| PublishError::new(PublishFailure::SinkDown, down))?;
         output.write(line).await.map_err(|error| {
             let why = format!("standard output: {error}");
             self.go_down(&why);
             // Part of the line may be out.
-            PublishError::new(Verdict::Unknown, why)
+            PublishError::new(PublishFailure::Indeterminate, why)
         })
     }
 
@@ -105,7 +105,7 @@ impl Output {
 
 impl Sink for Stdout {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        self.shared.check().map_err(|down| PublishError::new(Verdict::Down, down))?;
+        self.shared.check().map_err(|down| PublishError::new(PublishFailure::SinkDown, down))?;
         let mut line = line(&message);
         line.push('\n');
         let shared = self.shared.clone();
@@ -113,14 +113,15 @@ impl Sink for Stdout {
         let writing = tokio::spawn(async move { shared.write(line.as_bytes()).await });
         match tokio::time::timeout(self.timeout, writing).await {
             Ok(Ok(written)) => written,
-            Ok(Err(panic)) => {
-                Err(PublishError::new(Verdict::Unknown, format!("standard output: {panic}")))
-            }
+            Ok(Err(panic)) => Err(PublishError::new(
+                PublishFailure::Indeterminate,
+                format!("standard output: {panic}"),
+            )),
             Err(_) => {
                 let why = format!("standard output took no line within {:?}", self.timeout);
                 // Else every further line would wait in memory behind this one.
                 self.shared.go_down(&why);
-                Err(PublishError::new(Verdict::Unknown, why))
+                Err(PublishError::new(PublishFailure::Indeterminate, why))
             }
         }
     }

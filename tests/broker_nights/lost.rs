@@ -339,11 +339,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     assert!(wire.accepted() <= 12, "{} connections", wire.accepted());
     assert_eq!(told(&postrider).0, 2, "{}", postrider.stderr());
     no_errors(&postrider);
-    let series = |outcome: &str| {
-        format!("postrider_dead_letters_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
-    };
-    let sent = postrider.metric(&series("sent")).await.unwrap();
-    let failed = postrider.metric(&series("failed")).await.unwrap();
+    let [sent, failed] = postrider.dead_letters("rabbit").await;
     let buried = hand.take_ids("buried").await;
     night.end(postrider).await;
     (buried, sent, failed)

@@ -42,7 +42,7 @@ const FEWEST_LANES: usize = 20;
 /// | [`MACHINE`] | the rest, which takes some milliseconds on a machine without load |
 ///
 /// The timeout of a sink is not among them: a destination that does not confirm takes room from
-/// others for 0.6 s (`relay::delivery`), which is among the rest.
+/// others for 0.6 s (`relay::publisher`), which is among the rest.
 ///
 /// Judged are records of which nothing else can be the cause of a wait:
 ///

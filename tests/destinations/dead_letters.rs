@@ -7,7 +7,7 @@ use lapin::types::AMQPValue;
 use postrider::ids::LeaseId;
 use postrider::relay::settings::{DeadLetters, Settings};
 use postrider::routing::Template;
-use postrider::sink::{HeaderValue, Verdict};
+use postrider::sink::{HeaderValue, PublishFailure};
 
 use crate::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
@@ -114,7 +114,7 @@ fn with_dead_letters() -> Settings {
 async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_waits() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
-    sink.script("bad", (0..1_000).map(|_| Fault::Answer(Verdict::Charge)));
+    sink.script("bad", (0..1_000).map(|_| Fault::Answer(PublishFailure::Retryable)));
     dead.set_down(true);
     outbox
         .insert([
@@ -156,7 +156,7 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
 async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
-    sink.script("bad", [Fault::Answer(Verdict::Charge)]);
+    sink.script("bad", [Fault::Answer(PublishFailure::Retryable)]);
     dead.set_down(true);
     outbox.insert([record("bad", "T", "a", doc! {}), record("behind", "T", "a", doc! {})]).await;
     let sinks = [("test", sink.clone()), ("dead", dead.clone())];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use postrider::relay::settings::Settings;
-use postrider::sink::Verdict;
+use postrider::sink::PublishFailure;
 
 use crate::brokers::Brokers;
 use crate::support::kafka::topic::Topic;
@@ -47,7 +47,7 @@ async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() 
 async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script(&id(1), [Fault::AnswerAfter(Duration::from_millis(50), Verdict::Charge)]);
+    sink.script(&id(1), [Fault::AnswerAfter(Duration::from_millis(50), PublishFailure::Retryable)]);
     (2..4).for_each(|number| sink.script(&id(number), [Fault::Hold]));
     outbox.insert(records(10)).await;
     let relay = start(&outbox.collections, sink.clone(), with_window(3));
@@ -132,7 +132,9 @@ async fn nothing_begins_behind_a_record_that_is_not_sent() {
 async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    (0..KEYS).for_each(|key| sink.script(&format!("{key:03}/2"), [Fault::Answer(Verdict::Down)]));
+    (0..KEYS).for_each(|key| {
+        sink.script(&format!("{key:03}/2"), [Fault::Answer(PublishFailure::SinkDown)])
+    });
     outbox.insert(fives(|_| {})).await;
     let relay = start(&outbox.collections, sink.clone(), with_window(3));
 
@@ -154,8 +156,8 @@ async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let late = Duration::from_millis(100);
-    sink.script(&id(1), [Fault::AnswerAfter(late, Verdict::Down)]);
-    sink.script(&id(2), [Fault::Answer(Verdict::Down)]);
+    sink.script(&id(1), [Fault::AnswerAfter(late, PublishFailure::SinkDown)]);
+    sink.script(&id(2), [Fault::Answer(PublishFailure::SinkDown)]);
     outbox.insert(records(4)).await;
     let relay = start(&outbox.collections, sink.clone(), with_window(3));
 

@@ -13,7 +13,7 @@ use postrider::events::{
 use postrider::ids::RecordId;
 use postrider::names::AggregateName;
 use postrider::outbox::NewRecord;
-use postrider::relay::wake::{Hint, Wake};
+use postrider::relay::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::TestOutbox;
 use crate::support::spy::Spy;
@@ -219,7 +219,7 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
 
     let failed = store.unit_of_work(async |mut unit| {
@@ -237,7 +237,7 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     });
     committed(done.await.unwrap());
 
-    let hint = |partition, key: &str| Hint::Key { partition, key: key.into() };
+    let hint = |partition, key: &str| ScanHint::Key { partition, key: key.into() };
     let reasons = wake.take();
     assert_eq!(reasons.hints, [hint(189, "order-123"), hint(22, "user-456")]);
     assert!(!reasons.all);

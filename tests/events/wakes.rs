@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postrider::context::{Context, ContextSettings};
 use postrider::events::EventStore;
-use postrider::relay::wake::{Hint, Wake};
+use postrider::relay::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::TestOutbox;
 use crate::util::append;
@@ -14,13 +14,13 @@ async fn an_append_wakes_the_relay_at_its_key() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
 
     store.append(append("order-123", "r")).await.unwrap();
 
     tokio::time::timeout(Duration::from_secs(5), wake.woken()).await.unwrap();
-    let hint = Hint::Key { partition: 189, key: "order-123".into() };
+    let hint = ScanHint::Key { partition: 189, key: "order-123".into() };
     assert_eq!(wake.take().hints, [hint]);
     outbox.drop().await;
 }

@@ -12,7 +12,7 @@ use postrider::partition::fingerprint::Fingerprint;
 use postrider::partition::fleet::{ASSIGNED, Fleet};
 use postrider::partition::heartbeat::{Heartbeat, Profile};
 use postrider::partition::share::{self, Allotted, Share};
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayError, RelayParts};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -76,9 +76,10 @@ impl Instance {
         let (owner, share) = watch::channel(Share::default());
         let relay_settings =
             postrider::relay::settings::Settings { block_on_dead, lease, ..settings() };
-        let made = parts(collections, sink.clone(), relay_settings, share.clone(), Wake::default());
+        let made =
+            parts(collections, sink.clone(), relay_settings, share.clone(), Wakeup::default());
         let relay = Relay::new(RelayParts { instance: id, ..made }, stop.clone());
-        let shared = relay.shared();
+        let shared = relay.context();
         let (allotted, partitions) = watch::channel(Allotted::default());
         let coordinator = Coordinator::new(
             Fleet::new(collections.clone(), stale_after),
@@ -86,7 +87,7 @@ impl Instance {
             FleetSettings { source: Source::Assigned, stale_after, rebalance },
             heartbeat.clone(),
             allotted,
-            move || shared.hands.in_hand(),
+            move || shared.state.key_table.partitions_in_flight(),
         );
         let standing = coordinator.standing();
         let beating = tokio::spawn(heartbeat.clone().run(stop.clone()));

@@ -2,10 +2,10 @@
 
 use bson::doc;
 use mongodb::options::ReadConcern;
-use postrider::follow::Following;
+use postrider::change_stream::Following;
 use postrider::partition::share::Share;
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -36,7 +36,7 @@ async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them
     // More keys than are read one by one, while the change stream carries the records.
     const MANY: usize = 8_000;
     let outbox = TestOutbox::new().await;
-    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
     let settings = Settings { batch_size: 20, ..sleepy() };
     let followed = Followed::up(&spy.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);

@@ -9,8 +9,8 @@ use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
-use postrider::sink::Verdict;
+use postrider::relay::wakeup::Wakeup;
+use postrider::sink::PublishFailure;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -36,7 +36,7 @@ impl Scene {
 
     async fn with(settings: Settings) -> Self {
         let outbox = TestOutbox::new().await;
-        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
         let followed = Followed::up(&spy.collections, &wake).await;
         let (share, shares) = watch::channel(Share::of(0..=255));
         let parts: RelayParts<TestSink> =
@@ -141,7 +141,7 @@ async fn what_comes_into_a_key_in_flight_goes_behind_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
     let scene = Scene::start().await;
-    scene.sink.script("fails", [Fault::Answer(Verdict::Charge)]);
+    scene.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
     let mut due = record("due", "b");
     due.insert("visibleAt", later);
@@ -257,7 +257,7 @@ async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_o
         Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
     let scene = Scene::with(settings).await;
     for id in ["dies", "dies too", "dies as well"] {
-        scene.sink.script(id, [Fault::Answer(Verdict::Refuse)]);
+        scene.sink.script(id, [Fault::Answer(PublishFailure::Rejected)]);
     }
     let dying = [record("dies", "a"), record("dies too", "b"), record("dies as well", "c")];
     scene.outbox.insert(dying).await;

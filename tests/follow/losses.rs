@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::doc;
 use postrider::outbox::collections::Collections;
-use postrider::relay::wake::{Hint, Wake};
+use postrider::relay::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
 use crate::support::queue::host_of;
@@ -13,17 +13,17 @@ use crate::support::tcp::Door;
 use crate::{Followed, opened, who_may_not_follow};
 
 /// Waits until an insert is news again.
-async fn until_news(outbox: &TestOutbox, wake: &Wake) {
+async fn until_news(outbox: &TestOutbox, wake: &Wakeup) {
     let key = uuid::Uuid::new_v4().to_string();
     outbox.insert([record(&key, &key)]).await;
     let (partition, key) = (postrider::partition::of_key(&key), key.as_str().into());
-    let hint = Hint::Key { partition, key };
+    let hint = ScanHint::Key { partition, key };
     eventually("the news", || async { leads_to(wake, &hint) }).await;
 }
 
 /// Whether what the stream has said since it was last asked leads there.
-fn leads_to(wake: &Wake, hint: &Hint) -> bool {
-    wake.take_changes().iter().any(|change| change.hint().as_ref() == Some(hint))
+fn leads_to(wake: &Wakeup, hint: &ScanHint) -> bool {
+    wake.take_events().iter().any(|change| change.hint().as_ref() == Some(hint))
 }
 
 /// Loses a stream, and sees it back.
@@ -33,7 +33,7 @@ async fn lose<F: Future<Output = ()>>(
     lost: impl AsyncFnOnce(),
     mended: impl FnOnce() -> F,
 ) -> String {
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     let mut followed = Followed::up(collections, &wake).await;
     until_news(outbox, &wake).await;
     wake.take();
@@ -160,14 +160,14 @@ async fn an_event_that_is_too_large_for_the_stream_is_passed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_of_almost_16_mib_is_news_like_any_other() {
     let outbox = TestOutbox::new().await;
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     let followed = Followed::up(&outbox.collections, &wake).await;
     let mut large = record("large", "k");
     large.insert("payload", "x".repeat(16_770_000));
 
     outbox.insert([large]).await;
 
-    let hint = Hint::Key { partition: postrider::partition::of_key("k"), key: "k".into() };
+    let hint = ScanHint::Key { partition: postrider::partition::of_key("k"), key: "k".into() };
     eventually("the news", || async { leads_to(&wake, &hint) }).await;
     assert!(wake.is_followed());
     drop(followed);
@@ -181,7 +181,7 @@ async fn who_may_not_follow_polls_until_he_may() {
     let (uri, follows) = who_may_not_follow(&outbox).await;
     let client = postrider::store::connect::client(&uri).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
-    let wake = Wake::default();
+    let wake = Wakeup::default();
 
     let mut followed = Followed::start(&collections, &wake);
 

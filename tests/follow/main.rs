@@ -17,10 +17,10 @@ mod wakes;
 use std::time::Duration;
 
 use bson::Document;
-use postrider::follow::{Follower, Following};
+use postrider::change_stream::{Follower, Following};
 use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::schema::roles::RELAY;
 use support::outbox::TestOutbox;
 use support::relay::settings;
@@ -36,7 +36,7 @@ struct Followed {
 }
 
 impl Followed {
-    fn start(collections: &Collections, wake: &Wake) -> Self {
+    fn start(collections: &Collections, wake: &Wakeup) -> Self {
         let follower = Follower::new(collections.clone(), wake.clone());
         let following = follower.following();
         let stop = CancellationToken::new();
@@ -45,7 +45,7 @@ impl Followed {
     }
 
     /// The same, once its stream is open.
-    async fn up(collections: &Collections, wake: &Wake) -> Self {
+    async fn up(collections: &Collections, wake: &Wakeup) -> Self {
         let mut followed = Self::start(collections, wake);
         followed.until_up().await;
         followed

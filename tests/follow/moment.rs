@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use postrider::relay::wake::{Change, Hint, Wake};
+use postrider::relay::wakeup::{ScanHint, StreamEvent, Wakeup};
 
 use crate::Followed;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::spy::{Command, Spy};
 
-fn hint(key: &str) -> Hint {
-    Hint::Key { partition: postrider::partition::of_key(key), key: key.into() }
+fn hint(key: &str) -> ScanHint {
+    ScanHint::Key { partition: postrider::partition::of_key(key), key: key.into() }
 }
 
 /// The moment is known, and the stream is not open yet.
@@ -21,15 +21,15 @@ async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     outbox.insert([record("before", "before")]).await;
     let is_moment = |command: &Command| command.name == "find";
     spy.after(is_moment, || async move { producing.insert([record("between", "k")]).await });
-    let wake = Wake::default();
+    let wake = Wakeup::default();
 
     let followed = Followed::up(&spy.collections, &wake).await;
 
     assert!(spy.has_paused());
     // (What was there before is not: the stream begins behind its moment.)
-    let mut hints: Vec<Hint> = Vec::new();
+    let mut hints: Vec<ScanHint> = Vec::new();
     eventually("the news", || {
-        hints.extend(wake.take_changes().iter().filter_map(Change::hint));
+        hints.extend(wake.take_events().iter().filter_map(StreamEvent::hint));
         let has_come = !hints.is_empty();
         async move { has_come }
     })
@@ -47,7 +47,7 @@ async fn the_moment_is_one_that_a_snapshot_was_read_at() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
 
-    let followed = Followed::up(&spy.collections, &Wake::default()).await;
+    let followed = Followed::up(&spy.collections, &Wakeup::default()).await;
 
     let asked = &spy.commands("find")[0];
     let concern = asked.sent.get_document("readConcern").unwrap();

@@ -8,9 +8,9 @@ use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::snapshot::Room;
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
-use postrider::relay::look::{Look, Target};
-use postrider::relay::wake::{Hint, Wake};
-use postrider::sink::Verdict;
+use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
+use postrider::relay::wakeup::{ScanHint, Wakeup};
+use postrider::sink::PublishFailure;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
@@ -45,7 +45,7 @@ impl Woken {
         on: impl FnOnce(Collections) -> Collections,
     ) -> Self {
         let outbox = TestOutbox::new().await;
-        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
         let collections = on(spy.collections.clone());
         let followed = Followed::up(&collections, &wake).await;
         let (owner, share) = watch::channel(Share::of(partitions));
@@ -174,12 +174,15 @@ async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
     let sink = TestSink::default();
     let stage = Stage::new(&outbox.collections, sink.clone(), sleepy()).await;
     let partition = postrider::partition::of_key("k");
-    let target = Target::At(Hint::Record { partition, id: ids(&["second"]).remove(0) });
+    let target = ScanTarget::At(ScanHint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
     let room = Room { records: 500, bytes: 16 << 20 };
 
-    let seen = stage.shared.look(Look::Targets(vec![target]), &owned, room).await.unwrap();
-    stage.deliver(stage.lease(seen).await).await;
+    let seen = Scanner::new(&stage.context)
+        .scan(ScanScope::Targets(vec![target]), &owned, room)
+        .await
+        .unwrap();
+    stage.deliver(stage.acquire(seen).await).await;
 
     assert_eq!(sink.ids(), [""; 0]);
     outbox.drop().await;
@@ -240,7 +243,7 @@ async fn many_that_come_at_once_cost_no_look_each() {
     for n in 0..MANY {
         let key = format!("nothing {n}");
         let partition = postrider::partition::of_key(&key);
-        woken.relay.wake.at(Hint::Key { partition, key: key.into() });
+        woken.relay.wake.at(ScanHint::Key { partition, key: key.into() });
     }
     woken.insert(record("last", "l")).await;
 
@@ -306,7 +309,7 @@ async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
     let outbox = TestOutbox::new().await;
-    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wake::default());
+    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
     let collections = outbox.hand.clone();
     let waking = wake.clone();
     // The relay is told that it is woken: it does not look often by itself.
@@ -330,7 +333,7 @@ async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_settles_and_failures_are_no_news() {
     let woken = Woken::start(0..=255).await;
-    woken.sink.script("fails", [Fault::Answer(Verdict::Charge)]);
+    woken.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
 
     woken.insert(record("goes", "g")).await;
     woken.insert(record("fails", "f")).await;

@@ -4,7 +4,7 @@ use bson::doc;
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::Settings;
-use postrider::sink::Verdict;
+use postrider::sink::PublishFailure;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{settings, start};
@@ -24,7 +24,7 @@ fn blocking() -> Settings {
 async fn a_dead_head_holds_its_key_until_it_is_requeued() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("a1", [Fault::Answer(Verdict::Refuse)]);
+    sink.script("a1", [Fault::Answer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
 
     let relay = start(&outbox.collections, sink.clone(), blocking());
@@ -55,7 +55,7 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
     // What this relay would do with a death of its own does not matter.
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_arrived(&sink, "b1").await;
-    relay.wake.at(postrider::relay::wake::Hint::Key {
+    relay.wake.at(postrider::relay::wakeup::ScanHint::Key {
         partition: postrider::partition::of_key("a"),
         key: "a".into(),
     });

@@ -3,8 +3,8 @@
 use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
 use postrider::outbox::snapshot::Room;
-use postrider::relay::look::{Look, Target};
-use postrider::relay::wake::Hint;
+use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
+use postrider::relay::wakeup::ScanHint;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::peer::Peer;
@@ -86,13 +86,16 @@ async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
 
     let targets = ["a", "b"].map(|key| {
-        Target::At(Hint::Key { partition: postrider::partition::of_key(key), key: key.into() })
+        ScanTarget::At(ScanHint::Key {
+            partition: postrider::partition::of_key(key),
+            key: key.into(),
+        })
     });
     let room = Room { records: 500, bytes: 16 << 20 };
-    let look = Look::Targets(targets.to_vec());
+    let look = ScanScope::Targets(targets.to_vec());
     let owned: Vec<u8> = (0..=255).collect();
-    let seen = stage.shared.look(look, &owned, room).await.unwrap();
-    let lanes = stage.lease(seen).await;
+    let seen = Scanner::new(&stage.context).scan(look, &owned, room).await.unwrap();
+    let lanes = stage.acquire(seen).await;
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"]);

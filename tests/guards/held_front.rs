@@ -26,10 +26,10 @@ async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
     let peer = Peer::new(&outbox.collections);
     outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     let lease = peer.take(&["a2"]).await;
 
-    let lanes = stage.lease(seen).await;
+    let lanes = stage.acquire(seen).await;
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["a1"]);
@@ -37,7 +37,7 @@ async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
         assert!(is_free(&outbox, behind).await, "{}", outbox.record(behind).await);
     }
     peer.settle(lease, "a2", Outcome::Done).await;
-    let lanes = stage.lease(stage.look().await).await;
+    let lanes = stage.acquire(stage.scan().await).await;
     stage.deliver(lanes).await;
     assert_eq!(sink.ids(), ["a1", "a3", "a4"]);
     outbox.drop().await;
@@ -50,10 +50,10 @@ async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
     let peer = Peer::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     peer.take(&["a1"]).await;
 
-    let lanes = stage.lease(seen).await;
+    let lanes = stage.acquire(seen).await;
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"], "other keys of the same lease go");

@@ -6,7 +6,7 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::SinkName;
 use postrider::partition::share::Share;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
 use tokio::sync::watch;
 
@@ -107,7 +107,7 @@ async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     let (up, down) = (TestSink::default(), TestSink::default());
     down.set_down(true);
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wake::default());
+    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wakeup::default());
     parts.router = router();
     parts.sinks =
         BTreeMap::from([("up".to_owned(), up.clone()), ("down".to_owned(), down.clone())]);
@@ -161,7 +161,7 @@ async fn recheck_examines_three_keys_of_the_index_for_each_blocked_key() {
     let (up, down) = (TestSink::default(), TestSink::default());
     down.set_down(true);
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wake::default());
+    let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wakeup::default());
     parts.router = router();
     parts.sinks = BTreeMap::from([("up".to_owned(), up.clone()), ("down".to_owned(), down)]);
     let relay = run(parts, owner);

@@ -7,7 +7,7 @@ use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
 use postrider::relay::settings::{DeadLetters, Settings};
 use postrider::routing::Template;
-use postrider::sink::{HeaderValue, Verdict};
+use postrider::sink::{HeaderValue, PublishFailure};
 
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{settings, start};
@@ -62,7 +62,7 @@ async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
 
 /// Never confirmed, however often it is sent.
 fn never() -> Vec<Fault> {
-    vec![Fault::AnswerAfter(Duration::from_millis(300), Verdict::Unconfirmed); 1_000]
+    vec![Fault::AnswerAfter(Duration::from_millis(300), PublishFailure::Unconfirmed); 1_000]
 }
 
 /// Relays `odd`, which is not confirmed, and `behind`, which waits for it, while others are
@@ -134,7 +134,7 @@ async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_si
 async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let refused = |id: &str| sink.script_at("", id, [Fault::Answer(Verdict::Refuse)]);
+    let refused = |id: &str| sink.script_at("", id, [Fault::Answer(PublishFailure::Rejected)]);
     refused("odd");
     sink.script_at("dead", "odd", never());
     outbox.insert([record("odd", "k"), record("behind", "k")]).await;
@@ -225,8 +225,9 @@ async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
     const COUNT: u64 = 50;
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    (0..COUNT)
-        .for_each(|n| sink.script(&format!("{n:02}"), [Fault::HoldThenAnswer(Verdict::Down)]));
+    (0..COUNT).for_each(|n| {
+        sink.script(&format!("{n:02}"), [Fault::HoldThenAnswer(PublishFailure::SinkDown)])
+    });
     outbox.insert((0..COUNT).map(|n| record(&format!("{n:02}"), &format!("k{n}")))).await;
     let settings = Settings { lease: Duration::from_secs(36), ..settings() };
     let relay = start(&outbox.collections, sink.clone(), settings);

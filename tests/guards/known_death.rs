@@ -4,7 +4,7 @@ use bson::{Document, doc};
 use postrider::ids::LeaseId;
 use postrider::outbox::reason::DeadReason;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
-use postrider::sink::Verdict;
+use postrider::sink::PublishFailure;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::peer::{Peer, ids};
@@ -25,7 +25,7 @@ async fn an_update_waits(outbox: &TestOutbox) -> bool {
 async fn a_follower_waits_until_its_predecessors_death_is_written() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("a1", [Fault::HoldThenAnswer(Verdict::Refuse)]);
+    sink.script("a1", [Fault::HoldThenAnswer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_under_way(&sink, "a1").await;
@@ -53,7 +53,7 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = Peer::new(&outbox.collections);
-    sink.script("a1", [Fault::HoldThenAnswer(Verdict::Refuse)]);
+    sink.script("a1", [Fault::HoldThenAnswer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_under_way(&sink, "a1").await;
@@ -99,7 +99,7 @@ async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
     let sink = TestSink::default();
-    sink.script("refused", [Fault::Answer(Verdict::Refuse)]);
+    sink.script("refused", [Fault::Answer(PublishFailure::Rejected)]);
     let mut misplaced = record("misplaced", "a");
     misplaced.insert("partition", -1);
     let mut scheduled = record("scheduled", "b");

@@ -30,12 +30,12 @@ async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
     let peer = Peer::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("b1", "b")]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     let lease = peer.take(&["a1"]).await;
     peer.settle(lease, "a1", Outcome::Done).await;
     let done = outbox.record("a1").await;
 
-    let lanes = stage.lease(seen).await;
+    let lanes = stage.acquire(seen).await;
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"]);
@@ -51,13 +51,13 @@ async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_l
     let peer = Peer::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     let lease = peer.take(&["a1"]).await;
     peer.settle(lease, "a1", Outcome::Released).await;
 
-    let lanes = stage.lease(seen).await;
+    let lanes = stage.acquire(seen).await;
     assert!(lanes.is_empty(), "{:?}", outbox.record("a1").await);
-    let lanes = stage.lease(stage.look().await).await;
+    let lanes = stage.acquire(stage.scan().await).await;
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["a1"]);
@@ -181,7 +181,7 @@ async fn no_publish_starts_after_the_lease_has_ended() {
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
     let stage = Stage::new(&outbox.collections, sink.clone(), short).await;
-    let lanes = stage.lease(stage.look().await).await;
+    let lanes = stage.acquire(stage.scan().await).await;
     assert_eq!(lanes.len(), 1);
     let ended = doc! { "leaseId": { "$ne": null }, "$expr": { "$lt": ["$leaseUntil", "$$NOW"] } };
     outbox.until_count(ended, 2).await;
@@ -202,14 +202,14 @@ async fn the_budget_counts_from_before_the_lease_command() {
     outbox.insert([record("a1", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
     let stage = Stage::new(&outbox.collections, sink.clone(), short.clone()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     let mut session = outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let touch = doc! { "$set": { "xTouched": true } };
     outbox.records().update_one(doc! { "_id": "a1" }, touch).session(&mut session).await.unwrap();
 
     let since = std::time::Instant::now();
-    let leasing = stage.lease(seen);
+    let leasing = stage.acquire(seen);
     let holding_up = async {
         // The command may be sent a moment after `since`, on a busy machine.
         eventually("a lease's length", || async { since.elapsed() > short.lease * 3 }).await;

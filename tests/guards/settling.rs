@@ -7,8 +7,8 @@ use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
-use postrider::sink::Verdict;
+use postrider::relay::wakeup::Wakeup;
+use postrider::sink::PublishFailure;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, record};
@@ -74,7 +74,8 @@ async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
     let backoff = Backoff { kind: Kind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
     let settings = Settings { backoff, ..settings() };
 
-    let mut changed = settled(vec![Fault::Answer(Verdict::Charge)], settings, "pending").await;
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Retryable)], settings, "pending").await;
 
     let due = changed.remove("visibleAt").and_then(|due| due.as_datetime().copied()).unwrap();
     let failed = *changed.get_datetime("lastErrorAt").unwrap();
@@ -87,7 +88,8 @@ async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
 async fn the_last_failure_writes_the_death_and_the_failure() {
     let settings = Settings { max_attempts: 5, block_on_dead: true, ..settings() };
 
-    let mut changed = settled(vec![Fault::Answer(Verdict::Charge)], settings, "dead").await;
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Retryable)], settings, "dead").await;
 
     take_now(&mut changed, "deadAt");
     take_now(&mut changed, "lastErrorAt");
@@ -100,7 +102,8 @@ async fn the_last_failure_writes_the_death_and_the_failure() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_death_at_once_leaves_the_last_error_as_it_was() {
-    let mut changed = settled(vec![Fault::Answer(Verdict::Refuse)], settings(), "dead").await;
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Rejected)], settings(), "dead").await;
 
     take_now(&mut changed, "deadAt");
     let wanted = doc! { "status": "dead", "attempt": 5, "deadReason": "refused: scripted Refuse" };
@@ -111,7 +114,7 @@ async fn a_death_at_once_leaves_the_last_error_as_it_was() {
 async fn what_is_released_is_as_if_it_had_never_been_taken() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    sink.script("head", [Fault::HoldThenAnswer(Verdict::Down)]);
+    sink.script("head", [Fault::HoldThenAnswer(PublishFailure::SinkDown)]);
     let mut head = worn("head");
     head.insert("key", "k");
     let mut behind = record("behind", "k");
@@ -168,11 +171,11 @@ async fn a_done_record_is_never_touched_again() {
 async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
     let sink = TestSink::default();
-    sink.script("fails once", vec![Fault::Answer(Verdict::Charge)]);
-    sink.script("dies", vec![Fault::Answer(Verdict::Refuse)]);
+    sink.script("fails once", vec![Fault::Answer(PublishFailure::Retryable)]);
+    sink.script("dies", vec![Fault::Answer(PublishFailure::Rejected)]);
     outbox.insert([record("fails once", "a"), record("dies", "b"), record("goes", "c")]).await;
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let parts = parts(&outbox.collections, sink.clone(), settings(), share, Wake::default());
+    let parts = parts(&outbox.collections, sink.clone(), settings(), share, Wakeup::default());
 
     let relay = run(RelayParts { delete_done: true, ..parts }, owner);
 

@@ -57,7 +57,7 @@ async fn all_reads_of_a_take_share_one_cluster_time() {
     outbox.insert([record("a", "k")]).await;
     let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
 
-    stage.look().await;
+    stage.scan().await;
 
     let finds = spy.commands("find");
     assert!(finds.len() >= 4, "misplaced records, blocked keys, pages: {finds:?}");

@@ -3,6 +3,7 @@
 use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
 use postrider::relay::lane::LaneEnd;
+use postrider::relay::quarantine::Quarantine;
 use postrider::relay::settings::Settings;
 
 use crate::support::fragile::FragileSink;
@@ -162,17 +163,17 @@ async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() 
     keyless.remove("key");
     outbox.insert([keyless]).await;
     let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
-    let waiting = stage.look().await.candidates.pop().expect("it waits for its turn");
-    let shared = stage.shared.clone();
+    let waiting = stage.scan().await.candidates.pop().expect("it waits for its turn");
+    let shared = stage.context.clone();
     let shows_it = |command: &Command| command.name == "find" && reads_pages(&command.sent);
     spy.after(shows_it, || async move {
-        let went = shared.go_alone(waiting).await.unwrap();
+        let went = Quarantine::new(&shared).deliver(waiting).await.unwrap();
         let (lane, end) = went.expect("it goes alone");
         assert_eq!(end, LaneEnd::Drained);
-        shared.hands.free(&lane.key);
+        shared.state.key_table.release(&lane.key);
     });
 
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
 
     assert!(spy.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
@@ -197,7 +198,7 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     let sink = TestSink::default();
     outbox.insert([suspect("a1", "a", 10)]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     assert!(!seen.repairs.is_empty());
     let requeue = doc! {
         "$set": { "attempt": 0 },
@@ -206,7 +207,7 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     outbox.records().update_one(doc! { "_id": "a1" }, requeue).await.unwrap();
     let requeued = outbox.record("a1").await;
 
-    stage.lease(seen).await;
+    stage.acquire(seen).await;
 
     assert_eq!(outbox.record("a1").await, requeued);
     outbox.drop().await;

@@ -1,20 +1,15 @@
 //! A record whose topic ends each connection, and whose dead letter goes by the same sink.
 
-use bson::{Document, doc};
+use bson::doc;
 
+use crate::sink::poison::to;
 use crate::support::kafka::topic::Topic;
 use crate::support::kafka::wired::Wired;
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
 
 const COUNT: usize = 20;
-
-fn to(topic: &Topic, id: &str, key: &str) -> Document {
-    let mut record = record(id, key);
-    record.insert("type", topic.name.as_str());
-    record
-}
 
 /// What a produce request for the topic's only partition begins with: no other request does.
 fn produced(topic: &Topic) -> String {
@@ -59,11 +54,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
         died.get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
     );
-    let series = |outcome: &str| {
-        format!("postrider_dead_letters_total{{sink=\"stream\",outcome=\"{outcome}\"}}")
-    };
-    let sent = postrider.metric(&series("sent")).await.unwrap();
-    let failed = postrider.metric(&series("failed")).await.unwrap();
+    let [sent, failed] = postrider.dead_letters("stream").await;
     let letters = dead.read_ids().await;
     postrider.stop().await;
     outbox.drop().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::sink::kafka::{Kafka, KafkaSettings};
-use postrider::sink::{Sink, Verdict};
+use postrider::sink::{PublishFailure, Sink};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
@@ -107,7 +107,7 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
     // This very answer may still say that it is missing.
     producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
 
-    assert_eq!(checked.verdict, Verdict::Charge, "{checked}");
+    assert_eq!(checked.failure, PublishFailure::Retryable, "{checked}");
     assert_eq!(error_of(&looked), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
     eventually("a topic to be made", || async {
         let all = consumer.fetch_metadata(None, PATIENCE).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{DateTime, Document, doc};
 use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
-use postrider::sink::Verdict;
+use postrider::sink::PublishFailure;
 use tokio::time::{Instant, sleep_until};
 
 use crate::support::history::{arrivals, judge, read_back};
@@ -194,7 +194,7 @@ pub fn points(away: Duration) -> Vec<Point> {
         ("a retry", When::Before("lastErrorAt")),
         ("a retry that nobody heard of", When::AtAnswerTo("lastErrorAt")),
     ] {
-        let fault = Some(Fault::Answer(Verdict::Charge));
+        let fault = Some(Fault::Answer(PublishFailure::Retryable));
         let not_meanwhile = &["a2", "a3"];
         points.push(Point { fault, not_meanwhile, charged: 2, ..new(name, when, Then::Shut) });
     }
@@ -202,7 +202,7 @@ pub fn points(away: Duration) -> Vec<Point> {
         ("a death", When::Before("deadReason")),
         ("a death that nobody heard of", When::AtAnswerTo("deadReason")),
     ] {
-        let fault = Some(Fault::Answer(Verdict::Refuse));
+        let fault = Some(Fault::Answer(PublishFailure::Rejected));
         let (not_meanwhile, dead) = (&["a2", "a3"], &["a1"]);
         points.push(Point { fault, not_meanwhile, dead, ..new(name, when, Then::Shut) });
     }

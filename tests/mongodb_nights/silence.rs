@@ -27,7 +27,7 @@ async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the
     for id in RECORDS {
         // One by one: each is a lease.
         outbox.insert([record(id, id)]).await;
-        lanes.extend(stage.lease(stage.look().await).await);
+        lanes.extend(stage.acquire(stage.scan().await).await);
         outbox.until_count(doc! { "_id": id, "leaseId": { "$exists": true } }, 1).await;
         ends.push(outbox.record(id).await.get_datetime("leaseUntil").unwrap().to_system_time());
     }
@@ -35,8 +35,8 @@ async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the
     eventually("all to be due", || async { leased.elapsed() > lease / 3 }).await;
 
     door.silence("leaseUntil", RECORDS.len());
-    let shared = stage.shared.clone();
-    let renewing = tokio::spawn(async move { shared.leases.keep(&shared.leaser).await });
+    let shared = stage.context.clone();
+    let renewing = tokio::spawn(async move { shared.state.leases.keep(&shared.leaser).await });
 
     for (id, end) in RECORDS.into_iter().zip(ends) {
         let renewed = doc! { "_id": id, "leaseUntil": { "$gt": bson::DateTime::from(end) } };

@@ -18,7 +18,7 @@ async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_
     outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
     let settings = Settings { max_attempts: 1, ..settings() };
     let stage = Stage::new(&outbox.collections, TestSink::default(), settings).await;
-    let seen = stage.look().await;
+    let seen = stage.scan().await;
     peer.take(&["a2"]).await;
     let admin = set.direct(0).database("admin");
     // Not the lease, but every update behind it.
@@ -29,7 +29,7 @@ async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_
     };
     let entered = admin.run_command(refused).await.unwrap().get_i32("count").unwrap();
 
-    let lanes = stage.lease(seen).await;
+    let lanes = stage.acquire(seen).await;
     let tried = doc! {
         "waitForFailPoint": "failCommand",
         "timesEntered": i64::from(entered) + 2,

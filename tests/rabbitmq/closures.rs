@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::sink::rabbitmq::RabbitMq;
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::support::message::message;
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
@@ -44,7 +44,7 @@ async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours()
         let (missing, neighbours) = sorted(outcomes);
         for outcome in missing {
             let error = outcome.unwrap_err();
-            assert_eq!(error.verdict, Verdict::Charge);
+            assert_eq!(error.failure, PublishFailure::Retryable);
             assert!(error.detail.contains("no exchange 'missing'"), "{error}");
         }
         assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
@@ -63,7 +63,7 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
     let hand = vhost.hand().await;
     let sink = connected(&vhost.uri()).await;
     let outcome = sink.publish(message("early", "late", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(Verdict::Charge));
+    assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable));
 
     hand.topic("late").await;
     hand.classic(QUEUE).await;
@@ -72,7 +72,7 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
     // That it was missing is remembered for a moment.
     let deadline = Instant::now() + AMPLE;
     while let Err(error) = sink.publish(message("again", "late", QUEUE)).await {
-        assert_eq!(error.verdict, Verdict::Charge);
+        assert_eq!(error.failure, PublishFailure::Retryable);
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -84,25 +84,33 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
 /// in the second one only these fail.
 pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("first", exchange)).await);
-    assert!(theirs.iter().any(|outcome| verdict(outcome) == Some(Verdict::Charge)), "{theirs:?}");
+    assert!(
+        theirs.iter().any(|outcome| verdict(outcome) == Some(PublishFailure::Retryable)),
+        "{theirs:?}"
+    );
     for outcome in &theirs {
         let error = outcome.as_ref().unwrap_err();
-        match error.verdict {
-            Verdict::Charge => assert!(error.detail.contains(&format!("'{exchange}'")), "{error}"),
+        match error.failure {
+            PublishFailure::Retryable => {
+                assert!(error.detail.contains(&format!("'{exchange}'")), "{error}")
+            }
             // Not sent any more.
-            verdict => assert_eq!(verdict, Verdict::Down, "{error}"),
+            verdict => assert_eq!(verdict, PublishFailure::SinkDown, "{error}"),
         }
     }
     for outcome in &neighbours {
         let verdict = verdict(outcome);
-        let innocent = matches!(verdict, None | Some(Verdict::Unknown | Verdict::Down));
+        let innocent = matches!(
+            verdict,
+            None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
+        );
         assert!(innocent, "{outcome:?}");
     }
     until_up(sink).await;
 
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("second", exchange)).await);
 
-    let charged = theirs.iter().all(|outcome| verdict(outcome) == Some(Verdict::Charge));
+    let charged = theirs.iter().all(|outcome| verdict(outcome) == Some(PublishFailure::Retryable));
     assert!(charged, "{theirs:?}");
     assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
 }
@@ -154,7 +162,10 @@ async fn a_forbidden_default_exchange_is_charged() {
 
     for outcome in outcomes {
         let verdict = verdict(&outcome);
-        assert!(matches!(verdict, Some(Verdict::Charge | Verdict::Down)), "{outcome:?}");
+        assert!(
+            matches!(verdict, Some(PublishFailure::Retryable | PublishFailure::SinkDown)),
+            "{outcome:?}"
+        );
     }
     vhost.drop_user(&user).await;
     vhost.drop().await;
@@ -172,7 +183,7 @@ async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
     assert!(down.detail.contains("check user and password"), "{down}");
     assert!(!down.detail.contains(wrong), "{down}");
     let outcome = sink.publish(message("m", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(Verdict::Down));
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
     vhost.drop().await;
 }
 

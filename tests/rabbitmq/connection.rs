@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::sink::{Sink, Verdict};
+use postrider::sink::{PublishFailure, Sink};
 
 use crate::support::message::message;
 use crate::support::outbox::eventually;
@@ -43,7 +43,7 @@ async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the
 
     for publishing in publishing {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(Verdict::Unknown), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     proxy.hold_answers(false);
     until_up(&sink).await;
@@ -75,10 +75,10 @@ async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
 
     // The confirm was on its way before, so this one may be both.
     let outcome = publishing.await.unwrap();
-    assert!(matches!(verdict(&outcome), None | Some(Verdict::Unknown)), "{outcome:?}");
+    assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Indeterminate)), "{outcome:?}");
     let down = tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(Verdict::Down), "{down}");
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{down}");
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
     assert_eq!(vhost.hand().await.take_ids(QUEUE).await, ["after"]);
@@ -101,7 +101,7 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
         publish_all(&sink, (0..50).map(|number| message(number.to_string(), "", QUEUE))).await;
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     for outcome in outcomes {
-        assert_eq!(verdict(&outcome), Some(Verdict::Unknown), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     // A broker that accepts connections and says nothing.
     let begin = Instant::now();
@@ -132,7 +132,7 @@ async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
 
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     for outcome in outcomes {
-        assert_eq!(verdict(&outcome), Some(Verdict::Down), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
     vhost.drop().await;
 }
@@ -151,7 +151,7 @@ async fn a_connection_whose_half_has_ended_is_lost() {
     tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
     let begin = Instant::now();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(Verdict::Down));
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
     assert!(begin.elapsed() < AT_ONCE);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_connection_cut_again_and_again_loses_no_message() {
             for (id, outcome) in ids.into_iter().zip(outcomes) {
                 match verdict(&outcome) {
                     None => confirmed.push(id),
-                    Some(Verdict::Unknown | Verdict::Down) => {}
+                    Some(PublishFailure::Indeterminate | PublishFailure::SinkDown) => {}
                     Some(_) => panic!("{id}: {outcome:?}"),
                 }
             }

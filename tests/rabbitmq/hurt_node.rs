@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::support::message::message;
 use crate::support::rabbitmq::hand::Hand;
@@ -31,7 +31,7 @@ async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
     let begin = Instant::now();
     for number in 0..100 {
         let outcome = sink.publish(message(number.to_string(), "", &queue)).await;
-        assert_eq!(verdict(&outcome), Some(Verdict::Down), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
     assert!(begin.elapsed() < AT_ONCE);
     let down = sink.probe().await.unwrap_err();
@@ -56,11 +56,11 @@ async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawe
     let begin = Instant::now();
     let messages = (0..20).map(|number| message(number.to_string(), "", &queue));
     for outcome in publish_all(&sink, messages).await {
-        assert_eq!(verdict(&outcome), Some(Verdict::Unknown), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     let late = sink.publish(message("late", "", &queue)).await;
-    assert_eq!(verdict(&late), Some(Verdict::Down), "{late:?}");
+    assert_eq!(verdict(&late), Some(PublishFailure::SinkDown), "{late:?}");
     assert!(sink.probe().await.is_err());
 
     turn.node.thaw().await;
@@ -87,7 +87,7 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
             // Confirmed before the alarm was noticed.
             None => {}
             Some(verdict) => {
-                assert_eq!(verdict, Verdict::Down, "{outcome:?}");
+                assert_eq!(verdict, PublishFailure::SinkDown, "{outcome:?}");
                 downs += 1;
             }
         }
@@ -116,7 +116,7 @@ async fn a_broker_that_dies_while_it_blocks_is_found_again() {
     let sink = connected(&turn.node.uri()).await;
     turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
     let outcome = sink.publish(message("before", "", &queue)).await;
-    assert_eq!(verdict(&outcome), Some(Verdict::Down), "{outcome:?}");
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     assert!(sink.probe().await.unwrap_err().detail.contains("blocked"));
 
     turn.node.kill().await;
@@ -145,13 +145,19 @@ async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     let outcomes = publish_all(&sink, messages).await;
     for outcome in outcomes {
         let verdict = verdict(&outcome);
-        assert!(matches!(verdict, None | Some(Verdict::Unknown | Verdict::Down)), "{outcome:?}");
+        assert!(
+            matches!(
+                verdict,
+                None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
+            ),
+            "{outcome:?}"
+        );
     }
     until_up(&sink).await;
 
     let error = sink.publish(large("alone")).await.unwrap_err();
 
-    assert_eq!(error.verdict, Verdict::TooLarge, "{error}");
+    assert_eq!(error.failure, PublishFailure::TooLarge, "{error}");
     assert!(error.detail.contains("1001") && error.detail.contains("1000"), "{error}");
     until_up(&sink).await;
     sink.publish(message("small", "", &queue)).await.unwrap();

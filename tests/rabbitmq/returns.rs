@@ -1,7 +1,7 @@
 //! Which of many messages no queue has (hazard 10), and which a queue refused.
 
 use lapin::types::AMQPValue;
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::support::message::message;
 use crate::support::rabbitmq::hand::{Hand, text};
@@ -19,7 +19,7 @@ async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it(
     for (exchange, key) in [("", "nowhere"), ("topic", "nowhere"), ("amq.fanout", "")] {
         let error = sink.publish(message("m", exchange, key)).await.unwrap_err();
 
-        assert_eq!(error.verdict, Verdict::Charge);
+        assert_eq!(error.failure, PublishFailure::Retryable);
         assert!(error.detail.contains("NO_ROUTE"), "{error}");
         let named = error.detail.contains(&format!("{exchange:?}, routing key {key:?}"));
         assert!(named, "{error}");
@@ -62,7 +62,7 @@ async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: 
             let id = format!("{round}/{number}");
             match verdict(outcome) {
                 None => there.push(id),
-                Some(Verdict::Charge) => lost.push(id),
+                Some(PublishFailure::Retryable) => lost.push(id),
                 Some(_) => panic!("{id}: {outcome:?}"),
             }
         }
@@ -143,11 +143,11 @@ async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
         match (queue(number), outcome) {
             ("roomy", Ok(())) => {}
             ("full", Err(error)) => {
-                assert_eq!(error.verdict, Verdict::Charge, "{number}");
+                assert_eq!(error.failure, PublishFailure::Retryable, "{number}");
                 assert!(error.detail.contains("nack"), "{number}: {error}");
             }
             ("nowhere", Err(error)) => {
-                assert_eq!(error.verdict, Verdict::Charge, "{number}");
+                assert_eq!(error.failure, PublishFailure::Retryable, "{number}");
                 assert!(error.detail.contains("NO_ROUTE"), "{number}: {error}");
             }
             (queue, outcome) => panic!("{number} to {queue}: {outcome:?}"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::sink::rabbitmq::RabbitMq;
-use postrider::sink::{Sink, Verdict};
+use postrider::sink::{PublishFailure, Sink};
 
 use crate::support::message::message;
 use crate::support::rabbitmq::hand::Hand;
@@ -52,7 +52,7 @@ impl Stage {
 
 /// `well` takes messages one after the other while so many wait for `sick`; what becomes of these, and
 /// on how many connections.
-async fn beside_a_sick_one(waiting: usize, expected: Verdict, connections: usize) {
+async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections: usize) {
     let stage = Stage::new().await;
     let sink = &stage.sink;
     let begin = Instant::now();
@@ -82,13 +82,13 @@ async fn beside_a_sick_one(waiting: usize, expected: Verdict, connections: usize
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
-    beside_a_sick_one(12, Verdict::Unconfirmed, 1).await;
+    beside_a_sick_one(12, PublishFailure::Unconfirmed, 1).await;
 }
 
 /// RabbitMQ stops reading a connection on which 32 wait for a quorum queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_messages_that_are_not_confirmed_have_their_connection_for_themselves() {
-    beside_a_sick_one(20, Verdict::LeftBehind, 2).await;
+    beside_a_sick_one(20, PublishFailure::Abandoned, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,19 +99,19 @@ async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
     // Nothing else is confirmed: the broker is asked.
     for _ in 0..2 {
         let outcome = sink.publish(message("same", "", "sick")).await;
-        assert_eq!(verdict(&outcome), Some(Verdict::Unconfirmed), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Unconfirmed), "{outcome:?}");
     }
     // Both are unanswered, and the answers of later ones are their own.
     for _ in 0..3 {
         assert_eq!(sink.publish(message("same", "", "well")).await, Ok(()));
         let outcome = sink.publish(message("same", "", "nowhere")).await;
-        assert_eq!(verdict(&outcome), Some(Verdict::Charge), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
     }
     let last = start(sink, message("same", "", "sick"));
     stage.vhost.resume_queue("sick").await;
 
     let outcome = last.await.unwrap();
-    assert!(matches!(verdict(&outcome), None | Some(Verdict::Unconfirmed)), "{outcome:?}");
+    assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Unconfirmed)), "{outcome:?}");
     assert_eq!(sink.publish(message("same", "", "sick")).await, Ok(()));
     assert_eq!(stage.hand.take_ids("well").await, ["same"; 3]);
     assert_eq!(stage.hand.take_ids("sick").await, ["same"; 4]);

@@ -5,7 +5,7 @@ use std::fmt::{Debug, Display};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::sink::{Message, PublishError, Sink, Verdict};
+use postrider::sink::{Message, PublishError, PublishFailure, Sink};
 use tokio::task::JoinHandle;
 
 use crate::harness::Harness;
@@ -51,8 +51,10 @@ async fn connected<H: Harness>(harness: &H, timeout: Duration) -> Arc<H::Sink> {
     sink
 }
 
-async fn verdict(publishing: impl Future<Output = Result<(), PublishError>>) -> Option<Verdict> {
-    publishing.await.map_err(discreet).err().map(|error| error.verdict)
+async fn verdict(
+    publishing: impl Future<Output = Result<(), PublishError>>,
+) -> Option<PublishFailure> {
+    publishing.await.map_err(discreet).err().map(|error| error.failure)
 }
 
 async fn ids<H: Harness>(harness: &H) -> Vec<String> {
@@ -113,8 +115,8 @@ pub async fn one_messages_failure_is_not_its_neighbours<H: Harness>(harness: &H)
         let impossible = harness.impossible();
         let impossible = (number % 50 == 5).then(|| impossible.into_iter().next()).flatten();
         let (message, outcome) = match (bad, impossible) {
-            (Some(message), _) => (message, Some(Verdict::Charge)),
-            (None, Some(message)) => (message, Some(Verdict::Refuse)),
+            (Some(message), _) => (message, Some(PublishFailure::Retryable)),
+            (None, Some(message)) => (message, Some(PublishFailure::Rejected)),
             (None, None) => (harness.message(&id), None),
         };
         if outcome.is_none() {
@@ -177,7 +179,8 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
         (0..30).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
     for publishing in publishing {
         let outcome = verdict(async { publishing.await.unwrap() }).await;
-        let unanswered = matches!(outcome, Some(Verdict::Unknown | Verdict::Unconfirmed));
+        let unanswered =
+            matches!(outcome, Some(PublishFailure::Indeterminate | PublishFailure::Unconfirmed));
         assert!(unanswered, "{outcome:?}");
     }
     let took = begin.elapsed();
@@ -186,7 +189,7 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
     // Nothing more is handed to a broker that does not answer, once the sink knows it.
     tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
     let late = sink.publish(harness.message("late"));
-    assert_eq!(verdict(late).await, Some(Verdict::Down));
+    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
     harness.thaw().await;
     until_up(&*sink).await;
     sink.publish(harness.message("after")).await.unwrap();
@@ -198,21 +201,31 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
     if H::CONNECTS {
         let sink = harness.sink(AMPLE);
         let begin = Instant::now();
-        assert_eq!(verdict(sink.publish(harness.message("new"))).await, Some(Verdict::Down));
+        assert_eq!(
+            verdict(sink.publish(harness.message("new"))).await,
+            Some(PublishFailure::SinkDown)
+        );
         assert!(begin.elapsed() < AT_ONCE);
     }
     let sink = connected(harness, AMPLE).await;
     harness.take_down().await;
     // What notices the loss may be this very message.
     let first = verdict(sink.publish(harness.message("first"))).await;
-    let is_lost = matches!(first, Some(Verdict::Down | Verdict::Unknown | Verdict::Ended));
+    let is_lost = matches!(
+        first,
+        Some(
+            PublishFailure::SinkDown
+                | PublishFailure::Indeterminate
+                | PublishFailure::ConnectionEnded
+        )
+    );
     assert!(is_lost, "{first:?}");
     tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
 
     let begin = Instant::now();
     for number in 0..100 {
         let message = harness.message(&format!("m-{number}"));
-        assert_eq!(verdict(sink.publish(message)).await, Some(Verdict::Down));
+        assert_eq!(verdict(sink.publish(message)).await, Some(PublishFailure::SinkDown));
     }
 
     assert!(begin.elapsed() < AT_ONCE);
@@ -255,7 +268,7 @@ pub async fn an_idle_loss_is_noticed<H: Harness>(harness: &H) {
 
     tokio::time::timeout(AMPLE, lost).await.unwrap().unwrap();
     let late = sink.publish(harness.message("late"));
-    assert_eq!(verdict(late).await, Some(Verdict::Down));
+    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
 }
 
 pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
@@ -263,7 +276,7 @@ pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
     let isolated = sink.isolated();
     if H::CONNECTS {
         let early = isolated.publish(harness.message("early"));
-        assert_eq!(verdict(early).await, Some(Verdict::Down));
+        assert_eq!(verdict(early).await, Some(PublishFailure::SinkDown));
     }
 
     isolated.probe().await.unwrap();
@@ -271,7 +284,7 @@ pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
     if H::CONNECTS {
         isolated.close().await;
         let late = isolated.publish(harness.message("late"));
-        assert_eq!(verdict(late).await, Some(Verdict::Down));
+        assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
     }
 
     sink.publish(harness.message("after")).await.unwrap();
@@ -285,7 +298,10 @@ pub async fn a_closed_sink_is_down<H: Harness>(harness: &H) {
     sink.close().await;
 
     let begin = Instant::now();
-    assert_eq!(verdict(sink.publish(harness.message("after"))).await, Some(Verdict::Down));
+    assert_eq!(
+        verdict(sink.publish(harness.message("after"))).await,
+        Some(PublishFailure::SinkDown)
+    );
     assert!(begin.elapsed() < AT_ONCE);
     assert_eq!(ids(harness).await, ["before"]);
     // Whoever closes twice, or what was never open, gets away with it.
@@ -301,7 +317,10 @@ pub async fn what_can_never_be_delivered_is_refused_before_it_is_sent<H: Harness
     for message in harness.impossible() {
         let begin = Instant::now();
         let refused = sink.publish(message).await.map_err(discreet).unwrap_err();
-        assert!(matches!(refused.verdict, Verdict::Refuse | Verdict::TooLarge), "{refused:?}");
+        assert!(
+            matches!(refused.failure, PublishFailure::Rejected | PublishFailure::TooLarge),
+            "{refused:?}"
+        );
         assert!(begin.elapsed() < AT_ONCE, "{refused:?}");
     }
 

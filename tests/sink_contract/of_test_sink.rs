@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::sink::{Message, Verdict};
+use postrider::sink::{Message, PublishFailure};
 
 use crate::harness::{Arrived, Harness};
 use crate::support::message::message;
@@ -29,12 +29,12 @@ impl Harness for Scripted {
     }
 
     fn undeliverable(&self, id: &str) -> Option<Message> {
-        self.0.script(id, [Fault::Answer(Verdict::Charge)]);
+        self.0.script(id, [Fault::Answer(PublishFailure::Retryable)]);
         Some(self.message(id))
     }
 
     fn impossible(&self) -> Vec<Message> {
-        self.0.script("impossible", [Fault::Answer(Verdict::Refuse)]);
+        self.0.script("impossible", [Fault::Answer(PublishFailure::Rejected)]);
         vec![self.message("impossible")]
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 use tokio::sync::watch;
 
 /// Whoever is under way when the connection breaks does not learn what became of it.
@@ -77,7 +77,7 @@ impl Sink for FragileSink {
             self.connection.number.send_modify(|number| *number += 1);
         }
         if broken {
-            return Err(PublishError::new(Verdict::Unknown, "the connection broke"));
+            return Err(PublishError::new(PublishFailure::Indeterminate, "the connection broke"));
         }
         self.inner.arrived.lock().unwrap().push(message.id);
         Ok(())

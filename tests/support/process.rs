@@ -263,6 +263,15 @@ impl Postrider {
         Some(value.parse().unwrap())
     }
 
+    /// How many dead letters were sent to this sink, and how many could not be.
+    pub async fn dead_letters(&self, sink: &str) -> [f64; 2] {
+        let series = |outcome: &str| {
+            format!("postrider_dead_letters_total{{sink=\"{sink}\",outcome=\"{outcome}\"}}")
+        };
+        let [sent, failed] = ["sent", "failed"].map(series);
+        [self.metric(&sent).await.unwrap(), self.metric(&failed).await.unwrap()]
+    }
+
     /// Waits until a sample fulfils a condition.
     pub async fn until_metric(&self, series: &str, condition: impl Fn(f64) -> bool) {
         let fulfilled = || async { self.metric(series).await.is_some_and(&condition) };

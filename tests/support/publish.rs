@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::sink::{Message, PublishError, Sink, Verdict};
+use postrider::sink::{Message, PublishError, PublishFailure, Sink};
 use tokio::task::JoinHandle;
 
 /// A limit that no test means to reach.
@@ -34,8 +34,8 @@ pub async fn publish_all<S: Sink>(
 }
 
 /// What a failure means for the record; `None` for a confirmed message.
-pub fn verdict(outcome: &Outcome) -> Option<Verdict> {
-    outcome.as_ref().err().map(|error| error.verdict)
+pub fn verdict(outcome: &Outcome) -> Option<PublishFailure> {
+    outcome.as_ref().err().map(|error| error.failure)
 }
 
 /// Probes until the sink is up, as a relay does.

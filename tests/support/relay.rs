@@ -9,7 +9,7 @@ use postrider::outbox::collections::Collections;
 use postrider::partition::share::Share;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayError, RelayParts};
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
 use postrider::sink::Sink;
@@ -67,7 +67,7 @@ pub fn router(sinks: &[&str]) -> Router {
 pub struct Running {
     stop: CancellationToken,
     task: Option<JoinHandle<Result<(), RelayError>>>,
-    pub wake: Wake,
+    pub wake: Wakeup,
     _owned: watch::Sender<Share>,
 }
 
@@ -93,9 +93,9 @@ pub fn parts<S: Sink>(
     sink: S,
     settings: Settings,
     share: watch::Receiver<Share>,
-    wake: Wake,
+    wakeup: Wakeup,
 ) -> RelayParts<S> {
-    parts_with(collections, [("test", sink)], settings, share, wake)
+    parts_with(collections, [("test", sink)], settings, share, wakeup)
 }
 
 /// The same with several sinks.
@@ -104,7 +104,7 @@ pub fn parts_with<S: Sink, const N: usize>(
     sinks: [(&str, S); N],
     settings: Settings,
     share: watch::Receiver<Share>,
-    wake: Wake,
+    wakeup: Wakeup,
 ) -> RelayParts<S> {
     let names: Vec<&str> = sinks.iter().map(|(name, _)| *name).collect();
     RelayParts {
@@ -114,7 +114,7 @@ pub fn parts_with<S: Sink, const N: usize>(
         router: router(&names),
         sinks: sinks.into_iter().map(|(name, sink)| (name.to_owned(), sink)).collect(),
         share,
-        wake,
+        wakeup,
         delete_done: false,
     }
 }
@@ -122,7 +122,7 @@ pub fn parts_with<S: Sink, const N: usize>(
 /// Starts a relay that owns every partition.
 pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let wake = Wake::default();
+    let wake = Wakeup::default();
     run(parts(collections, sink, settings, share, wake), owner)
 }
 
@@ -144,14 +144,14 @@ pub fn start_with<S: Sink, const N: usize>(
     settings: Settings,
 ) -> Running {
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let parts = parts_with(collections, sinks, settings, share, Wake::default());
+    let parts = parts_with(collections, sinks, settings, share, Wakeup::default());
     run(parts, owner)
 }
 
 /// Starts a relay of these parts, whose partitions come from `owner`.
 pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Running {
     let stop = CancellationToken::new();
-    let wake = parts.wake.clone();
+    let wake = parts.wakeup.clone();
     let relay = Relay::new(parts, stop.clone());
     Running { stop, task: Some(tokio::spawn(relay.run())), wake, _owned: owner }
 }

@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 use tokio::sync::{Notify, watch};
 
 /// What a scripted publish does.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// The broker answers with this.
-    Answer(Verdict),
+    Answer(PublishFailure),
     /// The broker has it, but its confirm is lost.
     DeliverThenLose,
     /// Waits until `TestSink::release` is called, then delivers.
     Hold,
     /// Answers with this, after so long.
-    AnswerAfter(Duration, Verdict),
+    AnswerAfter(Duration, PublishFailure),
     /// Waits until `TestSink::release` is called, then answers with this.
-    HoldThenAnswer(Verdict),
+    HoldThenAnswer(PublishFailure),
 }
 
 /// Keeps what was published, in order; shared by its clones, as one broker by several relays.
@@ -203,7 +203,7 @@ impl TestSink {
         };
         if is_sick {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            return Err(PublishError::new(Verdict::Unconfirmed, "no confirm in time"));
+            return Err(PublishError::new(PublishFailure::Unconfirmed, "no confirm in time"));
         }
         let fault = {
             let mut faults = self.inner.faults.lock().unwrap();
@@ -217,7 +217,10 @@ impl TestSink {
             }
             Some(Fault::DeliverThenLose) => {
                 self.deliver(message);
-                return Err(PublishError::new(Verdict::Unknown, "the confirm was lost"));
+                return Err(PublishError::new(
+                    PublishFailure::Indeterminate,
+                    "the confirm was lost",
+                ));
             }
             Some(Fault::Hold) => self.released().await,
             Some(Fault::AnswerAfter(delay, verdict)) => {
@@ -241,7 +244,7 @@ impl TestSink {
 impl Sink for TestSink {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         if let Some(down) = self.trouble() {
-            return Err(PublishError::new(Verdict::Down, down));
+            return Err(PublishError::new(PublishFailure::SinkDown, down));
         }
         let _guard = UnderWay::begin(&self.inner, &message);
         if self.isolated {
@@ -253,7 +256,7 @@ impl Sink for TestSink {
         self.inner.isolated_now.fetch_sub(usize::from(self.isolated), Ordering::SeqCst);
         answer.unwrap_or_else(|_| {
             self.stuck.send_replace(true);
-            Err(PublishError::new(Verdict::Unknown, "no answer"))
+            Err(PublishError::new(PublishFailure::Indeterminate, "no answer"))
         })
     }
 

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use postrider::outbox::redrive::{Chosen, Redrive, Redriver, Removable};
 use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::Settings;
-use postrider::sink::Verdict;
+use postrider::sink::PublishFailure;
 
 use crate::support::history::{arrivals, judge, read_back};
 use crate::support::outbox::{TestOutbox, record};
@@ -28,7 +28,7 @@ fn refuse(sink: &TestSink, each: usize) -> HashSet<String> {
         // Of the transactions of a key (each third of its producer's), some.
         for n in (number % 3..120).step_by(3).skip(number % 4).step_by(4) {
             let id = format!("{key}/{n:06}.0");
-            sink.script(&id, vec![Fault::Answer(Verdict::Refuse); each]);
+            sink.script(&id, vec![Fault::Answer(PublishFailure::Rejected); each]);
             refused.insert(id);
         }
     }

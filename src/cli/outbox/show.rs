@@ -19,7 +19,7 @@ use crate::outbox::inspect::Inspector;
 use crate::outbox::record::Record;
 use crate::outbox::undecoded::Shown;
 use crate::partition::owner::Owner;
-use crate::relay::report::{fields, state_name};
+use crate::relay::instance_state::{fields, state_name};
 use crate::routing::RouteInput;
 use crate::run;
 use crate::shown;

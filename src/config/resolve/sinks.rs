@@ -251,6 +251,7 @@ impl SinkRulesOf<'_> {
             timeout: sink.timeout,
             topics: sink.declare.clone().unwrap_or_default().topics,
             cloud_events: self.cloud_events("ce_"),
+            gathers: sink.key_window == 1,
         };
         for property in kafka::wrong_properties(&settings) {
             self.wrong(&property.key, property.detail);

@@ -30,7 +30,7 @@ use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::Record;
 use crate::outbox::undecoded::RawId;
 use crate::partition;
-use crate::relay::wake::Hint;
+use crate::relay::wakeup::ScanHint;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
 
@@ -114,7 +114,7 @@ pub(super) async fn enqueue(
     debug!(actor = &*caller.name, id, "a record was enqueued");
     if let Some(wake) = &services.wake {
         let partition = record.hashed_partition();
-        wake.at(Hint::of(partition, record.lane, record.id));
+        wake.at(ScanHint::of(partition, record.lane, record.id));
     }
     Ok((StatusCode::CREATED, Json(Enqueued { id })))
 }

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::ids::LeaseId;
 use crate::moment::Moment;
-use crate::relay::held::Lease;
+use crate::relay::lease::Lease;
 
 fn id(number: i64) -> RecordId {
     RecordId::Int(number)
@@ -21,7 +21,7 @@ fn records(numbers: impl IntoIterator<Item = i64>) -> Vec<Record> {
     numbers.into_iter().map(record).collect()
 }
 
-fn held(numbers: impl IntoIterator<Item = i64>) -> Vec<Held> {
+fn held(numbers: impl IntoIterator<Item = i64>) -> Vec<LeasedRecord> {
     let lease = Lease::new(LeaseId::fresh(), Duration::from_secs(30), Moment::now());
     lease.hold(records(numbers))
 }
@@ -106,7 +106,7 @@ fn what_was_not_published_is_taken_in_its_order() {
 
     assert_eq!(waiting, [id(1), id(2)]);
     assert!(lane.take_waiting().is_empty());
-    assert_eq!(lane.in_hand().len(), 3, "until each is settled");
+    assert_eq!(lane.in_flight().len(), 3, "until each is settled");
     assert!(!lane.is_finished());
 }
 
@@ -346,7 +346,7 @@ fn what_was_settled_since_a_refill_was_asked_for_is_known_until_it_came() {
     lane.settled(&id(1));
 
     assert!(lane.had(&record(1)) && lane.had(&record(2)) && !lane.had(&record(3)));
-    assert_eq!((lane.had_count(), lane.in_hand()), (2, vec![id(2)]));
+    assert_eq!((lane.had_count(), lane.in_flight()), (2, vec![id(2)]));
     lane.add(Vec::new(), false);
     assert!(!lane.had(&record(1)));
     assert_eq!(lane.had_count(), 1);
@@ -356,11 +356,11 @@ fn what_was_settled_since_a_refill_was_asked_for_is_known_until_it_came() {
 fn what_is_being_leased_counts_as_had() {
     let lane = begun([0, 1]);
     assert!(lane.had(&record(0)) && lane.had(&record(1)) && !lane.had(&record(2)));
-    assert_eq!((lane.had_count(), lane.in_hand()), (2, Vec::new()));
+    assert_eq!((lane.had_count(), lane.in_flight()), (2, Vec::new()));
 
     lane.add_expected(held([0, 1]), &[id(0), id(1)], Some(false));
     assert!(lane.offer(&id(2)));
-    assert_eq!((lane.had_count(), lane.in_hand().len()), (3, 2));
+    assert_eq!((lane.had_count(), lane.in_flight().len()), (3, 2));
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn whoever_waits_for_its_end_is_told_while_waiting() {
 
 #[test]
 fn a_parked_lane_takes_no_room_until_it_goes_on() {
-    let load = Load::default();
+    let load = InFlight::default();
     let lane = holding(0..3);
     let _publishing = load.publishing();
     records(0..3).iter().for_each(|record| load.add(record));

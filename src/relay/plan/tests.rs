@@ -47,20 +47,20 @@ fn keyed(key: &str) -> LaneKey {
     LaneKey::Keyed(key.into())
 }
 
-/// What a test knows beside the records; all sinks are up, nothing is in hand, at first.
+/// What a test knows beside the records; all sinks are up, nothing is in flight, at first.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KeyState {
     misplaced: HashMap<LaneKey, Option<Timestamp>>,
     blocked: HashSet<LaneKey>,
     alone: HashSet<RecordId>,
-    in_hand: HashSet<RecordId>,
+    in_flight: HashSet<RecordId>,
     taken: HashSet<LaneKey>,
     paused: HashSet<RecordId>,
 }
 
-impl Known {
+impl KeyState {
     fn plan(&self, records: Vec<Record>) -> Plan {
-        let sight = Sight {
+        let sight = PlanInput {
             now: NOW,
             lane_cap: CAP,
             whole: CAP + 1,
@@ -69,10 +69,10 @@ impl Known {
             blocked: self.blocked.clone(),
             goes_alone: &|id| self.alone.contains(id),
             taken: self.taken.clone(),
-            in_hand: &|record| self.in_hand.contains(&record.id),
-            way: &|record| match self.paused.contains(&record.id) {
-                true => Way::Paused(HoldReason::SinkPaused),
-                false => Way::Open,
+            in_flight: &|record| self.in_flight.contains(&record.id),
+            availability: &|record| match self.paused.contains(&record.id) {
+                true => Availability::Paused(BlockReason::SinkPaused),
+                false => Availability::Available,
             },
         };
         plan(records, &sight)
@@ -91,7 +91,7 @@ fn run_of(plan: &Plan, key: &str) -> Vec<RecordId> {
 
 #[test]
 fn records_of_a_key_make_one_run_in_their_order() {
-    let plan = Known::default().plan_of([sound("a", 1), sound("a", 2), sound("b", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), sound("a", 2), sound("b", 3)]);
 
     assert_eq!(plan.runs.len(), 2);
     assert_eq!(run_of(&plan, "a"), [id(1), id(2)]);
@@ -105,7 +105,7 @@ fn records_without_a_key_go_each_in_a_lane_of_its_own() {
     keyless.iter_mut().for_each(|record| drop(record.remove("key")));
     keyless[0].insert("visibleAt", LATER);
 
-    let plan = Known::default().plan_of(keyless);
+    let plan = KeyState::default().plan_of(keyless);
 
     assert_eq!(plan.runs.len(), 1, "the second does not wait for the first");
     assert_eq!(ids(&plan.runs[0].records), [id(2)]);
@@ -119,7 +119,7 @@ fn a_leased_record_ends_its_keys_run_and_no_other() {
             false => sound("a", n),
         });
 
-        let plan = Known::default().plan_of(of_a.chain([sound("b", 9)]));
+        let plan = KeyState::default().plan_of(of_a.chain([sound("b", 9)]));
 
         assert_eq!(run_of(&plan, "a"), (0..place).map(id).collect::<Vec<_>>());
         assert_eq!(run_of(&plan, "b"), [id(9)]);
@@ -130,13 +130,13 @@ fn a_leased_record_ends_its_keys_run_and_no_other() {
 fn a_record_goes_at_the_moment_when_it_is_due() {
     let due = with(sound("due", 3), doc! { "visibleAt": NOW });
 
-    assert_eq!(run_of(&Known::default().plan_of([due]), "due"), [id(3)]);
+    assert_eq!(run_of(&KeyState::default().plan_of([due]), "due"), [id(3)]);
 }
 
 #[test]
 fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
     let not_due = with(sound("due", 3), doc! { "visibleAt": LATER });
-    let known = Known { paused: HashSet::from([id(5)]), ..Known::default() };
+    let known = KeyState { paused: HashSet::from([id(5)]), ..KeyState::default() };
 
     let plan = known.plan_of([
         not_due,
@@ -148,13 +148,13 @@ fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
     ]);
 
     assert!(plan.runs.is_empty(), "{:?}", plan.runs);
-    let holds = plan.holds.iter().map(|hold| (hold.head.id.clone(), hold.reason, hold.until));
+    let holds = plan.blocked.iter().map(|hold| (hold.head.id.clone(), hold.reason, hold.until));
     assert_eq!(
         holds.collect::<Vec<_>>(),
         [
-            (id(3), HoldReason::NotDue, Some(LATER)),
-            (id(1), HoldReason::Leased, Some(LATER)),
-            (id(5), HoldReason::SinkPaused, None),
+            (id(3), BlockReason::NotDue, Some(LATER)),
+            (id(1), BlockReason::Leased, Some(LATER)),
+            (id(5), BlockReason::SinkPaused, None),
         ]
     );
 }
@@ -163,21 +163,21 @@ fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
 fn a_record_that_waits_behind_others_ends_the_run_and_holds_no_key() {
     let waiting = with(sound("a", 2), doc! { "visibleAt": LATER });
 
-    let plan = Known::default().plan_of([sound("a", 1), waiting, sound("a", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), waiting, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
-    assert!(plan.holds.is_empty(), "{:?}", plan.holds);
+    assert!(plan.blocked.is_empty(), "{:?}", plan.blocked);
 }
 
 #[test]
 fn a_blocked_key_plans_nothing() {
-    let known = Known { blocked: HashSet::from([keyed("a")]), ..Known::default() };
+    let known = KeyState { blocked: HashSet::from([keyed("a")]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), leased(sound("a", 2), BEFORE), sound("b", 3)]);
 
     assert_eq!(plan.runs.len(), 1);
     assert_eq!(run_of(&plan, "b"), [id(3)]);
-    assert!(plan.suspects.is_empty() && plan.holds.is_empty());
+    assert!(plan.quarantined.is_empty() && plan.blocked.is_empty());
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn a_record_without_a_seq_or_with_an_invalid_partition_is_repaired_and_ends_its_
     for broken in [doc! { "seq": Bson::Null }, doc! { "partition": 256 }] {
         let record = with(sound("a", 2), broken.clone());
 
-        let plan = Known::default().plan_of([sound("a", 1), record, sound("a", 3)]);
+        let plan = KeyState::default().plan_of([sound("a", 1), record, sound("a", 3)]);
 
         assert_eq!(run_of(&plan, "a"), [id(1)], "{broken}");
-        assert_eq!(ids(&plan.repairs), [id(2)]);
+        assert_eq!(ids(&plan.defective), [id(2)]);
     }
 }
 
@@ -197,10 +197,10 @@ fn a_record_without_a_partition_goes_with_the_others_of_its_key() {
     let mut without = sound("a", 2);
     without.remove("partition");
 
-    let plan = Known::default().plan_of([sound("a", 1), without, sound("a", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), without, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1), id(2), id(3)]);
-    assert!(plan.repairs.is_empty());
+    assert!(plan.defective.is_empty());
 }
 
 #[test]
@@ -211,20 +211,20 @@ fn a_record_that_no_command_can_name_is_to_die_where_it_is_and_ends_its_run() {
         record
     };
 
-    let at_the_head = Known::default().plan_of([nameless(1), sound("a", 2)]);
-    let behind = Known::default().plan_of([sound("a", 1), nameless(2), sound("a", 3)]);
+    let at_the_head = KeyState::default().plan_of([nameless(1), sound("a", 2)]);
+    let behind = KeyState::default().plan_of([sound("a", 1), nameless(2), sound("a", 3)]);
 
     assert!(at_the_head.runs.is_empty());
-    assert_eq!(at_the_head.spent.len(), 1);
+    assert_eq!(at_the_head.exhausted.len(), 1);
     assert_eq!(run_of(&behind, "a"), [id(1)]);
-    assert!(behind.spent.is_empty());
+    assert!(behind.exhausted.is_empty());
 }
 
 #[test]
 fn what_is_behind_a_misplaced_record_of_its_key_waits_until_it_is_corrected() {
     let between = Timestamp { time: 1, increment: 3 };
     let known =
-        Known { misplaced: HashMap::from([(keyed("a"), Some(between))]), ..Known::default() };
+        KeyState { misplaced: HashMap::from([(keyed("a"), Some(between))]), ..KeyState::default() };
 
     // Their increments are 2, 3 and 4.
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("b", 9)]);
@@ -235,7 +235,7 @@ fn what_is_behind_a_misplaced_record_of_its_key_waits_until_it_is_corrected() {
 
 #[test]
 fn a_misplaced_record_without_a_seq_has_no_place_to_hold_others_from() {
-    let known = Known { misplaced: HashMap::from([(keyed("a"), None)]), ..Known::default() };
+    let known = KeyState { misplaced: HashMap::from([(keyed("a"), None)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1)]);
 
@@ -246,7 +246,7 @@ fn a_misplaced_record_without_a_seq_has_no_place_to_hold_others_from() {
 fn after_a_failure_only_the_head_goes() {
     let failed = with(sound("a", 1), doc! { "attempt": 1 });
 
-    let plan = Known::default().plan_of([failed, sound("a", 2)]);
+    let plan = KeyState::default().plan_of([failed, sound("a", 2)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
     assert!(plan.runs[0].more, "the rest is to follow");
@@ -256,7 +256,7 @@ fn after_a_failure_only_the_head_goes() {
 fn a_failed_record_ends_the_run_before_it() {
     let failed = with(sound("a", 2), doc! { "attempt": 1 });
 
-    let plan = Known::default().plan_of([sound("a", 1), failed, sound("a", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), failed, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
 }
@@ -265,48 +265,48 @@ fn a_failed_record_ends_the_run_before_it() {
 fn a_suspect_at_the_head_goes_alone() {
     let suspect = leased(with(sound("a", 1), doc! { "attempt": 1 }), BEFORE);
 
-    let plan = Known::default().plan_of([suspect, sound("a", 2)]);
+    let plan = KeyState::default().plan_of([suspect, sound("a", 2)]);
 
     assert!(plan.runs.is_empty());
-    assert_eq!(ids(&plan.suspects), [id(1)]);
+    assert_eq!(ids(&plan.quarantined), [id(1)]);
 }
 
 #[test]
 fn a_record_that_lost_its_connection_too_often_goes_alone() {
-    let known = Known { alone: HashSet::from([id(1)]), ..Known::default() };
+    let known = KeyState { alone: HashSet::from([id(1)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2)]);
 
     assert!(plan.runs.is_empty());
-    assert_eq!(ids(&plan.suspects), [id(1)]);
+    assert_eq!(ids(&plan.quarantined), [id(1)]);
 }
 
 #[test]
 fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
     let suspect = leased(sound("a", 2), BEFORE);
 
-    let plan = Known::default().plan_of([sound("a", 1), suspect, sound("a", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), suspect, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
-    assert!(plan.suspects.is_empty());
+    assert!(plan.quarantined.is_empty());
 }
 
 #[test]
 fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
     let spent = leased(with(sound("a", 1), doc! { "attempt": CEILING }), BEFORE);
 
-    let plan = Known::default().plan_of([spent, sound("a", 2)]);
+    let plan = KeyState::default().plan_of([spent, sound("a", 2)]);
 
     assert!(plan.runs.is_empty(), "a follower waits until the death is known");
-    assert_eq!(ids(&plan.spent), [id(1)]);
+    assert_eq!(ids(&plan.exhausted), [id(1)]);
 }
 
 #[test]
 fn a_lane_takes_a_short_rest_along_or_is_cut_to_its_cap_and_says_that_there_is_more() {
     let cap = i64::try_from(CAP).unwrap();
 
-    let whole = Known::default().plan_of((0..=cap).map(|n| sound("a", n)));
-    let over = Known::default().plan_of((0..cap + 2).map(|n| sound("a", n)));
+    let whole = KeyState::default().plan_of((0..=cap).map(|n| sound("a", n)));
+    let over = KeyState::default().plan_of((0..cap + 2).map(|n| sound("a", n)));
 
     assert_eq!(run_of(&whole, "a").len(), CAP + 1);
     assert!(!whole.runs[0].more);
@@ -316,7 +316,7 @@ fn a_lane_takes_a_short_rest_along_or_is_cut_to_its_cap_and_says_that_there_is_m
 
 #[test]
 fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
-    let known = Known { in_hand: HashSet::from([id(1), id(2)]), ..Known::default() };
+    let known = KeyState { in_flight: HashSet::from([id(1), id(2)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("a", 4)]);
 
@@ -326,13 +326,13 @@ fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
 #[test]
 fn nothing_of_a_key_goes_whose_lane_is_in_hand() {
     let lane = LaneKey::Keyed("a".into());
-    let known = Known { taken: HashSet::from([lane]), ..Known::default() };
+    let known = KeyState { taken: HashSet::from([lane]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("b", 1)]);
 
     assert_eq!(plan.runs.len(), 1);
     assert_eq!(run_of(&plan, "b"), [id(1)]);
-    assert!(plan.holds.is_empty());
+    assert!(plan.blocked.is_empty());
 }
 
 /// What may be the matter with one record of a generated key.
@@ -384,8 +384,8 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
 }
 
 /// The generated keys as records, in lane order, and what is known beside them.
-fn scene(keys: &[Key]) -> (Vec<Record>, Known) {
-    let mut known = Known::default();
+fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
+    let mut known = KeyState::default();
     let mut records = Vec::new();
     for (of_key, key) in (0_i64..).zip(keys) {
         let name = format!("key {of_key}");
@@ -413,7 +413,7 @@ fn scene(keys: &[Key]) -> (Vec<Record>, Known) {
                     document
                 }
                 Trait::InHand => {
-                    known.in_hand.insert(id(number));
+                    known.in_flight.insert(id(number));
                     document
                 }
             }));
@@ -447,8 +447,8 @@ proptest! {
             let places: Vec<usize> = run.records.iter().map(place_of).collect();
             let mut expected = places.iter();
             for place in 0..=*places.last().unwrap() {
-                let in_hand = key.traits[place] == Trait::InHand;
-                prop_assert!(in_hand || expected.next() == Some(&place), "{run:?} of {key:?}");
+                let in_flight = key.traits[place] == Trait::InHand;
+                prop_assert!(in_flight || expected.next() == Some(&place), "{run:?} of {key:?}");
             }
             prop_assert_eq!(expected.next(), None);
         }
@@ -489,7 +489,7 @@ proptest! {
 
         let plan = known.plan(records);
 
-        for suspect in &plan.suspects {
+        for suspect in &plan.quarantined {
             prop_assert_eq!(place_of(suspect), 0);
             prop_assert!(plan.runs.iter().all(|run| run.lane != suspect.lane));
         }

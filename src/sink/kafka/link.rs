@@ -1,7 +1,8 @@
-//! One producer in use: opened, watched, given up. A lost one is never revived; the next probe
-//! makes another.
+//! The producers in use: opened, watched, given up. Lost ones are never revived; the next probe makes
+//! others.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
@@ -9,16 +10,17 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
 
 use crate::sink::kafka::client::{Client, Fatal, Report, blocking};
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::rendering::Rendered;
-use crate::sink::kafka::statistics::KafkaMetrics;
+use crate::sink::kafka::statistics::{KafkaMetrics, Producer};
 use crate::sink::kafka::topics::Topics;
 use crate::sink::kafka::{KafkaSettings, properties, report};
 use crate::sink::pulse::{Pulse, Silent};
 use crate::sink::slot::{self, Link as _};
-use crate::sink::{PublishError, SinkDown, Verdict};
+use crate::sink::{PublishError, PublishFailure, SinkDown};
 
 /// How long a producer that has lost a connection may take to be answered on one before it is
 /// given up: a broker closes what is idle, and another connection is there within milliseconds.
@@ -34,22 +36,44 @@ const ROOM: Duration = Duration::from_millis(5);
 /// How often the statistics of an isolated producer are read, for the ends of its connections.
 const STATISTICS: &str = "200";
 
-/// A producer and what is known of its topics.
+/// The producers of a link that share its fate.
+#[derive(Debug)]
+struct Producers {
+    /// Sends each record at once.
+    prompt: Arc<Client>,
+    /// Lets records wait for company; made when there is some.
+    gathering: OnceLock<Arc<Client>>,
+}
+
+impl Producers {
+    /// Gives up everything that is not confirmed.
+    fn purge(&self) {
+        self.prompt.purge();
+        if let Some(gathering) = self.gathering.get() {
+            gathering.purge();
+        }
+    }
+}
+
+/// The producers in use, and what is known of their topics.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Whether it is that of an isolated sink.
-    isolated: bool,
     settings: KafkaSettings,
-    client: Arc<Client>,
+    /// `None` for an isolated sink.
+    metrics: Option<Arc<KafkaMetrics>>,
+    producers: Arc<Producers>,
+    /// Whether the gathering producer is made, or is being made.
+    is_gathering_asked: AtomicBool,
     /// Sends one record a batch, made when it is first needed.
     single: OnceCell<Client>,
     topics: Topics,
     partitions: Arc<Partitions>,
-    /// Whoever waits for room in the queue: those of one key are to enter it in their order.
+    /// Held by a record that waits for room in the queue: records of one key enter it in their order.
     entrance: tokio::sync::Mutex<()>,
     pulse: Pulse,
     down: watch::Sender<Option<SinkDown>>,
-    _watch: AbortOnDropHandle<()>,
+    /// What watches over the producers.
+    watches: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 impl slot::Link for Link {
@@ -76,12 +100,11 @@ impl Link {
     ) -> Result<Self, SinkDown> {
         let mut config = properties::client_config(settings);
         let until = Instant::now() + settings.timeout;
-        // Only the main producer has figures.
-        let isolated = metrics.is_none();
-        if isolated {
+        if metrics.is_none() {
             config.set("statistics.interval.ms", STATISTICS);
         }
-        let client = Arc::new(Client::make(config.clone(), metrics, until).await?);
+        let figures = metrics.clone().map(|metrics| (metrics, Producer::Prompt));
+        let client = Arc::new(Client::make(config.clone(), figures, until).await?);
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
         for _ in 0..2 {
@@ -91,19 +114,27 @@ impl Link {
         }
         Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);
-        let watch = tokio::spawn(watch_over(client.clone(), down.clone()));
+        let topics = Topics::new(client.clone(), partitions.clone());
+        let producers = Arc::new(Producers { prompt: client.clone(), gathering: OnceLock::new() });
+        let watch = tokio::spawn(watch_over(client, producers.clone(), down.clone()));
         Ok(Self {
             settings: settings.clone(),
-            isolated,
-            topics: Topics::new(client.clone(), partitions.clone()),
+            metrics,
+            producers,
+            is_gathering_asked: AtomicBool::default(),
+            topics,
             partitions,
             single: OnceCell::new(),
             entrance: tokio::sync::Mutex::default(),
             pulse: Pulse::new(),
-            client,
             down,
-            _watch: AbortOnDropHandle::new(watch),
+            watches: Mutex::new(vec![AbortOnDropHandle::new(watch)]),
         })
+    }
+
+    /// Whether it is that of an isolated sink.
+    fn is_isolated(&self) -> bool {
+        self.metrics.is_none()
     }
 
     /// Why nothing may be published on it, if so.
@@ -117,16 +148,18 @@ impl Link {
     ///
     /// Why none does.
     pub(super) async fn answers(&self) -> Result<(), SinkDown> {
-        self.client.events.forget_losses();
-        until_answered(self.client.clone(), self.settings.timeout).await
+        let client = &self.producers.prompt;
+        client.events.forget_losses();
+        until_answered(client.clone(), self.settings.timeout).await
     }
 
     /// No further publish; those under way end now.
     pub(super) fn retire(&self, why: SinkDown) {
-        retire(&self.down, &self.client, why);
+        retire(&self.down, &self.producers, why);
     }
 
-    /// Publishes one record and waits for its confirm, at most until then.
+    /// Publishes one record and waits for its confirm, at most until then. `gathers`: it may wait for
+    /// company first.
     ///
     /// # Errors
     ///
@@ -134,13 +167,16 @@ impl Link {
     pub(super) async fn publish(
         &self,
         record: &Rendered,
+        gathers: bool,
         until: Instant,
     ) -> Result<(), PublishError> {
         tokio::select! {
             there = self.topics.look_up(&record.topic, until) => there?,
-            down = self.lost() => return Err(PublishError::new(Verdict::Down, down)),
+            down = self.lost() => return Err(PublishError::new(PublishFailure::SinkDown, down)),
         }
-        let mut result = self.send(&self.client, record, until).await?;
+        let gathering = if gathers { self.gathering() } else { None };
+        let client = gathering.unwrap_or(&self.producers.prompt);
+        let mut result = self.send(client, record, until).await?;
         if let Err(error) = &result
             && report::may_mean_a_neighbour(error)
         {
@@ -156,11 +192,11 @@ impl Link {
             if let Some(fatal) = &fatal {
                 self.retire(fatal.down());
             }
-            match (judged.verdict, self.trouble()) {
+            match (judged.failure, self.trouble()) {
                 // That it was purged says less than why.
-                (Verdict::Unknown, Some(down)) => {
-                    let verdict = fatal.map(|fatal| report::of_fatal(fatal.code));
-                    PublishError::new(verdict.unwrap_or(Verdict::Unknown), down)
+                (PublishFailure::Indeterminate, Some(down)) => {
+                    let failure = fatal.map(|fatal| report::of_fatal(fatal.code));
+                    PublishError::new(failure.unwrap_or(PublishFailure::Indeterminate), down)
                 }
                 _ => judged,
             }
@@ -169,7 +205,9 @@ impl Link {
 
     /// What has ended one of its producers for good.
     fn fatal(&self) -> Option<Fatal> {
-        self.client.fatal().or_else(|| self.single.get()?.fatal())
+        let Producers { prompt, gathering } = &*self.producers;
+        let of_gathering = || gathering.get()?.fatal();
+        prompt.fatal().or_else(of_gathering).or_else(|| self.single.get()?.fatal())
     }
 
     /// Hands over, and waits for the broker's report; the outer error says that there was none.
@@ -181,10 +219,10 @@ impl Link {
     ) -> Result<Result<(), KafkaError>, PublishError> {
         let disconnects = || {
             let leads = |broker| self.partitions.leads(broker, &record.topic, &record.key);
-            if self.isolated { client.events.disconnects(leads) } else { 0 }
+            if self.is_isolated() { client.events.disconnects(leads) } else { 0 }
         };
         let disconnects_before = disconnects();
-        let never_sent = |why: &str| PublishError::new(Verdict::Down, why);
+        let never_sent = |why: &str| PublishError::new(PublishFailure::SinkDown, why);
         let entered = tokio::select! {
             biased;
             // What entered now would be in no purge.
@@ -198,7 +236,7 @@ impl Link {
                 let limit = properties::largest(&self.settings);
                 let detail =
                     format!("with key and headers it is above message.max.bytes, which is {limit}");
-                return Err(PublishError::new(Verdict::TooLarge, detail));
+                return Err(PublishError::new(PublishFailure::TooLarge, detail));
             }
             Ok(Err(error)) => return Ok(Err(error)),
             Err(_) => return Err(never_sent("the producer's queue stayed full")),
@@ -229,7 +267,7 @@ impl Link {
         };
         let limit = self.settings.timeout;
         let question = async {
-            let asked = until_answered(self.client.clone(), limit).await;
+            let asked = until_answered(self.producers.prompt.clone(), limit).await;
             asked.is_ok()
         };
         let why = format!("no confirm within {limit:?}");
@@ -248,7 +286,7 @@ impl Link {
                     // sent it again.
                     return Err(unknown("the connection ended before the confirm"));
                 }
-                Err(PublishError::new(Verdict::Unconfirmed, why))
+                Err(PublishError::new(PublishFailure::Unconfirmed, why))
             }
             Err(Silent::Broker) => {
                 self.retire(SinkDown::new(&why));
@@ -271,6 +309,39 @@ impl Link {
         }
     }
 
+    /// The producer that lets records wait for company. The first call makes it, and `None` until it
+    /// is connected: no record waits for that.
+    fn gathering(&self) -> Option<&Client> {
+        if let Some(gathering) = self.producers.gathering.get() {
+            return Some(gathering);
+        }
+        if !self.is_gathering_asked.swap(true, Ordering::Relaxed) {
+            let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
+            let (producers, down) = (self.producers.clone(), self.down.clone());
+            let making = tokio::spawn(async move {
+                let config = properties::gathering_config(&settings);
+                let figures = metrics.map(|metrics| (metrics, Producer::Gathering));
+                let until = Instant::now() + settings.timeout;
+                let made = async {
+                    let client = Arc::new(Client::make(config, figures, until).await?);
+                    until_answered(client.clone(), settings.timeout).await?;
+                    Ok::<_, SinkDown>(client)
+                };
+                match made.await {
+                    Ok(client) => {
+                        let _ = producers.gathering.set(client.clone());
+                        watch_over(client, producers, down).await;
+                    }
+                    // The other producer sends them, one by one.
+                    Err(why) => debug!(why = why.detail, "cannot gather records for Kafka"),
+                }
+            });
+            let mut watches = self.watches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            watches.push(AbortOnDropHandle::new(making));
+        }
+        None
+    }
+
     /// The producer that sends one record a batch.
     async fn single(&self, until: Instant) -> Result<&Client, PublishError> {
         let making = || {
@@ -279,18 +350,22 @@ impl Link {
             Client::make(config, None, until)
         };
         let single = self.single.get_or_try_init(making).await;
-        single.map_err(|down| PublishError::new(Verdict::Down, down))
+        single.map_err(|down| PublishError::new(PublishFailure::SinkDown, down))
     }
 }
 
-/// Gives the link up when a connection has failed and no broker answers on another. (That all
-/// are down librdkafka says only of those that it had a reason to connect to.)
-async fn watch_over(client: Arc<Client>, down: watch::Sender<Option<SinkDown>>) {
+/// Gives the link up when a connection of this producer has failed and no broker answers on another.
+/// (That all are down librdkafka says only of those that it had a reason to connect to.)
+async fn watch_over(
+    client: Arc<Client>,
+    producers: Arc<Producers>,
+    down: watch::Sender<Option<SinkDown>>,
+) {
     loop {
         client.events.trouble.notified().await;
         client.events.forget_losses();
         if let Err(why) = until_answered(client.clone(), DOUBT).await {
-            return retire(&down, &client, why);
+            return retire(&down, &producers, why);
         }
     }
 }
@@ -299,17 +374,17 @@ async fn until_answered(client: Arc<Client>, limit: Duration) -> Result<(), Sink
     blocking(limit, move || client.until_answered(limit)).await?
 }
 
-fn retire(down: &watch::Sender<Option<SinkDown>>, client: &Arc<Client>, why: SinkDown) {
+fn retire(down: &watch::Sender<Option<SinkDown>>, producers: &Producers, why: SinkDown) {
     let was_up = down.send_if_modified(|down| {
         let was_up = down.is_none();
         down.get_or_insert(why);
         was_up
     });
     if was_up {
-        client.purge();
+        producers.purge();
     }
 }
 
 fn unknown(why: &str) -> PublishError {
-    PublishError::new(Verdict::Unknown, why)
+    PublishError::new(PublishFailure::Indeterminate, why)
 }

@@ -5,7 +5,8 @@
 //! | `properties` | what the client is told: our defaults, the operator's own, and what must not be |
 //! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
 //! | `partitions` | which partition a record goes to, so that each fails by itself |
-//! | `link` | one producer: opened, watched, given up |
+//! | `link` | the producers in use: opened, watched, given up |
+//! | `gathering` | when records wait for company |
 //! | `client` | the producer itself, with its callbacks |
 //! | [`alive`] | clients that have not ended yet, for the end of the process |
 //! | `remedy` | what an operator can do about librdkafka's words |
@@ -20,6 +21,7 @@
 
 pub mod alive;
 mod client;
+mod gathering;
 mod link;
 mod partitions;
 mod properties;
@@ -43,11 +45,12 @@ use crate::config::properties::Properties;
 use crate::config::tree::Topic;
 use crate::ids::SinkName;
 use crate::sink::cloud_events::CloudEvents;
+use crate::sink::kafka::gathering::Gathering;
 use crate::sink::kafka::link::Link;
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::slot::Slot;
-use crate::sink::{Address, Message, PublishError, Sink, SinkDown, Verdict};
+use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
 
 /// What an operator decides about a Kafka sink.
 #[derive(Clone, Debug)]
@@ -64,6 +67,10 @@ pub struct KafkaSettings {
     pub topics: Vec<Topic>,
     /// Whether and how messages are CloudEvents.
     pub cloud_events: Option<CloudEvents>,
+    /// Whether records may wait some milliseconds for company while many lanes have some. Not with
+    /// `key_window` above 1: the order of two unconfirmed records would be lost. An own `linger.ms`
+    /// wins.
+    pub gathers: bool,
 }
 
 impl KafkaSettings {
@@ -76,6 +83,7 @@ impl KafkaSettings {
             timeout: Duration::from_secs(10),
             topics: Vec::new(),
             cloud_events: None,
+            gathers: true,
         }
     }
 }
@@ -87,6 +95,8 @@ pub struct Kafka {
     /// In bytes.
     largest: usize,
     partitions: Arc<Partitions>,
+    /// `None` where records never wait for company.
+    gathering: Option<Gathering>,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: Slot<Link>,
     /// Held while a link is being opened.
@@ -110,8 +120,10 @@ impl Kafka {
         let metrics = Some(Arc::new(KafkaMetrics::new(settings.name.as_str())));
         let largest = properties::largest(&settings);
         let partitions = Arc::new(Partitions::new(&settings));
+        let gathers = settings.gathers && !properties::sets_linger(&settings.properties);
+        let gathering = gathers.then(Gathering::default);
         let (link, opening) = (Slot::default(), Mutex::new(()));
-        Ok(Self { settings, largest, partitions, link, opening, metrics })
+        Ok(Self { settings, largest, partitions, gathering, link, opening, metrics })
     }
 
     /// Whether there is such a topic. A producer's look-up makes it where the broker makes topics
@@ -119,7 +131,7 @@ impl Kafka {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where it is missing or may not be seen, else it could not be asked for.
+    /// [`PublishFailure::Retryable`] where it is missing or may not be seen, else it could not be asked for.
     pub async fn look_up(&self, topic: &str) -> Result<(), PublishError> {
         topics::exists(&self.settings, topic).await
     }
@@ -129,14 +141,15 @@ impl Sink for Kafka {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.timeout;
         let Some(link) = self.link.link() else {
-            return Err(PublishError::new(Verdict::Down, "not connected"));
+            return Err(PublishError::new(PublishFailure::SinkDown, "not connected"));
         };
         if let Some(down) = link.trouble() {
-            return Err(PublishError::new(Verdict::Down, down));
+            return Err(PublishError::new(PublishFailure::SinkDown, down));
         }
         let cloud_events = self.settings.cloud_events.as_ref();
         let rendered = rendering::render(message, cloud_events, self.largest)?;
-        link.publish(&rendered, until).await
+        let gathers = self.gathering.as_ref().is_some_and(Gathering::is_on);
+        link.publish(&rendered, gathers, until).await
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
@@ -172,11 +185,18 @@ impl Sink for Kafka {
         Address { destination: topic.clone(), key: part }
     }
 
+    fn expect(&self, lanes: usize) {
+        if let Some(gathering) = &self.gathering {
+            gathering.expect(lanes);
+        }
+    }
+
     fn isolated(&self) -> Self {
         Self {
             settings: KafkaSettings { topics: Vec::new(), ..self.settings.clone() },
             largest: self.largest,
             partitions: self.partitions.clone(),
+            gathering: None,
             link: Slot::default(),
             opening: Mutex::new(()),
             metrics: None,

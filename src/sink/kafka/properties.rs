@@ -10,6 +10,7 @@ use rdkafka::producer::BaseProducer;
 use crate::config::keys::quoted;
 use crate::config::properties::{HIDDEN, Properties};
 use crate::sink::kafka::KafkaSettings;
+use crate::sink::kafka::gathering::LINGER;
 
 /// Names that librdkafka takes for the same property.
 const ALIASES: [(&str, &str); 7] = [
@@ -339,7 +340,7 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
         ("acks", "all"),
         ("message.timeout.ms", &timeout),
         ("request.timeout.ms", &request_timeout),
-        // Each lane waits for its confirm: a record that waits for company waits in vain.
+        // The next record of a key waits for the confirm of this one.
         ("linger.ms", "0"),
         ("compression.type", "lz4"),
         // As Java's clients do it, so that a key lands where its consumers expect it.
@@ -361,6 +362,18 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
     // Lower than that the end of a connection is not told.
     config.set_log_level(RDKafkaLogLevel::Info);
     config
+}
+
+/// The configuration of the producer that lets records wait for company.
+pub(super) fn gathering_config(settings: &KafkaSettings) -> ClientConfig {
+    let mut config = client_config(settings);
+    config.set("linger.ms", LINGER);
+    config
+}
+
+/// Whether the operator's own properties say how long records wait for company.
+pub(super) fn sets_linger(properties: &Properties) -> bool {
+    properties.iter().any(|(name, _)| canonical(name) == "linger.ms")
 }
 
 /// The largest record that the producer takes, in bytes: librdkafka's own limit by default.

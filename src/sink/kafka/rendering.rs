@@ -7,7 +7,7 @@ use bson::DateTime;
 use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::{HeaderValue, Message, PublishError, Verdict};
+use crate::sink::{HeaderValue, Message, PublishError, PublishFailure};
 
 /// What a topic's name has at most.
 const LONGEST_TOPIC: usize = 249;
@@ -39,8 +39,8 @@ pub(super) fn key(message: &Message) -> &str {
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where its topic has no legal name, or it can be no CloudEvent that is to
-/// be one; [`Verdict::TooLarge`] where its payload
+/// [`PublishFailure::Rejected`] where its topic has no legal name, or it can be no CloudEvent that is to
+/// be one; [`PublishFailure::TooLarge`] where its payload
 /// alone is above `limit` bytes. (With key and headers the producer judges it.)
 pub(super) fn render(
     message: Message,
@@ -51,7 +51,7 @@ pub(super) fn render(
     let size = message.payload.as_ref().map_or(0, Vec::len);
     if size > limit {
         let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
-        return Err(PublishError::new(Verdict::TooLarge, detail));
+        return Err(PublishError::new(PublishFailure::TooLarge, detail));
     }
     let attributes =
         cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
@@ -103,7 +103,7 @@ fn check_topic(name: &str) -> Result<(), PublishError> {
     } else {
         return Ok(());
     };
-    Err(PublishError::new(Verdict::Refuse, format!("its topic's name {wrong}")))
+    Err(PublishError::new(PublishFailure::Rejected, format!("its topic's name {wrong}")))
 }
 
 /// Text in UTF-8, binaries as they are, null as null.
@@ -228,7 +228,7 @@ mod tests {
         let of = |size: usize| Message { payload: Some(vec![0; size]), ..message() };
 
         assert!(render(of(10), None, 10).is_ok());
-        assert_eq!(render(of(11), None, 10).unwrap_err().verdict, Verdict::TooLarge);
+        assert_eq!(render(of(11), None, 10).unwrap_err().failure, PublishFailure::TooLarge);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
 
             let error = render(Message { address, ..message() }, None, LIMIT).unwrap_err();
 
-            assert_eq!(error.verdict, Verdict::Refuse, "{name}");
+            assert_eq!(error.failure, PublishFailure::Rejected, "{name}");
         }
         let longest = Address { destination: "x".repeat(249), key: None };
         assert!(render(Message { address: longest, ..message() }, None, LIMIT).is_ok());
@@ -258,7 +258,7 @@ mod tests {
             let rendered = match render(message.clone(), cloud_events, limit) {
                 Ok(rendered) => rendered,
                 Err(error) => {
-                    prop_assert!(matches!(error.verdict, Verdict::Refuse | Verdict::TooLarge));
+                    prop_assert!(matches!(error.failure, PublishFailure::Rejected | PublishFailure::TooLarge));
                     prop_assert!(!error.detail.is_empty());
                     return Ok(());
                 }

@@ -3,7 +3,7 @@
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use crate::sink::{PublishError, Verdict};
+use crate::sink::{PublishError, PublishFailure};
 
 /// The code of what went wrong with a record.
 fn code(error: &KafkaError) -> Option<Code> {
@@ -51,32 +51,32 @@ pub(super) fn is_timeout(error: &KafkaError) -> bool {
 /// Judges a record by its report; one that was alone in its batch, where that matters.
 pub(super) fn judge(error: &KafkaError, topic: &str) -> PublishError {
     let Some(code) = code(error) else {
-        return PublishError::new(Verdict::Unknown, error);
+        return PublishError::new(PublishFailure::Indeterminate, error);
     };
-    let verdict = verdict(code);
-    let limit = match verdict {
-        Verdict::TooLarge => "; the topic's max.message.bytes is the limit",
+    let failure = failure(code);
+    let limit = match failure {
+        PublishFailure::TooLarge => "; the topic's max.message.bytes is the limit",
         _ => "",
     };
-    PublishError::new(verdict, format!("topic {topic:?}: {code}{limit}"))
+    PublishError::new(failure, format!("topic {topic:?}: {code}{limit}"))
 }
 
 /// Judges whatever a producer held when this error ended it for good.
-pub(super) fn of_fatal(code: Code) -> Verdict {
+pub(super) fn of_fatal(code: Code) -> PublishFailure {
     match code {
         // The broker gave it no producer id, without which it sends nothing.
         Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
         | Code::UnsupportedFeature
-        | Code::UnsupportedVersion => Verdict::Down,
-        _ => Verdict::Unknown,
+        | Code::UnsupportedVersion => PublishFailure::SinkDown,
+        _ => PublishFailure::Indeterminate,
     }
 }
 
-fn verdict(code: Code) -> Verdict {
+fn failure(code: Code) -> PublishFailure {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            Verdict::TooLarge
+            PublishFailure::TooLarge
         }
         Code::InvalidMessage
         | Code::InvalidTimestamp
@@ -84,18 +84,18 @@ fn verdict(code: Code) -> Verdict {
         | Code::InvalidTopic
         | Code::InvalidArgument
         | Code::UnsupportedForMessageFormat
-        | Code::UnsupportedCompressionType => Verdict::Refuse,
+        | Code::UnsupportedCompressionType => PublishFailure::Rejected,
         Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
         | Code::TopicAuthorizationFailed
         | Code::PolicyViolation
-        | Code::InvalidDifferentRecord => Verdict::Charge,
+        | Code::InvalidDifferentRecord => PublishFailure::Retryable,
         Code::QueueFull
         | Code::Authentication
         | Code::SSL
         // Nobody may write at all: no record's doing.
-        | Code::ClusterAuthorizationFailed => Verdict::Down,
+        | Code::ClusterAuthorizationFailed => PublishFailure::SinkDown,
         // The broker's own words: the partition is in trouble, and the connection is not.
         Code::NotEnoughReplicas
         | Code::NotEnoughReplicasAfterAppend
@@ -105,10 +105,10 @@ fn verdict(code: Code) -> Verdict {
         | Code::FencedLeaderEpoch
         | Code::UnknownLeaderEpoch
         | Code::KafkaStorageError
-        | Code::RequestTimedOut => Verdict::Unconfirmed,
+        | Code::RequestTimedOut => PublishFailure::Unconfirmed,
         // Sent, or not known to be unsent: timed out, fatal, transport; purged from the queue
         // too, where a record also waits to be sent a second time.
-        _ => Verdict::Unknown,
+        _ => PublishFailure::Indeterminate,
     }
 }
 
@@ -119,26 +119,26 @@ mod tests {
     #[test]
     fn each_report_has_the_verdict_of_the_contract() {
         for (code, expected) in [
-            (Code::MessageSizeTooLarge, Verdict::TooLarge),
-            (Code::InvalidTimestamp, Verdict::Refuse),
-            (Code::UnknownTopicOrPartition, Verdict::Charge),
-            (Code::TopicAuthorizationFailed, Verdict::Charge),
-            (Code::PurgeQueue, Verdict::Unknown),
-            (Code::PurgeInflight, Verdict::Unknown),
-            (Code::MessageTimedOut, Verdict::Unknown),
-            (Code::BrokerTransportFailure, Verdict::Unknown),
-            (Code::Fatal, Verdict::Unknown),
-            (Code::NotEnoughReplicas, Verdict::Unconfirmed),
-            (Code::LeaderNotAvailable, Verdict::Unconfirmed),
-            (Code::NotLeaderForPartition, Verdict::Unconfirmed),
+            (Code::MessageSizeTooLarge, PublishFailure::TooLarge),
+            (Code::InvalidTimestamp, PublishFailure::Rejected),
+            (Code::UnknownTopicOrPartition, PublishFailure::Retryable),
+            (Code::TopicAuthorizationFailed, PublishFailure::Retryable),
+            (Code::PurgeQueue, PublishFailure::Indeterminate),
+            (Code::PurgeInflight, PublishFailure::Indeterminate),
+            (Code::MessageTimedOut, PublishFailure::Indeterminate),
+            (Code::BrokerTransportFailure, PublishFailure::Indeterminate),
+            (Code::Fatal, PublishFailure::Indeterminate),
+            (Code::NotEnoughReplicas, PublishFailure::Unconfirmed),
+            (Code::LeaderNotAvailable, PublishFailure::Unconfirmed),
+            (Code::NotLeaderForPartition, PublishFailure::Unconfirmed),
         ] {
-            assert_eq!(verdict(code), expected, "{code}");
+            assert_eq!(failure(code), expected, "{code}");
         }
     }
 
     #[test]
     fn an_end_that_came_before_anything_was_sent_is_no_loss() {
-        assert_eq!(of_fatal(Code::ClusterAuthorizationFailed), Verdict::Down);
-        assert_eq!(of_fatal(Code::OutOfOrderSequenceNumber), Verdict::Unknown);
+        assert_eq!(of_fatal(Code::ClusterAuthorizationFailed), PublishFailure::SinkDown);
+        assert_eq!(of_fatal(Code::OutOfOrderSequenceNumber), PublishFailure::Indeterminate);
     }
 }

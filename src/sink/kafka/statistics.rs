@@ -1,5 +1,7 @@
 //! librdkafka's own figures as metrics, taken every few seconds.
 
+use std::sync::Mutex;
+
 use metrics::{Counter, counter, gauge};
 use rdkafka::statistics::Statistics;
 
@@ -8,7 +10,7 @@ use crate::telemetry::metrics::{
     KAFKA_RTT, KAFKA_SENT_BYTES, KAFKA_TIMEOUTS,
 };
 
-/// Figures of one sink's producer.
+/// Figures of one sink's producers, added up.
 #[derive(Debug)]
 pub(super) struct KafkaMetrics {
     sink: String,
@@ -16,16 +18,48 @@ pub(super) struct KafkaMetrics {
     sent_bytes: Counter,
     retries: Counter,
     timeouts: Counter,
-    before: std::sync::Mutex<Totals>,
+    latest: Mutex<[Figures; 2]>,
 }
 
-/// Counts since a producer was made.
+/// Which of a sink's producers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Producer {
+    /// The one that sends each record at once.
+    Prompt,
+    /// The one that lets records wait for company.
+    Gathering,
+}
+
+/// What a producer last said of itself.
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
+struct Figures {
+    queue_messages: u64,
+    queue_bytes: u64,
+    in_flight: i64,
+    /// Of its slowest broker, the 99th percentile in microseconds.
+    round_trip: i64,
+    // Counts since it was made.
     requests: u64,
     sent_bytes: u64,
     retries: u64,
     timeouts: u64,
+}
+
+impl Figures {
+    fn of(statistics: &Statistics) -> Self {
+        let brokers = || statistics.brokers.values();
+        let slowest = brokers().filter_map(|broker| Some(broker.rtt.as_ref()?.p99)).max();
+        Self {
+            queue_messages: statistics.msg_cnt,
+            queue_bytes: statistics.msg_size,
+            in_flight: brokers().map(|broker| broker.waitresp_cnt).sum(),
+            round_trip: slowest.unwrap_or(0),
+            requests: brokers().map(|broker| broker.tx).sum(),
+            sent_bytes: brokers().map(|broker| broker.txbytes).sum(),
+            retries: brokers().map(|broker| broker.txretries).sum(),
+            timeouts: brokers().map(|broker| broker.req_timeouts).sum(),
+        }
+    }
 }
 
 impl KafkaMetrics {
@@ -42,36 +76,37 @@ impl KafkaMetrics {
             sent_bytes: counter(KAFKA_SENT_BYTES),
             retries: counter(KAFKA_RETRIES),
             timeouts: counter(KAFKA_TIMEOUTS),
-            before: std::sync::Mutex::default(),
+            latest: Mutex::default(),
         }
     }
 
-    /// Takes what a producer says of itself.
-    pub(super) fn take(&self, statistics: &Statistics) {
-        // Not before they are known.
-        let gauge = |name: &'static str| gauge!(name, "sink" => self.sink.clone());
-        gauge(KAFKA_QUEUE_MESSAGES).set(statistics.msg_cnt as f64);
-        gauge(KAFKA_QUEUE_BYTES).set(statistics.msg_size as f64);
-        let brokers = || statistics.brokers.values();
-        let in_flight: i64 = brokers().map(|broker| broker.waitresp_cnt).sum();
-        gauge(KAFKA_IN_FLIGHT).set(in_flight as f64);
-        let slowest = brokers().filter_map(|broker| Some(broker.rtt.as_ref()?.p99)).max();
-        if let Some(micros) = slowest.filter(|micros| *micros > 0) {
-            gauge(KAFKA_RTT).set(micros as f64 / 1e6);
-        }
-        let now = Totals {
-            requests: brokers().map(|broker| broker.tx).sum(),
-            sent_bytes: brokers().map(|broker| broker.txbytes).sum(),
-            retries: brokers().map(|broker| broker.txretries).sum(),
-            timeouts: brokers().map(|broker| broker.req_timeouts).sum(),
-        };
-        let mut before = self.before.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    /// Takes what a producer says of itself. The first one of a link takes the place of both of the
+    /// link before.
+    pub(super) fn take(&self, producer: Producer, statistics: &Statistics) {
+        let now = Figures::of(statistics);
+        let mut latest = self.latest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = latest[producer as usize];
         // A new producer counts from zero.
-        let since = |now: u64, before: u64| if now >= before { now - before } else { now };
+        let is_new = now.requests < before.requests;
+        if is_new {
+            *latest = [Figures::default(); 2];
+        }
+        let before = if is_new { Figures::default() } else { before };
+        let since = |now: u64, before: u64| now.saturating_sub(before);
         self.requests.increment(since(now.requests, before.requests));
         self.sent_bytes.increment(since(now.sent_bytes, before.sent_bytes));
         self.retries.increment(since(now.retries, before.retries));
         self.timeouts.increment(since(now.timeouts, before.timeouts));
-        *before = now;
+        latest[producer as usize] = now;
+        // Not before they are known.
+        let gauge = |name: &'static str| gauge!(name, "sink" => self.sink.clone());
+        let sum = |figure: fn(&Figures) -> f64| latest.iter().map(figure).sum::<f64>();
+        gauge(KAFKA_QUEUE_MESSAGES).set(sum(|figures| figures.queue_messages as f64));
+        gauge(KAFKA_QUEUE_BYTES).set(sum(|figures| figures.queue_bytes as f64));
+        gauge(KAFKA_IN_FLIGHT).set(sum(|figures| figures.in_flight as f64));
+        let slowest = latest.iter().map(|figures| figures.round_trip).max();
+        if let Some(micros) = slowest.filter(|micros| *micros > 0) {
+            gauge(KAFKA_RTT).set(micros as f64 / 1e6);
+        }
     }
 }

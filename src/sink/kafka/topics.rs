@@ -24,7 +24,7 @@ use crate::sink::kafka::alive::Alive;
 use crate::sink::kafka::client::{Client, blocking};
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::properties;
-use crate::sink::{PublishError, SinkDown, Verdict};
+use crate::sink::{PublishError, PublishFailure, SinkDown};
 
 /// How long a topic that was refused is not asked for again: short beside the first backoff,
 /// long enough that a thousand records for it cost one question.
@@ -72,8 +72,8 @@ impl Topics {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where there is none, or it may not be seen; [`Verdict::Unconfirmed`] where
-    /// it has no leader; [`Verdict::Down`] where no broker could be asked.
+    /// [`PublishFailure::Retryable`] where there is none, or it may not be seen; [`PublishFailure::Unconfirmed`] where
+    /// it has no leader; [`PublishFailure::SinkDown`] where no broker could be asked.
     pub(super) async fn look_up(
         &self,
         name: &str,
@@ -92,7 +92,7 @@ impl Topics {
         let answer = self.ask(name, until).await;
         let known = match &answer {
             Ok(()) => Known::There,
-            Err(error) if error.verdict == Verdict::Down => return answer,
+            Err(error) if error.failure == PublishFailure::SinkDown => return answer,
             Err(error) => {
                 Known::Refused { until: Instant::now() + REFUSED_FOR, error: error.clone() }
             }
@@ -225,7 +225,7 @@ async fn asked(client: &Arc<Client>, name: &str, limit: Duration) -> Result<Vec<
 
 fn not_asked(topic: &str, why: impl fmt::Display) -> PublishError {
     let detail = format!("topic {topic:?} could not be looked up: {why}");
-    PublishError::new(Verdict::Down, detail)
+    PublishError::new(PublishFailure::SinkDown, detail)
 }
 
 /// An error that stays.
@@ -271,13 +271,13 @@ fn missing(topic: &str, code: Code) -> Missing {
             | Code::KafkaStorageError
             | Code::RequestTimedOut
     );
-    let verdict = match code {
-        Code::UnknownTopicOrPartition | Code::UnknownTopic => Verdict::Charge,
+    let failure = match code {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => PublishFailure::Retryable,
         // The topic is there, and cannot be written to.
-        _ if may_pass => Verdict::Unconfirmed,
-        _ => Verdict::Charge,
+        _ if may_pass => PublishFailure::Unconfirmed,
+        _ => PublishFailure::Retryable,
     };
-    Missing { error: PublishError::new(verdict, format!("topic {topic:?}: {code}")), may_pass }
+    Missing { error: PublishError::new(failure, format!("topic {topic:?}: {code}")), may_pass }
 }
 
 fn new_topic(topic: &Topic) -> NewTopic<'_> {
@@ -305,15 +305,15 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_asked_again_and_what_stays_is_charged_at_once() {
-        for (code, verdict, may_pass) in [
-            (Code::UnknownTopicOrPartition, Verdict::Charge, true),
-            (Code::LeaderNotAvailable, Verdict::Unconfirmed, true),
-            (Code::TopicAuthorizationFailed, Verdict::Charge, false),
-            (Code::InvalidTopic, Verdict::Charge, false),
+        for (code, failure, may_pass) in [
+            (Code::UnknownTopicOrPartition, PublishFailure::Retryable, true),
+            (Code::LeaderNotAvailable, PublishFailure::Unconfirmed, true),
+            (Code::TopicAuthorizationFailed, PublishFailure::Retryable, false),
+            (Code::InvalidTopic, PublishFailure::Retryable, false),
         ] {
             let missing = missing("t", code);
 
-            assert_eq!((missing.error.verdict, missing.may_pass), (verdict, may_pass), "{code}");
+            assert_eq!((missing.error.failure, missing.may_pass), (failure, may_pass), "{code}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use lapin::ErrorKind;
 
 use crate::sink::rabbitmq::rendering::Target;
-use crate::sink::{PublishError, SinkDown, Verdict};
+use crate::sink::{PublishError, PublishFailure, SinkDown};
 
 /// `content-too-large`, an AMQP soft error.
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -86,31 +86,31 @@ pub(super) fn judge(
 ) -> (PublishError, Option<Refusal>) {
     let Some((code, words)) = broker_said(error) else {
         let detail = format!("connection lost before the confirm: {error}");
-        return (PublishError::new(Verdict::Unknown, detail), None);
+        return (PublishError::new(PublishFailure::Indeterminate, detail), None);
     };
-    let (verdict, scope) = verdict(code, &words, target, only);
-    let error = PublishError::new(verdict, format!("the broker said: {words}"));
+    let (failure, scope) = failure(code, &words, target, only);
+    let error = PublishError::new(failure, format!("the broker said: {words}"));
     (error, scope.map(|scope| Refusal { scope, forbidden: code == ACCESS_REFUSED, words }))
 }
 
-fn verdict(code: u16, words: &str, target: &Target, only: bool) -> (Verdict, Option<Scope>) {
-    let verdict = match code {
+fn failure(code: u16, words: &str, target: &Target, only: bool) -> (PublishFailure, Option<Scope>) {
+    let failure = match code {
         ACCESS_REFUSED | NOT_FOUND => {
             let Refused { scope, is_named } = refused(words, target);
             return if only || is_named {
-                (Verdict::Charge, Some(scope))
+                (PublishFailure::Retryable, Some(scope))
             } else {
-                (Verdict::Unknown, None)
+                (PublishFailure::Indeterminate, None)
             };
         }
-        CONNECTION_FORCED => Verdict::Ended,
-        INTERNAL_ERROR => Verdict::Unknown,
-        CONTENT_TOO_LARGE if only => Verdict::TooLarge,
-        PRECONDITION_FAILED if only && words.contains("size") => Verdict::TooLarge,
-        _ if only => Verdict::Refuse,
-        _ => Verdict::Unknown,
+        CONNECTION_FORCED => PublishFailure::ConnectionEnded,
+        INTERNAL_ERROR => PublishFailure::Indeterminate,
+        CONTENT_TOO_LARGE if only => PublishFailure::TooLarge,
+        PRECONDITION_FAILED if only && words.contains("size") => PublishFailure::TooLarge,
+        _ if only => PublishFailure::Rejected,
+        _ => PublishFailure::Indeterminate,
     };
-    (verdict, None)
+    (failure, None)
 }
 
 struct Refused {
@@ -172,32 +172,42 @@ mod tests {
             "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'u'";
         let large = "PRECONDITION_FAILED - message size 999 is larger than configured max size 9";
         for (code, words, exchange, only, expected) in [
-            (NOT_FOUND, missing, "x", false, Verdict::Charge),
-            (NOT_FOUND, missing, "y", false, Verdict::Unknown),
-            (NOT_FOUND, missing, "v", false, Verdict::Unknown),
-            (NOT_FOUND, missing, "", false, Verdict::Unknown),
-            (ACCESS_REFUSED, refused, "", false, Verdict::Charge),
-            (ACCESS_REFUSED, refused, "u", false, Verdict::Unknown),
-            (PRECONDITION_FAILED, large, "x", true, Verdict::TooLarge),
-            (PRECONDITION_FAILED, large, "x", false, Verdict::Unknown),
-            (501, "FRAME_ERROR", "x", true, Verdict::Refuse),
-            (CONNECTION_FORCED, "CONNECTION_FORCED - shutdown", "x", true, Verdict::Ended),
-            (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, Verdict::Unknown),
+            (NOT_FOUND, missing, "x", false, PublishFailure::Retryable),
+            (NOT_FOUND, missing, "y", false, PublishFailure::Indeterminate),
+            (NOT_FOUND, missing, "v", false, PublishFailure::Indeterminate),
+            (NOT_FOUND, missing, "", false, PublishFailure::Indeterminate),
+            (ACCESS_REFUSED, refused, "", false, PublishFailure::Retryable),
+            (ACCESS_REFUSED, refused, "u", false, PublishFailure::Indeterminate),
+            (PRECONDITION_FAILED, large, "x", true, PublishFailure::TooLarge),
+            (PRECONDITION_FAILED, large, "x", false, PublishFailure::Indeterminate),
+            (501, "FRAME_ERROR", "x", true, PublishFailure::Rejected),
+            (
+                CONNECTION_FORCED,
+                "CONNECTION_FORCED - shutdown",
+                "x",
+                true,
+                PublishFailure::ConnectionEnded,
+            ),
+            (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, PublishFailure::Indeterminate),
         ] {
-            let (verdict, _) = verdict(code, words, &to(exchange, "any"), only);
-            assert_eq!(verdict, expected, "{words} {exchange} {only}");
+            let (failure, _) = failure(code, words, &to(exchange, "any"), only);
+            assert_eq!(failure, expected, "{words} {exchange} {only}");
         }
     }
 
     #[test]
     fn a_forbidden_routing_key_is_charged_to_its_own_messages_alone() {
         let of =
-            |exchange, key, only| verdict(ACCESS_REFUSED, FORBIDDEN_KEY, &to(exchange, key), only);
-        let charged = (Verdict::Charge, Some(Scope::RoutingKey));
+            |exchange, key, only| failure(ACCESS_REFUSED, FORBIDDEN_KEY, &to(exchange, key), only);
+        let charged = (PublishFailure::Retryable, Some(Scope::RoutingKey));
 
         assert_eq!(of("events", "bad.x", false), charged);
         for (exchange, key) in [("events", "ok.x"), ("other", "bad.x"), ("v", "u"), ("", "bad.x")] {
-            assert_eq!(of(exchange, key, false), (Verdict::Unknown, None), "{exchange} {key}");
+            assert_eq!(
+                of(exchange, key, false),
+                (PublishFailure::Indeterminate, None),
+                "{exchange} {key}"
+            );
         }
         assert_eq!(of("events", "ok.x", true), charged, "no other can have been meant");
     }
@@ -208,8 +218,8 @@ mod tests {
             "ACCESS_REFUSED - write access to topic 'bad.x' in exchange 'events' in vhost 'v'",
             "ACCESS_REFUSED - write access to exchange 'events' in vhost 'v' refused",
         ] {
-            let (verdict, _) = verdict(ACCESS_REFUSED, words, &to("events", "bad.x"), false);
-            assert_eq!(verdict, Verdict::Charge, "{words}");
+            let (failure, _) = failure(ACCESS_REFUSED, words, &to("events", "bad.x"), false);
+            assert_eq!(failure, PublishFailure::Retryable, "{words}");
         }
     }
 

@@ -19,7 +19,7 @@ use lapin::{Channel, Connection, ExchangeKind};
 use crate::sink::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
 use crate::sink::rabbitmq::refusals::{Refusals, charge};
 use crate::sink::rabbitmq::rendering::Target;
-use crate::sink::{PublishError, Verdict};
+use crate::sink::{PublishError, PublishFailure};
 
 /// What is known of the exchanges on one connection.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl LookUp<'_> {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where there is none; [`Verdict::Down`] where the broker could not be
+    /// [`PublishFailure::Retryable`] where there is none; [`PublishFailure::SinkDown`] where the broker could not be
     /// asked.
     pub(super) async fn look_up(&self, name: &ShortString) -> Result<(), PublishError> {
         if let Some(known) = self.exchanges.recall(name) {
@@ -81,7 +81,7 @@ impl LookUp<'_> {
             }
             _ => {
                 let detail = format!("an exchange could not be looked up: {error}");
-                Err(PublishError::new(Verdict::Down, detail))
+                Err(PublishError::new(PublishFailure::SinkDown, detail))
             }
         }
     }

@@ -46,7 +46,7 @@ use crate::sink::rabbitmq::refusals::{Leave, Refusals};
 use crate::sink::rabbitmq::rendering::Rendered;
 use crate::sink::rabbitmq::replacement::LeftBehind;
 use crate::sink::slot::{Link as _, Slot};
-use crate::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use crate::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 
 /// Channels on which targets prove themselves at a time: a broker allows some thousand a connection.
 const TRIALS: usize = 64;
@@ -125,7 +125,7 @@ impl RabbitMq {
     ///
     /// # Errors
     ///
-    /// [`Verdict::Charge`] where it is missing, else it could not be asked for.
+    /// [`PublishFailure::Retryable`] where it is missing, else it could not be asked for.
     pub async fn look_up(&self, exchange: &str) -> Result<(), PublishError> {
         let Some(link) = self.link.link() else { return Err(self.down(None)) };
         let exchange = rendering::short("exchange", exchange.to_owned())?;
@@ -134,7 +134,7 @@ impl RabbitMq {
             Ok(found) => found,
             Err(_) => {
                 let why = format!("no answer within {:?}", self.settings.timeout);
-                Err(PublishError::new(Verdict::Down, why))
+                Err(PublishError::new(PublishFailure::SinkDown, why))
             }
         }
     }
@@ -164,7 +164,7 @@ impl RabbitMq {
                     if link.is_left_behind()
                         && until < Instant::now() + self.settings.timeout / 2 =>
                 {
-                    return Err(PublishError { verdict: Verdict::LeftBehind, ..error });
+                    return Err(PublishError { failure: PublishFailure::Abandoned, ..error });
                 }
                 Err(_) if link.is_left_behind() => continue,
                 Err(error) => return Err(error),
@@ -213,17 +213,17 @@ impl RabbitMq {
         };
         let (trial, room) = tokio::select! {
             allowed = waiting => allowed?,
-            down = link.lost() => return Err(PublishError::new(Verdict::Down, down)),
-            () = link.left_behind() => return Err(PublishError::new(Verdict::Down, LEFT_BEHIND)),
+            down = link.lost() => return Err(PublishError::new(PublishFailure::SinkDown, down)),
+            () = link.left_behind() => return Err(PublishError::new(PublishFailure::SinkDown, LEFT_BEHIND)),
             () = tokio::time::sleep_until(until) => {
                 let why = "the messages that try its destination first are not confirmed";
-                return Err(PublishError::new(Verdict::Unconfirmed, why));
+                return Err(PublishError::new(PublishFailure::Unconfirmed, why));
             }
         };
         // Less than a fair time is left: a link that does not answer within it is not at fault.
         if until < Instant::now() + self.settings.timeout / 2 {
             let why = "the messages that tried its destination first took too long";
-            return Err(PublishError::new(Verdict::Unconfirmed, why));
+            return Err(PublishError::new(PublishFailure::Unconfirmed, why));
         }
         if room.is_some() {
             let mut trying = std::pin::pin!(self.try_out(link, rendered, until));
@@ -251,12 +251,17 @@ impl RabbitMq {
         until: Instant,
     ) -> Result<(), PublishError> {
         let trial = self.prepare(link, "a new channel", link.trial(), until).await?;
-        let trial = trial.map_err(|error| PublishError::new(Verdict::Down, error))?;
+        let trial = trial.map_err(|error| PublishError::new(PublishFailure::SinkDown, error))?;
         let target = rendered.target.clone();
         let hand_over = |request| trial.hand_over(request);
         let result = self.publish_on(link, hand_over, rendered, until).await;
-        let unanswered = [Verdict::Unknown, Verdict::Ended, Verdict::Unconfirmed, Verdict::Down];
-        let answered = !result.as_ref().is_err_and(|error| unanswered.contains(&error.verdict));
+        let unanswered = [
+            PublishFailure::Indeterminate,
+            PublishFailure::ConnectionEnded,
+            PublishFailure::Unconfirmed,
+            PublishFailure::SinkDown,
+        ];
+        let answered = !result.as_ref().is_err_and(|error| unanswered.contains(&error.failure));
         if answered && !trial.was_refused() {
             self.refusals.permit(&target);
         }
@@ -274,13 +279,13 @@ impl RabbitMq {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            down = link.lost() => Err(PublishError::new(Verdict::Down, down)),
+            down = link.lost() => Err(PublishError::new(PublishFailure::SinkDown, down)),
             // Nothing was handed over.
-            () = link.left_behind() => Err(PublishError::new(Verdict::Down, LEFT_BEHIND)),
+            () = link.left_behind() => Err(PublishError::new(PublishFailure::SinkDown, LEFT_BEHIND)),
             () = tokio::time::sleep_until(until) => {
                 let why = format!("{what} was not answered within {:?}", self.settings.timeout);
                 link.retire(SinkDown::new(&why));
-                Err(PublishError::new(Verdict::Down, why))
+                Err(PublishError::new(PublishFailure::SinkDown, why))
             }
         }
     }
@@ -307,7 +312,7 @@ impl RabbitMq {
                 answer = answer => answer,
                 // The broker reads nothing for now, or has read it and will answer. Neither
                 // is the record's fault, nor a lost connection.
-                down = link.blocked() => Ok(Err(PublishError::new(Verdict::Down, down))),
+                down = link.blocked() => Ok(Err(PublishError::new(PublishFailure::SinkDown, down))),
             }
         };
         let handed_over = Instant::now();
@@ -320,7 +325,7 @@ impl RabbitMq {
         };
         let silent = match answer {
             Ok(Ok(answer)) => {
-                let is_word = |error: &PublishError| error.verdict == Verdict::Charge;
+                let is_word = |error: &PublishError| error.failure == PublishFailure::Retryable;
                 if answer.as_ref().err().is_none_or(is_word) {
                     link.pulse.beat_for(handed_over);
                 }
@@ -328,13 +333,13 @@ impl RabbitMq {
             }
             Ok(Err(_)) => {
                 let why = "the connection ended before the confirm";
-                return Err(PublishError::new(Verdict::Unknown, why));
+                return Err(PublishError::new(PublishFailure::Indeterminate, why));
             }
             Err(silent) => silent,
         };
         let why = format!("no confirm within {limit:?}");
         match silent {
-            Silent::Destination => Err(PublishError::new(Verdict::Unconfirmed, why)),
+            Silent::Destination => Err(PublishError::new(PublishFailure::Unconfirmed, why)),
             Silent::Broker => {
                 // Each message has its own time on a link that nothing follows on.
                 if !link.is_left_behind() {
@@ -342,11 +347,11 @@ impl RabbitMq {
                 }
                 // The broker confirmed others for a while. (What one queue owes may make RabbitMQ
                 // read no more from the whole connection.)
-                let verdict = match link.pulse.heard_long_after(handed_over) {
-                    true => Verdict::Unconfirmed,
-                    false => Verdict::Unknown,
+                let failure = match link.pulse.heard_long_after(handed_over) {
+                    true => PublishFailure::Unconfirmed,
+                    false => PublishFailure::Indeterminate,
                 };
-                Err(PublishError::new(verdict, why))
+                Err(PublishError::new(failure, why))
             }
         }
     }
@@ -356,7 +361,7 @@ impl RabbitMq {
             Some(State::Down(down) | State::Blocked(down)) => down.detail,
             Some(State::Up) | None => "not connected".to_owned(),
         };
-        PublishError::new(Verdict::Down, why)
+        PublishError::new(PublishFailure::SinkDown, why)
     }
 }
 
@@ -370,12 +375,14 @@ impl Sink for RabbitMq {
         let result = self.deliver(&link, rendered, until).await;
         result.map_err(|error| {
             // The loss of that connection is not the loss of the sink, which has another.
-            let is_left = match error.verdict {
-                Verdict::Charge | Verdict::TooLarge | Verdict::Refuse => false,
+            let is_left = match error.failure {
+                PublishFailure::Retryable | PublishFailure::TooLarge | PublishFailure::Rejected => {
+                    false
+                }
                 _ => link.is_left_behind(),
             };
-            let verdict = if is_left { Verdict::LeftBehind } else { error.verdict };
-            PublishError { verdict, ..error }
+            let failure = if is_left { PublishFailure::Abandoned } else { error.failure };
+            PublishError { failure, ..error }
         })
     }
 

@@ -25,7 +25,7 @@ use crate::sink::rabbitmq::closure::{self, Refusal};
 use crate::sink::rabbitmq::link::State;
 use crate::sink::rabbitmq::rendering::{Rendered, Target};
 use crate::sink::rabbitmq::returns::Returns;
-use crate::sink::{PublishError, SinkDown, Verdict};
+use crate::sink::{PublishError, PublishFailure, SinkDown};
 
 type Reply = oneshot::Sender<Result<(), PublishError>>;
 
@@ -174,7 +174,7 @@ impl<O: Owner> Publisher<O> {
         self.ends = true;
         requests.close();
         while let Ok(request) = requests.try_recv() {
-            let _ = request.reply.send(Err(PublishError::new(Verdict::Down, &down)));
+            let _ = request.reply.send(Err(PublishError::new(PublishFailure::SinkDown, &down)));
         }
         let last_words = async {
             while let Some(first) = self.outstanding.next().await {
@@ -183,9 +183,9 @@ impl<O: Owner> Publisher<O> {
         };
         let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
         for (_, Unanswered { reply, behind, .. }) in self.unanswered.drain() {
-            let _ = reply.send(Err(PublishError::new(Verdict::Unknown, &down)));
+            let _ = reply.send(Err(PublishError::new(PublishFailure::Indeterminate, &down)));
             for request in behind {
-                let _ = request.reply.send(Err(PublishError::new(Verdict::Down, &down)));
+                let _ = request.reply.send(Err(PublishError::new(PublishFailure::SinkDown, &down)));
             }
         }
     }
@@ -263,7 +263,7 @@ impl<O: Owner> Publisher<O> {
         for answer in self.returns.end_round(clear, idle) {
             let result = match answer.returned {
                 None => Ok(()),
-                Some(words) => Err(PublishError::new(Verdict::Charge, words)),
+                Some(words) => Err(PublishError::new(PublishFailure::Retryable, words)),
             };
             self.answer(answer.of, result);
         }
@@ -285,7 +285,7 @@ impl<O: Owner> Publisher<O> {
         behind.retain(|request| !request.reply.is_closed());
         if self.ends {
             for request in behind {
-                let error = PublishError::new(Verdict::Down, "the link is down");
+                let error = PublishError::new(PublishFailure::SinkDown, "the link is down");
                 let _ = request.reply.send(Err(error));
             }
         } else if let Some(next) = behind.pop_front() {
@@ -332,17 +332,20 @@ impl<O: Owner> Publisher<O> {
                     self.returns.forget(&outstanding.id);
                 }
                 let detail = "the broker refused it (basic.nack)";
-                self.answer(outstanding, Err(PublishError::new(Verdict::Charge, detail)));
+                self.answer(outstanding, Err(PublishError::new(PublishFailure::Retryable, detail)));
                 clear
             }
             Answered::Unconfirmed => {
                 let detail = "the channel gives no confirms";
-                self.answer(outstanding, Err(PublishError::new(Verdict::Unknown, detail)));
+                self.answer(
+                    outstanding,
+                    Err(PublishError::new(PublishFailure::Indeterminate, detail)),
+                );
                 false
             }
             Answered::NotSent(error) => {
                 self.owner.channel_lost(SinkDown::new(format!("the channel is gone: {error}")));
-                self.answer(outstanding, Err(PublishError::new(Verdict::Down, error)));
+                self.answer(outstanding, Err(PublishError::new(PublishFailure::SinkDown, error)));
                 false
             }
             Answered::Lost(error) => {

@@ -14,7 +14,7 @@ use lapin::types::ShortString;
 
 use crate::sink::rabbitmq::closure::{Refusal, Scope};
 use crate::sink::rabbitmq::rendering::Target;
-use crate::sink::{PublishError, Verdict};
+use crate::sink::{PublishError, PublishFailure};
 
 /// How long a missing exchange is not asked for again: short compared with the first backoff, long
 /// enough that a thousand records for it cost one closed channel.
@@ -162,7 +162,7 @@ impl Remembered {
 }
 
 pub(super) fn charge(words: &str) -> PublishError {
-    PublishError::new(Verdict::Charge, format!("the broker said: {words}"))
+    PublishError::new(PublishFailure::Retryable, format!("the broker said: {words}"))
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
         match refusals.leave(target) {
             Leave::Granted => "granted",
             Leave::Refused(error) => {
-                assert_eq!(error.verdict, Verdict::Charge);
+                assert_eq!(error.failure, PublishFailure::Retryable);
                 "refused"
             }
             Leave::OnTrial => "on trial",

@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use crate::sink::cloud_events::CloudEvents;
-use crate::sink::{Address, HeaderValue, Message, PublishError, Verdict};
+use crate::sink::{Address, HeaderValue, Message, PublishError, PublishFailure};
 
 /// `delivery_mode` of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
@@ -48,7 +48,7 @@ impl fmt::Debug for Rendered {
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where a limit of AMQP is exceeded: 255 bytes in a short string,
+/// [`PublishFailure::Rejected`] where a limit of AMQP is exceeded: 255 bytes in a short string,
 /// `frame_max` (of this connection; 0 means none) in the headers. Or where it can be no CloudEvent
 /// that is to be one.
 pub(super) fn render(
@@ -79,7 +79,7 @@ pub(super) fn render(
                 "its header {name:?} is RabbitMQ's own (sender-selected distribution), and is to \
                  be a list, which no header of a record can be"
             );
-            return Err(PublishError::new(Verdict::Refuse, detail));
+            return Err(PublishError::new(PublishFailure::Rejected, detail));
         }
         let value = amqp_value(value);
         size += entry_size(&name, &value);
@@ -97,7 +97,7 @@ pub(super) fn render(
         let detail = format!(
             "its headers take {size} bytes, more than fits into a frame of {frame_max} bytes"
         );
-        return Err(PublishError::new(Verdict::Refuse, detail));
+        return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
@@ -116,13 +116,13 @@ pub(super) fn render(
 ///
 /// # Errors
 ///
-/// [`Verdict::Refuse`] where it cannot have it.
+/// [`PublishFailure::Rejected`] where it cannot have it.
 pub(super) fn target(address: Address) -> Result<Target, PublishError> {
     let exchange = short("exchange name", address.destination)?;
     if exchange.as_str().contains(['\r', '\n']) {
         // RabbitMQ leaves them out where one is declared or looked up, but not in a publish.
         let detail = format!("its exchange name {:?} contains a line break", exchange.as_str());
-        return Err(PublishError::new(Verdict::Refuse, detail));
+        return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
     let routing_key = short("routing key", address.key.unwrap_or_default())?;
     Ok(Target { exchange, routing_key })
@@ -132,7 +132,7 @@ pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishErro
     let length = text.len();
     ShortString::try_new(text).map_err(|_| {
         let detail = format!("its {what} has {length} bytes, AMQP allows {SHORT}");
-        PublishError::new(Verdict::Refuse, detail)
+        PublishError::new(PublishFailure::Rejected, detail)
     })
 }
 
@@ -256,7 +256,7 @@ mod tests {
         ] {
             let error = render(message, None, 131_072).unwrap_err();
 
-            assert_eq!(error.verdict, Verdict::Refuse);
+            assert_eq!(error.failure, PublishFailure::Rejected);
             assert!(error.detail.contains(word), "{error}");
         }
     }
@@ -267,7 +267,7 @@ mod tests {
         let message = Message { headers: vec![header], ..message() };
 
         assert!(render(message.clone(), None, 8_192).is_ok());
-        assert_eq!(render(message, None, 4_096).unwrap_err().verdict, Verdict::Refuse);
+        assert_eq!(render(message, None, 4_096).unwrap_err().failure, PublishFailure::Rejected);
     }
 
     /// The header frame as it goes over the wire, without its body: by `lapin`'s own writer.
@@ -290,7 +290,7 @@ mod tests {
             let rendered = match render(message.clone(), cloud_events, frame_max) {
                 Ok(rendered) => rendered,
                 Err(error) => {
-                    prop_assert_eq!(error.verdict, Verdict::Refuse);
+                    prop_assert_eq!(error.failure, PublishFailure::Rejected);
                     prop_assert!(!error.detail.is_empty());
                     return Ok(());
                 }

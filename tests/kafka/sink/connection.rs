@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use postrider::sink::kafka::Kafka;
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Error};
 
@@ -19,9 +19,12 @@ use crate::support::message::message;
 #[track_caller]
 fn nobody_is_charged(outcomes: &[Outcome]) {
     for outcome in outcomes {
-        use Verdict::{Down, Unconfirmed, Unknown};
+        use PublishFailure::{Indeterminate, SinkDown, Unconfirmed};
         let verdict = verdict(outcome);
-        assert!(matches!(verdict, None | Some(Unknown | Unconfirmed | Down)), "{outcome:?}");
+        assert!(
+            matches!(verdict, None | Some(Indeterminate | Unconfirmed | SinkDown)),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -62,7 +65,7 @@ async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() 
     let begin = Instant::now();
     let outcomes = publish_all(&sink, some(&topic.name, "down")).await;
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    let down_all = outcomes.iter().all(|one| verdict(one) == Some(Verdict::Down));
+    let down_all = outcomes.iter().all(|one| verdict(one) == Some(PublishFailure::SinkDown));
     assert!(down_all, "{outcomes:?}");
 
     node.start_again().await;
@@ -156,7 +159,8 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     nobody_is_charged(&outcomes);
     // No more than had room: at first, and when the time of those was up.
-    let unknown = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Unknown)).count();
+    let unknown =
+        outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
     assert!(unknown <= 4, "{outcomes:?}");
     wired.freeze(false);
     until_confirmed(&sink, &topic.name, "late").await;
@@ -185,8 +189,9 @@ async fn who_waits_for_room_when_the_connection_is_lost_was_never_sent() {
         outcomes.push(publishing.await.unwrap());
     }
     assert!(begin.elapsed() < AMPLE / 4, "{:?}", begin.elapsed());
-    let unknown = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Unknown)).count();
-    let down = outcomes.iter().filter(|one| verdict(one) == Some(Verdict::Down)).count();
+    let unknown =
+        outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
+    let down = outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::SinkDown)).count();
     assert!((1..=2).contains(&unknown) && unknown + down == 20, "{outcomes:?}");
     wired.refuse(false);
     wired.hold_answers(false);

@@ -2,7 +2,7 @@
 
 mod connection;
 mod declare;
-mod poison;
+pub mod poison;
 mod record;
 mod refusals;
 mod rights;

@@ -7,7 +7,7 @@ use postrider::ids::SinkName;
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::relay::wake::Wake;
+use postrider::relay::wakeup::Wakeup;
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::Sink;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ pub fn relay(outbox: &TestOutbox, sink: impl Sink) -> Running {
     // Whoever backs off is to come back more often than any test lets him.
     let settings = Settings { max_attempts: 10_000, ..settings() };
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let parts = parts(&outbox.collections, sink, settings, share, Wake::default());
+    let parts = parts(&outbox.collections, sink, settings, share, Wakeup::default());
     run(RelayParts { router, ..parts }, owner)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use postrider::sink::kafka::Kafka;
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 
 use super::util::{
     AT_ONCE, Outcome, connected, connected_with, ids, publish_all, shared_sink, start, until_taken,
@@ -42,7 +42,7 @@ async fn publish_spoilt(
 async fn only_the_bad_were_refused(
     outcomes: &[Outcome],
     bad: &[usize],
-    expected: Verdict,
+    expected: PublishFailure,
     topic: &Topic,
 ) {
     let mut there = Vec::new();
@@ -78,7 +78,7 @@ async fn a_message_above_its_topics_limit_is_too_large_and_its_batch_is_not() {
 
         let outcomes = publish_spoilt(&sink, &topic, bad, large).await;
 
-        only_the_bad_were_refused(&outcomes, bad, Verdict::TooLarge, &topic).await;
+        only_the_bad_were_refused(&outcomes, bad, PublishFailure::TooLarge, &topic).await;
         topic.drop().await;
     }
 }
@@ -96,7 +96,7 @@ async fn small_messages_whose_batch_is_too_large_are_confirmed() {
 
     let outcomes = publish_spoilt(&sink, &topic, &all, sizable).await;
 
-    only_the_bad_were_refused(&outcomes, &[], Verdict::TooLarge, &topic).await;
+    only_the_bad_were_refused(&outcomes, &[], PublishFailure::TooLarge, &topic).await;
     topic.drop().await;
 }
 
@@ -110,7 +110,7 @@ async fn a_message_with_an_impossible_time_is_refused_and_its_batch_is_not() {
 
         let outcomes = publish_spoilt(&sink, &topic, bad, untimely).await;
 
-        only_the_bad_were_refused(&outcomes, bad, Verdict::Refuse, &topic).await;
+        only_the_bad_were_refused(&outcomes, bad, PublishFailure::Rejected, &topic).await;
         topic.drop().await;
     }
 }
@@ -129,7 +129,11 @@ async fn the_bad_of_two_kinds_in_one_batch_are_told_apart() {
     let outcomes = publish_all(&sink, messages).await;
 
     let verdicts: Vec<_> = outcomes.iter().map(verdict).collect();
-    assert_eq!(verdicts, [None, Some(Verdict::TooLarge), Some(Verdict::Refuse)], "{outcomes:?}");
+    assert_eq!(
+        verdicts,
+        [None, Some(PublishFailure::TooLarge), Some(PublishFailure::Rejected)],
+        "{outcomes:?}"
+    );
     assert_eq!(ids(&topic).await, ["before", "good"]);
     topic.drop().await;
 }
@@ -147,7 +151,7 @@ async fn a_compacted_topic_takes_records_without_a_key_of_their_own_and_tombston
 
     let outcomes = publish_spoilt(&sink, &topic, &[2, 3], bare).await;
 
-    only_the_bad_were_refused(&outcomes, &[], Verdict::Refuse, &topic).await;
+    only_the_bad_were_refused(&outcomes, &[], PublishFailure::Rejected, &topic).await;
     topic.drop().await;
 }
 
@@ -170,7 +174,7 @@ async fn a_missing_topic_is_charged_soon_and_delays_no_other() {
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     for publishing in missing {
         let error = publishing.await.unwrap().unwrap_err();
-        assert_eq!(error.verdict, Verdict::Charge, "{error}");
+        assert_eq!(error.failure, PublishFailure::Retryable, "{error}");
         assert!(error.detail.contains("\"no-such-topic\""), "{error}");
     }
     assert!(begin.elapsed() < AT_ONCE * 2, "{:?}", begin.elapsed());
@@ -194,7 +198,7 @@ async fn many_missing_topics_delay_no_other() {
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     for publishing in missing {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(Verdict::Charge), "{outcome:?}");
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
     }
     assert!(begin.elapsed() < AT_ONCE * 3, "{:?}", begin.elapsed());
     topic.drop().await;
@@ -218,11 +222,14 @@ async fn a_topic_deleted_in_use_is_charged_and_found_when_it_is_made_anew() {
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     // It may be on its way again, so the producer hopes for a while; not until the time is up.
     let first = first.await.unwrap();
-    assert_eq!(verdict(&first), Some(Verdict::Charge), "{first:?}");
+    assert_eq!(verdict(&first), Some(PublishFailure::Retryable), "{first:?}");
     assert!(begin.elapsed() < limit, "{:?}", begin.elapsed());
     let begin = Instant::now();
     let outcomes = publish_all(&sink, (1..20).map(lost)).await;
-    assert!(outcomes.iter().all(|one| verdict(one) == Some(Verdict::Charge)), "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|one| verdict(one) == Some(PublishFailure::Retryable)),
+        "{outcomes:?}"
+    );
     assert!(begin.elapsed() < limit, "{:?}", begin.elapsed());
     let topic = Topic::named(&wired.direct(), &topic.name, 1, &[]).await;
     until_taken(&sink, message("after", &topic.name, "k")).await;
@@ -237,7 +244,7 @@ async fn a_topic_made_after_it_was_missed_is_found() {
     let sink = connected(&wired.direct()).await;
     let name = format!("test-{}", uuid::Uuid::new_v4().simple());
     let first = sink.publish(message("early", &name, "k")).await;
-    assert_eq!(verdict(&first), Some(Verdict::Charge), "{first:?}");
+    assert_eq!(verdict(&first), Some(PublishFailure::Retryable), "{first:?}");
 
     let topic = Topic::named(&wired.direct(), &name, 1, &[]).await;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use postrider::sink::kafka::Kafka;
-use postrider::sink::{Message, PublishError, Sink, SinkDown, Verdict};
+use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 
 use super::poison::{relay, to, until_done, went_well};
 use super::util::{AMPLE, AT_ONCE, publish_all, sink_of, until_taken, verdict};
@@ -31,7 +31,7 @@ async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
                 (0..40).map(|number| message(number.to_string(), destination(number), "k"));
             let outcomes = publish_all(&sink, messages).await;
             for (number, outcome) in outcomes.iter().enumerate() {
-                let expected = (number % 2 == 0).then_some(Verdict::Charge);
+                let expected = (number % 2 == 0).then_some(PublishFailure::Retryable);
                 assert_eq!(verdict(outcome), expected, "{operation:?} {number}: {outcome:?}");
             }
             let words = outcomes[0].as_ref().unwrap_err().to_string();
@@ -66,7 +66,7 @@ async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
                 let message = |more: usize| message(format!("{number} {more}"), &topic.name, "k");
                 let outcomes = publish_all(&sink, (0..20).map(message)).await;
                 for outcome in &outcomes {
-                    assert_eq!(verdict(outcome), Some(Verdict::Down), "{outcome:?}");
+                    assert_eq!(verdict(outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
                 }
                 tokio::time::timeout(AT_ONCE, sink.lost()).await.unwrap().detail
             }

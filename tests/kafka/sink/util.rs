@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use postrider::config::properties::Properties;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
-use postrider::sink::{Message, Sink, Verdict};
+use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::kafka::topic::Topic;
@@ -73,7 +73,7 @@ pub async fn ids(topic: &Topic) -> Vec<String> {
 pub async fn until_taken(sink: &Kafka, message: Message) {
     let deadline = Instant::now() + AT_ONCE;
     while let Err(error) = sink.publish(message.clone()).await {
-        assert_eq!(error.verdict, Verdict::Charge, "{error}");
+        assert_eq!(error.failure, PublishFailure::Retryable, "{error}");
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

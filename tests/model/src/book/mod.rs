@@ -1,6 +1,6 @@
 //! The book of blocked keys: which keys a relay does not read, and until when.
 //!
-//! A scan that meets a record which may not go yet blocks its key (`relay::hands`), so that the key
+//! A scan that meets a record which may not go yet blocks its key (`relay::key_table`), so that the key
 //! is not read again with each scan. The blocker may change meanwhile without a word to the relay: an
 //! operator discards it, makes it due, or requeues a dead record in front of it. One relay, one key,
 //! two records. Leases and order are in `protocol`; here the question is whether work can finish.

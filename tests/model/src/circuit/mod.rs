@@ -2,7 +2,7 @@
 //!
 //! The troublemaker either brings down every connection that carries it (poison), or its destination
 //! never confirms. Both records are of keys of their own, on one sink. Dead letters go to the same
-//! sink. Leases are in `protocol`: here one process delivers (`relay::delivery`, `relay::dead_letter`).
+//! sink. Leases are in `protocol`: here one process delivers (`relay::publisher`, `relay::dead_letter`).
 //! Destinations that heal, and dead letters that are not confirmed, are in `healing`.
 
 mod healing;

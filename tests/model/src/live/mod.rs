@@ -1,5 +1,5 @@
-//! One key while a change stream carries its records (`relay::live`, `relay::driver::changes`,
-//! `relay::hands`, `relay::lane`): who is published, when the key is free again, and when it is read.
+//! One key while a change stream carries its records (`relay::live_mode`, `relay::driver::events`,
+//! `relay::key_table`, `relay::lane`): who is published, when the key is free again, and when it is read.
 //!
 //! Each record is committed before the next is inserted, and its event comes in that order, whenever
 //! the relay gets to it. A read takes two steps: the snapshot, and what is made of it. Leases are

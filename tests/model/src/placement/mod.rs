@@ -3,7 +3,7 @@
 //! The two kinds that a relay delivers lie in two ranges of the index. A look reads both in one
 //! snapshot, a limited number of each, and puts them together by `seq` (`outbox::snapshot`,
 //! `outbox::merge`). It asks in the same moment for those with an invalid partition
-//! (`relay::before`), and gives these the partition of their key (`outbox::repair`): one command, but
+//! (`relay::scanner::blockers`), and gives these the partition of their key (`outbox::repair`): one command, but
 //! a write for each record, in the order of their ids. An instance of an older version writes a
 //! partition where there is none, too. What a relay leases, publishes and settles is much simpler
 //! here than in `protocol`.

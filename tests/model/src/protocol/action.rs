@@ -13,7 +13,7 @@ use super::store::{Outcome, Record, Status};
 pub enum Action {
     /// A producer's transaction commits.
     Insert(usize),
-    /// A look: read and planned (`relay::look`).
+    /// A look: read and planned (`relay::scanner`).
     Look(usize),
     /// A lane has few left and asks for more (`Lane::next`).
     AskMore(usize),
@@ -23,7 +23,7 @@ pub enum Action {
     PlanMore(usize),
     /// Without guard 1: a scan reads one more record.
     ScanOn(usize),
-    /// The lease command, and a lane of what is held (`Leaser::lease`, `relay::take`).
+    /// The lease command, and a lane of what is held (`Leaser::lease`, `relay::acquirer`).
     Lease(usize),
     /// The lease command reaches these records, and is not answered.
     LeaseUnanswered(usize, Set),
@@ -48,7 +48,7 @@ pub enum Action {
     SettleUnanswered(usize, usize),
     /// A death that did not match is read back (`Settlements::read_back`).
     ReadBack(usize, usize),
-    /// Leases are renewed (`relay::renewal`).
+    /// Leases are renewed (`relay::lease_renewal`).
     Renew(usize),
     /// Its own reckoning says that the lease has ended.
     BudgetEnds(usize),

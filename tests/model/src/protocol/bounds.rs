@@ -110,17 +110,17 @@ pub enum Without {
     MajorityRead,
     /// Guard 2: what may not go ends the run (`relay::plan`).
     EverythingPending,
-    /// Guard 3: only the leading part that is held is published (`relay::take`).
+    /// Guard 3: only the leading part that is held is published (`relay::acquirer`).
     HeldFront,
-    /// Guard 3: a record that a renewal found lost ends its lane (`relay::renewal`, `lane`).
+    /// Guard 3: a record that a renewal found lost ends its lane (`relay::lease_renewal`, `lane`).
     LostEndsLane,
-    /// Guard 4: a follower waits until the death is acknowledged (`relay::worker::bury`).
+    /// Guard 4: a follower waits until the death is acknowledged (`relay::lane_worker::bury`).
     DeathAwaited,
-    /// Guard 4: a death that was not written ends the lane (`relay::worker::bury`).
+    /// Guard 4: a death that was not written ends the lane (`relay::lane_worker::bury`).
     DeathMatched,
     /// Guard 4: what was settled before is read back from a majority (`outbox::settle`).
     MajorityReadBack,
-    /// Keys that a dead record blocks are read in the same look (`relay::before`).
+    /// Keys that a dead record blocks are read in the same look (`relay::scanner::blockers`).
     BlocksRead,
     /// Hazard 3: the lease filter names the status (`outbox::lease`).
     StatusInLease,
@@ -130,11 +130,11 @@ pub enum Without {
     SameLeaseId,
     /// Contract 4.3: settling filters on the lease id (`outbox::settle`).
     LeaseInSettle,
-    /// Contract 4.3: no publish starts without budget (`relay::held::may_start`).
+    /// Contract 4.3: no publish starts without budget (`relay::lease::may_start`).
     Budget,
-    /// One unconfirmed message of a key (`relay::worker`).
+    /// One unconfirmed message of a key (`relay::lane_worker`).
     PredecessorsConfirm,
-    /// Contract 4.4: what was not confirmed is not done (`relay::delivery`).
+    /// Contract 4.4: what was not confirmed is not done (`relay::publisher`).
     ConfirmForDone,
     /// What a crash has left leased is taken again (`relay::plan`).
     ExpiredTaken,

@@ -15,7 +15,7 @@ pub struct Relay {
     pub lane: Lane,
 }
 
-/// A take: `relay::look`, then `relay::take`.
+/// A take: `relay::scanner`, then `relay::acquirer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
     pub step: Step,

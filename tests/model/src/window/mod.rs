@@ -1,4 +1,4 @@
-//! A lane with several unconfirmed messages (`key_window`, `relay::worker::window`).
+//! A lane with several unconfirmed messages (`key_window`, `relay::lane_worker::window`).
 //!
 //! One relay, one lane, and a broker that takes what it gets in order. Records may be refused before
 //! they are sent (malformed), or not be sent because their lease has ended. What was sent is always

@@ -4,8 +4,8 @@
 //! given, so that records die; their copies go to another sink, to another destination of the same
 //! sink, or to the very destination of the records. Where it is another sink, either sink may be down.
 //! The copy of one record may be lost while others are confirmed, or take its connection down. A
-//! circuit is that of `relay::circuits`, its silence included; what waits for it is in the book of
-//! `relay::hands`; a record that is dying is in `relay::dying`. One process delivers.
+//! circuit is that of `relay::destination_circuits`, its silence included; what waits for it is in the book of
+//! `relay::key_table`; a record that is dying is in `relay::pending_deaths`. One process delivers.
 //!
 //! Time is nondeterministic: whatever has a time to end may end at any moment. What the code compares
 //! by the times at which messages were handed over is kept as marks of the messages under way. The

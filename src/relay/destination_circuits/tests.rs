@@ -1,0 +1,179 @@
+use super::*;
+
+fn circuits() -> DestinationCircuits {
+    DestinationCircuits::new("s".into(), Duration::ZERO)
+}
+
+fn to(name: &str) -> Address {
+    Address { destination: name.into(), key: None }
+}
+
+#[test]
+fn a_circuit_opens_for_its_own_destination_and_closes_at_a_later_confirm() {
+    let circuits = circuits();
+    let began = Instant::now();
+
+    let fault = circuits.unconfirmed(&to("sick"), began, "no confirm", false);
+
+    assert!(matches!(fault, Fault::Destination(_)));
+    assert!(circuits.waits(&to("sick")).is_some());
+    assert_eq!(circuits.waits(&to("well")), None);
+    assert_eq!(circuits.open()[0].cause, "no confirm");
+    assert!(!circuits.confirmed(&to("sick"), began - Duration::from_secs(1)), "an earlier one");
+    assert!(circuits.confirmed(&to("sick"), Instant::now()));
+    assert_eq!((circuits.waits(&to("sick")), circuits.open()), (None, vec![]));
+}
+
+#[test]
+fn a_record_is_at_fault_when_its_destination_confirms_later_ones() {
+    let circuits = circuits();
+    circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
+    let under_way = Instant::now();
+    assert!(circuits.confirmed(&to("d"), Instant::now()));
+
+    let lost_with_it = circuits.unconfirmed(&to("d"), under_way, "x", false);
+    let again = Instant::now();
+    circuits.confirmed(&to("d"), Instant::now());
+    let own = circuits.unconfirmed(&to("d"), again, "x", false);
+
+    assert!(matches!(lost_with_it, Fault::Destination(_)));
+    assert_eq!(own, Fault::Record);
+    assert!(circuits.open().is_empty(), "the destination is not paused for it");
+}
+
+#[test]
+fn a_record_that_breaks_alone_opens_the_circuit_once() {
+    let circuits = circuits();
+    circuits.broke(&to("d"), Instant::now(), "lost");
+    assert!(circuits.waits(&to("d")).is_some());
+    assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
+
+    assert_eq!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Record);
+    assert_eq!(circuits.waits(&to("d")), None, "its neighbours go on");
+
+    circuits.broke(&to("d"), Instant::now(), "lost");
+    assert!(circuits.waits(&to("d")).is_some(), "nothing was confirmed since");
+}
+
+#[test]
+fn what_is_left_behind_on_a_connection_opens_the_circuit_to_be_probed_at_once() {
+    let circuits = circuits();
+    let (early, later) = (Instant::now(), Instant::now());
+
+    assert!(circuits.left_behind(&to("d"), early, "x").is_some());
+    assert_eq!(circuits.due(), [to("d")]);
+    let probed = Instant::now();
+    let probe = circuits.begin_probe(&to("d"));
+    assert!(circuits.left_behind(&to("d"), later, "x").is_some(), "it is being probed");
+    assert!(circuits.confirmed(&to("d"), probed));
+    drop(probe);
+
+    assert_eq!(circuits.left_behind(&to("d"), later, "x"), None, "others were confirmed");
+    assert!(circuits.all_closed());
+    assert!(circuits.left_behind(&to("d"), Instant::now(), "x").is_some());
+    assert!(!circuits.is_exclusive(&to("d")));
+    assert!(circuits.close_guess(&to("d")) && circuits.all_closed());
+
+    circuits.left_behind(&to("d"), Instant::now(), "x");
+    circuits.unconfirmed(&to("d"), Instant::now(), "x", true);
+    assert!(!circuits.close_guess(&to("d")), "a probe has failed");
+}
+
+#[test]
+fn a_destination_in_flight_at_several_losses_is_probed_alone_and_at_once() {
+    let circuits = circuits();
+    let lost = Instant::now();
+    circuits.suspected(&to("d"), lost, "connection lost");
+
+    assert_eq!(circuits.due(), [to("d")]);
+    assert!(circuits.waits(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
+    let probed = Instant::now();
+    let probe = circuits.begin_probe(&to("d"));
+    assert!(circuits.confirmed(&to("d"), probed), "it was not its doing");
+    drop(probe);
+
+    circuits.suspected(&to("d"), lost, "connection lost");
+    assert!(circuits.all_closed(), "others were confirmed since");
+    circuits.suspected(&to("d"), Instant::now(), "connection lost");
+    assert!(matches!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Destination(_)));
+    assert!(!circuits.close_guess(&to("d")), "a probe has failed");
+}
+
+#[test]
+fn one_record_at_a_time_probes() {
+    let circuits = circuits();
+    assert!(circuits.begin_probe(&to("d")).is_none(), "nothing is open");
+    circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
+
+    let probe = circuits.begin_probe(&to("d"));
+    assert!(probe.is_some() && circuits.begin_probe(&to("d")).is_none());
+    drop(probe);
+
+    assert!(circuits.begin_probe(&to("d")).is_some());
+}
+
+#[test]
+fn a_destination_that_answers_nothing_is_given_nothing_until_it_answers() {
+    let circuits = circuits();
+    let doubt = circuits.doubt(&to("d"));
+    assert!(!doubt.is_silent(Duration::from_secs(60)) && circuits.all_closed());
+
+    assert!(doubt.is_silent(Duration::ZERO));
+    assert!(circuits.waits(&to("d")).is_some() && circuits.waits(&to("other")).is_none());
+    assert!(!circuits.all_closed() && !circuits.wants_probe(&to("d")), "it is not open");
+
+    assert!(circuits.confirmed(&to("d"), Instant::now()));
+    assert!(circuits.waits(&to("d")).is_none() && circuits.all_closed());
+    assert!(doubt.is_silent(Duration::ZERO), "silent once more");
+    assert!(circuits.heard(&to("d")), "a nack is an answer");
+    assert!(!doubt.end());
+}
+
+#[test]
+fn a_silence_ends_with_the_last_publish_that_waits() {
+    let circuits = circuits();
+    let (first, last) = (circuits.doubt(&to("d")), circuits.doubt(&to("d")));
+    assert!(first.is_silent(Duration::ZERO) && last.is_silent(Duration::ZERO));
+
+    assert!(!first.end() && circuits.waits(&to("d")).is_some());
+    drop(last);
+
+    assert!(circuits.all_closed() && circuits.waits(&to("d")).is_none());
+    circuits.expire();
+    assert!(circuits.is_quiet());
+}
+
+#[test]
+fn records_are_called_to_probe_one_a_destination_and_no_more_than_may_at_a_time() {
+    let circuits = circuits();
+    let names: Vec<Address> = (0..PROBES + 5).map(|n| to(&format!("{n:03}"))).collect();
+    for name in &names {
+        circuits.unconfirmed(name, Instant::now(), "x", false);
+    }
+    let probe = circuits.begin_probe(&names[0]);
+
+    let due = circuits.due();
+    assert_eq!(due.len(), PROBES - 1);
+    assert!(!due.contains(&names[0]), "it is being probed");
+    assert_eq!(circuits.due().len(), 5, "the others, since those were called a moment ago");
+
+    let probes: Vec<_> = due.iter().map(|name| circuits.begin_probe(name)).collect();
+    assert!(probes.iter().all(Option::is_some));
+    assert!(circuits.due().is_empty() && !circuits.wants_probe(&names[PROBES + 4]));
+    drop((probe, probes));
+    assert_eq!(circuits.probing.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn only_a_destination_that_does_not_confirm_shares_the_isolated_connection() {
+    let circuits = circuits();
+    assert!(circuits.is_exclusive(&to("d")));
+    circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
+    assert!(!circuits.is_exclusive(&to("d")));
+
+    circuits.broke(&to("d"), Instant::now(), "lost");
+
+    assert!(circuits.is_exclusive(&to("d")));
+    circuits.unconfirmed(&to("d"), Instant::now(), "x", true);
+    assert!(!circuits.is_exclusive(&to("d")), "this time the connection has outlived it");
+}
