@@ -10,7 +10,7 @@
 //!        │ or any driver in any language        ├──▶ {aggregate}_event_stream
 //!        ▼                                      │    schema, context: collections, indexes
 //!   outbox_records ◀────────────────────────────┘
-//!        │  the change stream carries what becomes pending                 follow, relay::live_mode
+//!        │  the change stream carries what becomes pending                 change_stream, relay::live_mode
 //!        │  (at the beginning, and without one: snapshot reads in the      relay::scanner, plan
 //!        │  order of lane_idx (partition, key, seq))                       outbox::snapshot
 //!   take: a lease (one conditional update)                                 relay::acquirer
@@ -40,7 +40,7 @@
 //! | | [`snapshot`] | the state of an aggregate as of a version |
 //! | | [`prepare`] | values reserved under a key, for ever or for a time |
 //! | moving | [`relay`] | take → publish → settle |
-//! | | [`follow`] | the change stream: it only wakes |
+//! | | [`change_stream`] | what becomes pending, as it commits |
 //! | | [`routing`] | which sink, and where within it |
 //! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
 //! | | [`partition`] | the hash of keys; who lives, and who owns what |

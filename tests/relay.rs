@@ -85,7 +85,7 @@ async fn a_failing_record_holds_back_only_its_own_key() {
     outbox.until_count(doc! { "status": "done" }, 3).await;
     assert_eq!(sink.ids(), ["other", "bad", "behind"]);
     assert_eq!(outbox.record("bad").await.get_i32("attempt").unwrap(), 3);
-    assert_eq!(outbox.record("bad").await.get_str("lastError").unwrap(), "scripted Charge");
+    assert_eq!(outbox.record("bad").await.get_str("lastError").unwrap(), "scripted Retryable");
     let behind = outbox.record("behind").await;
     assert_eq!(behind.get_i32("attempt").unwrap(), 1, "a follower is not charged: {behind}");
     relay.stop().await;
@@ -108,7 +108,7 @@ async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
     assert_eq!(bad.get_i32("attempt").unwrap(), 3);
     assert_eq!(
         bad.get_str("deadReason").unwrap(),
-        "attempts exhausted: 3 deliveries failed, the last one with: scripted Charge"
+        "attempts exhausted: 3 deliveries failed, the last one with: scripted Retryable"
     );
     assert_eq!(sink.ids(), ["behind"]);
     relay.stop().await;

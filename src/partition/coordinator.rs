@@ -42,9 +42,12 @@ const BUSY_LOOK: Duration = Duration::from_millis(100);
 /// How often one looks that is about to leave: the process waits for it.
 const LEAVING_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a stop waits for a claim that was sent, and again for the release of the last partitions.
-/// (Peers claim what is not released.)
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a stop waits for a claim that was sent.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the release of the last partitions may take at least, and together with what came before
+/// it since the stop. (Peers claim what is not released.)
+const RELEASE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// How partitions come to this instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,10 +155,10 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             // release of everything, in the name of an instance that is gone.
             let too_late = async {
                 stop.cancelled().await;
-                tokio::time::sleep(RELEASE_TIMEOUT).await;
+                tokio::time::sleep(CLAIM_TIMEOUT).await;
             };
             let pause = tokio::select! {
-                pause = self.look(alive) => pause,
+                pause = self.look(alive, &stop) => pause,
                 () = too_late => break,
             };
             tokio::select! {
@@ -169,13 +172,13 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     /// One look, and what follows from it; answers how long until the next one.
-    async fn look(&mut self, alive: bool) -> Duration {
+    async fn look(&mut self, alive: bool, stop: &CancellationToken) -> Duration {
         if !alive {
             self.failing = None;
             self.metrics.forget();
             return LOOK;
         }
-        match self.once().await {
+        match self.once(stop).await {
             Ok(pause) => {
                 self.failing = None;
                 if std::mem::take(&mut self.told) {
@@ -239,7 +242,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
     }
 
-    async fn once(&mut self) -> Result<Duration, StoreError> {
+    async fn once(&mut self, stop: &CancellationToken) -> Result<Duration, StoreError> {
         let asked = Moment::now();
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
@@ -250,12 +253,21 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 self.adopt(owned, &view, asked, differs);
                 Ok(LOOK)
             }
-            Source::Assigned => self.share_out(view, asked).await,
+            Source::Assigned => self.share_out(view, asked, stop).await,
         }
     }
 
     /// The assigned instance's look: adopts, claims, asks, lets go.
-    async fn share_out(&mut self, view: View, asked: Moment) -> Result<Duration, StoreError> {
+    async fn share_out(
+        &mut self,
+        view: View,
+        asked: Moment,
+        stop: &CancellationToken,
+    ) -> Result<Duration, StoreError> {
+        if stop.is_cancelled() {
+            // Read while the stop came: nothing more is claimed.
+            return Ok(LOOK);
+        }
         let me = self.instance;
         let now = Instant::now();
         self.metrics.seen(view.members.len(), view.unassigned());
@@ -361,6 +373,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         if self.settings.source != Source::Assigned {
             return drained.cancelled().await;
         }
+        let began = Instant::now();
         self.adopt_nothing();
         while !drained.is_cancelled() {
             let letting_go = async {
@@ -375,7 +388,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         // What the relay holds still, where its time was up, is kept by its leases.
-        let rest = tokio::time::timeout(RELEASE_TIMEOUT, self.let_go(|_| true)).await;
+        let limit = RELEASE_TIMEOUT.1.saturating_sub(began.elapsed()).max(RELEASE_TIMEOUT.0);
+        let rest = tokio::time::timeout(limit, self.let_go(|_| true)).await;
         match rest {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

@@ -152,7 +152,8 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             self.sort(acquisitions, &grant);
         self.context.state.leases.add(&lease);
         let (lanes_of_gaps, behind_gap): (Vec<_>, Vec<_>) = behind_gap.into_iter().unzip();
-        let mut held = lease.hold([fronts, behind_gap].concat()).into_iter();
+        let records = fronts.into_iter().chain(behind_gap);
+        let mut held = lease.hold(records).into_iter();
         let mut lanes = Vec::new();
         for one in leased {
             let records: Vec<LeasedRecord> = held.by_ref().take(one.count).collect();

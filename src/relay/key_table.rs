@@ -104,7 +104,7 @@ impl KeyTable {
         self.entries().block(key, wait);
     }
 
-    /// How often some sink came up until now, for [`hold_paused`](Self::hold_paused).
+    /// How often some sink came up until now, for [`block_for_sink`](Self::block_for_sink).
     pub fn recoveries(&self) -> Recoveries {
         self.entries().recoveries
     }

@@ -41,7 +41,7 @@ impl Lease {
     }
 
     /// Takes the records that the lease holds. Called once.
-    pub fn hold(self: &Arc<Self>, records: Vec<Record>) -> Vec<LeasedRecord> {
+    pub fn hold(self: &Arc<Self>, records: impl IntoIterator<Item = Record>) -> Vec<LeasedRecord> {
         let held: Vec<LeasedRecord> = records
             .into_iter()
             .map(|record| {

@@ -43,11 +43,11 @@ pub use message::{Address, HeaderValue, Message};
 ///   [`PublishFailure::Unconfirmed`] or [`PublishFailure::Abandoned`], leaves delivery unknown, which is safe to
 ///   repeat.
 /// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
-///   handed over ends with `Down`. A message that was handed over ends with `Unknown` or `Ended`
+///   handed over ends with `SinkDown`. A message that was handed over ends with `Indeterminate` or `ConnectionEnded`
 ///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
 ///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
-///   place of one that does not answer, or will not for long, ends with `LeftBehind` what gets no
+///   place of one that does not answer, or will not for long, ends with `Abandoned` what gets no
 ///   confirm there; it does so only where `key_window` is 1.
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)

@@ -144,7 +144,7 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
     let letters = dead.arrived();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].address.destination, "dead.T");
-    let reason = "attempts exhausted: 1 delivery failed: scripted Charge";
+    let reason = "attempts exhausted: 1 delivery failed: scripted Retryable";
     let words = HeaderValue::String(reason.into());
     assert!(letters[0].headers.contains(&("x-dead-reason".into(), words)), "{letters:?}");
     relay.stop().await;

@@ -55,8 +55,14 @@ impl Woken {
         woken
     }
 
-    /// Waits until it has not looked for a while: it will not before something wakes it.
+    /// Waits until nothing is leased, whose end would lead to a look, and it has not looked for a
+    /// while: it will not before something wakes it.
     async fn until_idle(&self) {
+        let leased = doc! { "leaseId": { "$exists": true } };
+        eventually("everything to be settled", || async {
+            self.outbox.count(leased.clone()).await == 0
+        })
+        .await;
         let (mut looks, mut since) = (0, Instant::now());
         while since.elapsed() < Duration::from_millis(150) {
             let now = self.looks().len();

@@ -81,7 +81,7 @@ async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
     let failed = *changed.get_datetime("lastErrorAt").unwrap();
     assert_eq!(due.timestamp_millis() - failed.timestamp_millis(), 3_600_000, "by one clock");
     take_now(&mut changed, "lastErrorAt");
-    assert_eq!(changed, doc! { "attempt": 5, "lastError": "scripted Charge" });
+    assert_eq!(changed, doc! { "attempt": 5, "lastError": "scripted Retryable" });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,9 +93,9 @@ async fn the_last_failure_writes_the_death_and_the_failure() {
 
     take_now(&mut changed, "deadAt");
     take_now(&mut changed, "lastErrorAt");
-    let reason = "attempts exhausted: 5 deliveries failed, the last one with: scripted Charge";
+    let reason = "attempts exhausted: 5 deliveries failed, the last one with: scripted Retryable";
     let wanted = doc! {
-        "status": "dead", "attempt": 5, "deadReason": reason, "lastError": "scripted Charge", "blocks": true,
+        "status": "dead", "attempt": 5, "deadReason": reason, "lastError": "scripted Retryable", "blocks": true,
     };
     assert_eq!(changed, wanted);
 }
@@ -106,7 +106,8 @@ async fn a_death_at_once_leaves_the_last_error_as_it_was() {
         settled(vec![Fault::Answer(PublishFailure::Rejected)], settings(), "dead").await;
 
     take_now(&mut changed, "deadAt");
-    let wanted = doc! { "status": "dead", "attempt": 5, "deadReason": "refused: scripted Refuse" };
+    let wanted =
+        doc! { "status": "dead", "attempt": 5, "deadReason": "refused: scripted Rejected" };
     assert_eq!(changed, wanted);
 }
 

@@ -32,7 +32,7 @@ pub(in crate::relay) enum KeyState {
 }
 
 impl KeyTable {
-    /// As [`claim`](Self::claim), for a key of which `head` is the first of all that it has pending, as of this read:
+    /// As [`register`](Self::register), for a key of which `head` is the first of all that it has pending, as of this read:
     /// the lane is incomplete where an event came since that was not taken.
     #[must_use]
     pub(in crate::relay) fn register_scanned(
@@ -58,7 +58,7 @@ impl KeyTable {
         true
     }
 
-    /// As [`claim`](Self::claim), for a key of which nothing was pending before `head`: false where anything is known
+    /// As [`register`](Self::register), for a key of which nothing was pending before `head`: false where anything is known
     /// of it.
     #[must_use]
     pub(in crate::relay) fn register_idle(&self, lane: &Arc<Lane>, head: &Record) -> bool {
