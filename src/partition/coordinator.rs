@@ -42,11 +42,11 @@ const BUSY_LOOK: Duration = Duration::from_millis(100);
 /// How often one looks that is about to leave: the process waits for it.
 const LEAVING_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a stop waits for a claim that was sent.
+/// How long a stop waits for a claim that was sent, where MongoDB acknowledges heartbeats.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the release of the last partitions may take at least, and together with what came before
-/// it since the stop. (Peers claim what is not released.)
+/// How long the release of the last partitions may take at least; and, where MongoDB acknowledges
+/// heartbeats, together with what came before it since the stop. (Peers claim what is not released.)
 const RELEASE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// How partitions come to this instance.
@@ -153,9 +153,12 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             let alive = *pulse.borrow_and_update() == Pulse::Alive;
             // A stop does not interrupt a claim that was sent: MongoDB might apply it behind the
             // release of everything, in the name of an instance that is gone.
+            let heartbeat = self.heartbeat.clone();
             let too_late = async {
                 stop.cancelled().await;
-                tokio::time::sleep(CLAIM_TIMEOUT).await;
+                if heartbeat.is_alive() {
+                    tokio::time::sleep(CLAIM_TIMEOUT).await;
+                }
             };
             let pause = tokio::select! {
                 pause = self.look(alive, &stop) => pause,
@@ -388,7 +391,9 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         // What the relay holds still, where its time was up, is kept by its leases.
-        let limit = RELEASE_TIMEOUT.1.saturating_sub(began.elapsed()).max(RELEASE_TIMEOUT.0);
+        let (least, most) = RELEASE_TIMEOUT;
+        let most = if self.heartbeat.is_alive() { most } else { least };
+        let limit = most.saturating_sub(began.elapsed()).max(least);
         let rest = tokio::time::timeout(limit, self.let_go(|_| true)).await;
         match rest {
             Ok(Ok(())) => {}

@@ -132,6 +132,11 @@ impl Heartbeat {
         self.pulse.subscribe()
     }
 
+    /// Whether a majority has the last heartbeat.
+    pub fn is_alive(&self) -> bool {
+        *self.pulse.borrow() == Pulse::Alive
+    }
+
     /// Beats for ever; from `stop` on it says that this instance takes nothing more, and after
     /// [`leave`](Self::leave) nothing at all.
     ///
