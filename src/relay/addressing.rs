@@ -70,6 +70,7 @@ pub(super) fn message(content: Content, routed: Routed) -> Message {
         timestamp,
         source: routed.source,
         address: routed.address,
+        is_urgent: false,
     }
 }
 

@@ -65,6 +65,11 @@ impl InFlight {
         self.publishing.load(Ordering::Relaxed)
     }
 
+    /// How many records a lane that publishes has on average: 1 at least.
+    pub(crate) fn per_lane(&self) -> usize {
+        (self.moving() / self.publishing_lanes().max(1)).max(1)
+    }
+
     /// Counts a lane among those that have something to publish.
     pub(crate) fn publishing(&self) -> PublishingLane<'_> {
         self.publishing.fetch_add(1, Ordering::Relaxed);

@@ -355,6 +355,11 @@ impl Lane {
         self.state().waiting.push_front(held);
     }
 
+    /// How many were not published yet.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.state().waiting.len()
+    }
+
     /// What was not published, in its order.
     pub(super) fn take_waiting(&self) -> VecDeque<LeasedRecord> {
         std::mem::take(&mut self.state().waiting)

@@ -55,7 +55,9 @@ impl<S: Sink> LaneWorker<'_, S> {
                 Next::End => break LaneEnd::Drained,
             };
             publishing.resume();
+            // One that goes alone does so on a connection of its own.
             let handle = addressing::sink_of(self.context, &leased.record);
+            let handle = handle.filter(|_| !self.lane.alone);
             if !expected.as_ref().is_some_and(|expected| expected.is_for(handle)) {
                 expected = handle.map(SinkHandle::expect_lane);
             }

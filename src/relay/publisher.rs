@@ -18,6 +18,9 @@ use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown
 /// some hundreds of them where it is far away.
 const SLOW_PUBLISH: Duration = Duration::from_millis(300);
 
+/// A lane is long that has so many times as many records waiting as the lanes have on average.
+const URGENT_FACTOR: usize = 4;
+
 const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker says nothing";
 
 /// The result of one delivery, and its sink.
@@ -204,14 +207,16 @@ impl<'a, S: Sink> Publisher<'a, S> {
         leased: &LeasedRecord,
         lane: &Lane,
     ) -> DeliveryResult {
-        let Admitted { sink, handle, message, destination, place } = admitted;
+        let Admitted { sink, handle, mut message, destination, place } = admitted;
         // Checked as late as possible: no publish starts after the lease has ended.
         if !leased.may_start() {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
+        let in_flight = &self.context.state.in_flight;
         failpoint::hit("relay::before_publish");
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
+        message.is_urgent = lane.waiting_count() > URGENT_FACTOR * in_flight.per_lane();
         let (handed_over, result) = match &place {
             Some(place) => {
                 // A probe may take as long as a publish may, and takes no room from others.

@@ -62,6 +62,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
     (texts, rest).prop_map(|(texts, (address, payload, headers, timestamp))| {
         let (id, key, kind, content_type, tenant_id, source) = texts;
         Message {
+            is_urgent: false,
             id,
             key,
             kind,

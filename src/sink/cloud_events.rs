@@ -59,6 +59,7 @@ mod tests {
 
     fn message() -> Message {
         Message {
+            is_urgent: false,
             id: "1".into(),
             key: Some("k".into()),
             kind: "T".into(),

@@ -35,6 +35,9 @@ pub struct Message {
     pub source: Option<String>,
     /// Where to.
     pub address: Address,
+    /// Many more records of its key wait behind it than behind others. A sink that lets messages wait
+    /// for others, to send them together, sends this one at once.
+    pub is_urgent: bool,
 }
 
 /// Shows no payload, only its length: whatever holds a message may be logged.
@@ -51,6 +54,7 @@ impl fmt::Debug for Message {
             .field("timestamp", &self.timestamp)
             .field("source", &self.source)
             .field("address", &self.address)
+            .field("is_urgent", &self.is_urgent)
             .finish()
     }
 }

@@ -236,6 +236,7 @@ mod tests {
 
     fn message(content_type: &str, payload: Option<&[u8]>) -> Message {
         Message {
+            is_urgent: false,
             id: "1".into(),
             key: None,
             kind: "T".into(),

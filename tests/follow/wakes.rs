@@ -51,16 +51,17 @@ impl Woken {
         let (owner, share) = watch::channel(Share::of(partitions));
         let relay = run(parts(&collections, sink.clone(), sleepy(), share, wake), owner);
         let woken = Self { outbox, spy, sink, relay, followed };
+        eventually("the first look", || async { !woken.looks().is_empty() }).await;
         woken.until_idle().await;
         woken
     }
 
-    /// Waits until nothing is leased, whose end would lead to a look, and it has not looked for a
+    /// Waits until what has arrived is settled, which may lead to a look, and it has not looked for a
     /// while: it will not before something wakes it.
     async fn until_idle(&self) {
-        let leased = doc! { "leaseId": { "$exists": true } };
-        eventually("everything to be settled", || async {
-            self.outbox.count(leased.clone()).await == 0
+        eventually("what has arrived to be settled", || async {
+            let arrived = doc! { "_id": { "$in": self.sink.ids() }, "status": "pending" };
+            self.outbox.count(arrived).await == 0
         })
         .await;
         let (mut looks, mut since) = (0, Instant::now());

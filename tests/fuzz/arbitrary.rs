@@ -265,6 +265,7 @@ pub fn message() -> impl Strategy<Value = Message> {
         let (content_type, payload, headers, timestamp, address) = rest;
         let source = None;
         Message {
+            is_urgent: false,
             id,
             key,
             kind,

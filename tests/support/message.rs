@@ -11,6 +11,7 @@ pub const SECRET: &str = "payload-of-the-test";
 pub fn message(id: impl Into<String>, destination: &str, key: &str) -> Message {
     let id = id.into();
     Message {
+        is_urgent: false,
         payload: Some(format!(r#"{{"id":"{id}","is":"{SECRET}"}}"#).into_bytes()),
         key: Some(format!("key of {id}")),
         id,

@@ -20,7 +20,7 @@ use crate::sink::SinkDown;
 use crate::sink::kafka::alive::Alive;
 use crate::sink::kafka::remedy;
 use crate::sink::kafka::rendering::Rendered;
-use crate::sink::kafka::statistics::{KafkaMetrics, Producer};
+use crate::sink::kafka::statistics::ProducerMetrics;
 
 /// A topic that every cluster may have, to ask a broker about: an answer shows that it answers,
 /// whatever it says. (Without a topic the question is for all of them, however many.)
@@ -76,11 +76,8 @@ pub(super) struct Events {
     /// Something has left the queue.
     pub(super) room: Notify,
     state: Mutex<State>,
-    metrics: Option<Figures>,
+    metrics: Option<ProducerMetrics>,
 }
-
-/// Where the producer's own figures go.
-pub(super) type Figures = (Arc<KafkaMetrics>, Producer);
 
 #[derive(Debug, Default)]
 struct State {
@@ -151,8 +148,8 @@ impl ClientContext for Callbacks {
         let brokers = statistics.brokers.values();
         let disconnects = brokers.map(|broker| (broker.nodeid, broker.disconnects.unwrap_or(0)));
         self.0.state().disconnects = disconnects.collect();
-        if let Some((metrics, producer)) = &self.0.metrics {
-            metrics.take(*producer, &statistics);
+        if let Some(metrics) = &self.0.metrics {
+            metrics.take(&statistics);
         }
     }
 }
@@ -217,7 +214,7 @@ impl Client {
     /// Settings that librdkafka doesn't take.
     pub(super) async fn make(
         config: ClientConfig,
-        metrics: Option<Figures>,
+        metrics: Option<ProducerMetrics>,
         until: Instant,
     ) -> Result<Self, SinkDown> {
         let why = || "librdkafka made no producer in time".to_owned();
@@ -228,7 +225,7 @@ impl Client {
         making.await?.map_err(SinkDown::new)
     }
 
-    fn new(config: &ClientConfig, metrics: Option<Figures>) -> KafkaResult<Self> {
+    fn new(config: &ClientConfig, metrics: Option<ProducerMetrics>) -> KafkaResult<Self> {
         let events = Arc::new(Events {
             trouble: Notify::new(),
             room: Notify::new(),

@@ -13,9 +13,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::sink::kafka::client::{Client, Fatal, Report, blocking};
+use crate::sink::kafka::gathering::Gathering;
 use crate::sink::kafka::partitions::Partitions;
 use crate::sink::kafka::rendering::Rendered;
-use crate::sink::kafka::statistics::{KafkaMetrics, Producer};
+use crate::sink::kafka::statistics::KafkaMetrics;
 use crate::sink::kafka::topics::Topics;
 use crate::sink::kafka::{KafkaSettings, properties, report};
 use crate::sink::pulse::{Pulse, Silent};
@@ -36,21 +37,37 @@ const ROOM: Duration = Duration::from_millis(5);
 /// How often the statistics of an isolated producer are read, for the ends of its connections.
 const STATISTICS: &str = "200";
 
+/// Pause before a gathering producer that could not be made is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
+
+/// A producer, and when it was last heard from.
+#[derive(Debug)]
+struct Producer {
+    client: Arc<Client>,
+    pulse: Pulse,
+}
+
+impl Producer {
+    fn new(client: Arc<Client>) -> Self {
+        Self { client, pulse: Pulse::new() }
+    }
+}
+
 /// The producers of a link that share its fate.
 #[derive(Debug)]
 struct Producers {
     /// Sends each record at once.
-    prompt: Arc<Client>,
-    /// Lets records wait for company; made when there is some.
-    gathering: OnceLock<Arc<Client>>,
+    prompt: Producer,
+    /// Lets records wait for others; made when there are many.
+    gathering: OnceLock<Producer>,
 }
 
 impl Producers {
     /// Gives up everything that is not confirmed.
     fn purge(&self) {
-        self.prompt.purge();
+        self.prompt.client.purge();
         if let Some(gathering) = self.gathering.get() {
-            gathering.purge();
+            gathering.client.purge();
         }
     }
 }
@@ -63,14 +80,13 @@ pub(super) struct Link {
     metrics: Option<Arc<KafkaMetrics>>,
     producers: Arc<Producers>,
     /// Whether the gathering producer is made, or is being made.
-    is_gathering_asked: AtomicBool,
+    is_gathering_asked: Arc<AtomicBool>,
     /// Sends one record a batch, made when it is first needed.
-    single: OnceCell<Client>,
+    single: OnceCell<Producer>,
     topics: Topics,
     partitions: Arc<Partitions>,
     /// Held by a record that waits for room in the queue: records of one key enter it in their order.
     entrance: tokio::sync::Mutex<()>,
-    pulse: Pulse,
     down: watch::Sender<Option<SinkDown>>,
     /// What watches over the producers.
     watches: Mutex<Vec<AbortOnDropHandle<()>>>,
@@ -103,7 +119,7 @@ impl Link {
         if metrics.is_none() {
             config.set("statistics.interval.ms", STATISTICS);
         }
-        let figures = metrics.clone().map(|metrics| (metrics, Producer::Prompt));
+        let figures = metrics.as_ref().map(KafkaMetrics::producer);
         let client = Arc::new(Client::make(config.clone(), figures, until).await?);
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
@@ -115,18 +131,18 @@ impl Link {
         Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);
         let topics = Topics::new(client.clone(), partitions.clone());
-        let producers = Arc::new(Producers { prompt: client.clone(), gathering: OnceLock::new() });
+        let prompt = Producer::new(client.clone());
+        let producers = Arc::new(Producers { prompt, gathering: OnceLock::new() });
         let watch = tokio::spawn(watch_over(client, producers.clone(), down.clone()));
         Ok(Self {
             settings: settings.clone(),
             metrics,
             producers,
-            is_gathering_asked: AtomicBool::default(),
+            is_gathering_asked: Arc::default(),
             topics,
             partitions,
             single: OnceCell::new(),
             entrance: tokio::sync::Mutex::default(),
-            pulse: Pulse::new(),
             down,
             watches: Mutex::new(vec![AbortOnDropHandle::new(watch)]),
         })
@@ -148,7 +164,7 @@ impl Link {
     ///
     /// Why none does.
     pub(super) async fn answers(&self) -> Result<(), SinkDown> {
-        let client = &self.producers.prompt;
+        let client = &self.producers.prompt.client;
         client.events.forget_losses();
         until_answered(client.clone(), self.settings.timeout).await
     }
@@ -158,8 +174,8 @@ impl Link {
         retire(&self.down, &self.producers, why);
     }
 
-    /// Publishes one record and waits for its confirm, at most until then. `gathers`: it may wait for
-    /// company first.
+    /// Publishes one record and waits for its confirm, at most until then. `gathering` is given where
+    /// it may wait for others first.
     ///
     /// # Errors
     ///
@@ -167,19 +183,22 @@ impl Link {
     pub(super) async fn publish(
         &self,
         record: &Rendered,
-        gathers: bool,
+        gathering: Option<&Gathering>,
         until: Instant,
     ) -> Result<(), PublishError> {
         tokio::select! {
             there = self.topics.look_up(&record.topic, until) => there?,
             down = self.lost() => return Err(PublishError::new(PublishFailure::SinkDown, down)),
         }
-        let gathering = if gathers { self.gathering() } else { None };
-        let client = gathering.unwrap_or(&self.producers.prompt);
-        let mut result = self.send(client, record, until).await?;
+        let prompt = &self.producers.prompt;
+        let producer = gathering.and_then(|_| self.gathering()).unwrap_or(prompt);
+        let mut result = self.send(producer, record, until).await?;
         if let Err(error) = &result
             && report::may_mean_a_neighbour(error)
         {
+            if let Some(gathering) = gathering {
+                gathering.rest();
+            }
             // Alone in its batch it can only be itself that the broker means.
             result = self.send(self.single(until).await?, record, until).await?;
         }
@@ -206,17 +225,19 @@ impl Link {
     /// What has ended one of its producers for good.
     fn fatal(&self) -> Option<Fatal> {
         let Producers { prompt, gathering } = &*self.producers;
-        let of_gathering = || gathering.get()?.fatal();
-        prompt.fatal().or_else(of_gathering).or_else(|| self.single.get()?.fatal())
+        let of_gathering = || gathering.get()?.client.fatal();
+        let of_single = || self.single.get()?.client.fatal();
+        prompt.client.fatal().or_else(of_gathering).or_else(of_single)
     }
 
     /// Hands over, and waits for the broker's report; the outer error says that there was none.
     async fn send(
         &self,
-        client: &Client,
+        producer: &Producer,
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
+        let Producer { client, pulse } = producer;
         let disconnects = || {
             let leads = |broker| self.partitions.leads(broker, &record.topic, &record.key);
             if self.is_isolated() { client.events.disconnects(leads) } else { 0 }
@@ -267,14 +288,14 @@ impl Link {
         };
         let limit = self.settings.timeout;
         let question = async {
-            let asked = until_answered(self.producers.prompt.clone(), limit).await;
+            let asked = until_answered(client.clone(), limit).await;
             asked.is_ok()
         };
         let why = format!("no confirm within {limit:?}");
-        match self.pulse.answer(outcome, limit, until, question).await {
+        match pulse.answer(outcome, limit, until, question).await {
             Ok(outcome) => {
                 if matches!(outcome, Ok(Ok(()))) {
-                    self.pulse.beat();
+                    pulse.beat();
                 }
                 outcome
             }
@@ -309,18 +330,19 @@ impl Link {
         }
     }
 
-    /// The producer that lets records wait for company. The first call makes it, and `None` until it
-    /// is connected: no record waits for that.
-    fn gathering(&self) -> Option<&Client> {
+    /// The producer that lets records wait for others. The first call makes it, and `None` until it is
+    /// connected: no record waits for that.
+    fn gathering(&self) -> Option<&Producer> {
         if let Some(gathering) = self.producers.gathering.get() {
             return Some(gathering);
         }
         if !self.is_gathering_asked.swap(true, Ordering::Relaxed) {
             let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
             let (producers, down) = (self.producers.clone(), self.down.clone());
+            let is_asked = self.is_gathering_asked.clone();
             let making = tokio::spawn(async move {
                 let config = properties::gathering_config(&settings);
-                let figures = metrics.map(|metrics| (metrics, Producer::Gathering));
+                let figures = metrics.as_ref().map(KafkaMetrics::producer);
                 let until = Instant::now() + settings.timeout;
                 let made = async {
                     let client = Arc::new(Client::make(config, figures, until).await?);
@@ -329,25 +351,30 @@ impl Link {
                 };
                 match made.await {
                     Ok(client) => {
-                        let _ = producers.gathering.set(client.clone());
+                        let _ = producers.gathering.set(Producer::new(client.clone()));
                         watch_over(client, producers, down).await;
                     }
                     // The other producer sends them, one by one.
-                    Err(why) => debug!(why = why.detail, "cannot gather records for Kafka"),
+                    Err(why) => {
+                        debug!(why = why.detail, "cannot gather records for Kafka");
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                        is_asked.store(false, Ordering::Relaxed);
+                    }
                 }
             });
             let mut watches = self.watches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            watches.retain(|watch| !watch.is_finished());
             watches.push(AbortOnDropHandle::new(making));
         }
         None
     }
 
     /// The producer that sends one record a batch.
-    async fn single(&self, until: Instant) -> Result<&Client, PublishError> {
-        let making = || {
+    async fn single(&self, until: Instant) -> Result<&Producer, PublishError> {
+        let making = async || {
             let mut config = properties::client_config(&self.settings);
             config.set("batch.num.messages", "1");
-            Client::make(config, None, until)
+            Ok::<_, SinkDown>(Producer::new(Arc::new(Client::make(config, None, until).await?)))
         };
         let single = self.single.get_or_try_init(making).await;
         single.map_err(|down| PublishError::new(PublishFailure::SinkDown, down))

@@ -146,10 +146,10 @@ impl Sink for Kafka {
         if let Some(down) = link.trouble() {
             return Err(PublishError::new(PublishFailure::SinkDown, down));
         }
-        let cloud_events = self.settings.cloud_events.as_ref();
+        let (cloud_events, is_urgent) = (self.settings.cloud_events.as_ref(), message.is_urgent);
         let rendered = rendering::render(message, cloud_events, self.largest)?;
-        let gathers = self.gathering.as_ref().is_some_and(Gathering::is_on);
-        link.publish(&rendered, gathers, until).await
+        let gathering = self.gathering.as_ref().filter(|one| !is_urgent && one.is_on());
+        link.publish(&rendered, gathering, until).await
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {

@@ -1,6 +1,6 @@
 //! librdkafka's own figures as metrics, taken every few seconds.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use metrics::{Counter, counter, gauge};
 use rdkafka::statistics::Statistics;
@@ -18,16 +18,15 @@ pub(super) struct KafkaMetrics {
     sent_bytes: Counter,
     retries: Counter,
     timeouts: Counter,
-    latest: Mutex<[Figures; 2]>,
+    /// The figures of those that are in use.
+    producers: Mutex<Vec<Weak<Mutex<Figures>>>>,
 }
 
-/// Which of a sink's producers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Producer {
-    /// The one that sends each record at once.
-    Prompt,
-    /// The one that lets records wait for company.
-    Gathering,
+/// What one producer says of itself, as long as it lives.
+#[derive(Debug)]
+pub(super) struct ProducerMetrics {
+    metrics: Arc<KafkaMetrics>,
+    latest: Arc<Mutex<Figures>>,
 }
 
 /// What a producer last said of itself.
@@ -76,28 +75,23 @@ impl KafkaMetrics {
             sent_bytes: counter(KAFKA_SENT_BYTES),
             retries: counter(KAFKA_RETRIES),
             timeouts: counter(KAFKA_TIMEOUTS),
-            latest: Mutex::default(),
+            producers: Mutex::default(),
         }
     }
 
-    /// Takes what a producer says of itself. The first one of a link takes the place of both of the
-    /// link before.
-    pub(super) fn take(&self, producer: Producer, statistics: &Statistics) {
-        let now = Figures::of(statistics);
-        let mut latest = self.latest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let before = latest[producer as usize];
-        // A new producer counts from zero.
-        let is_new = now.requests < before.requests;
-        if is_new {
-            *latest = [Figures::default(); 2];
-        }
-        let before = if is_new { Figures::default() } else { before };
-        let since = |now: u64, before: u64| now.saturating_sub(before);
-        self.requests.increment(since(now.requests, before.requests));
-        self.sent_bytes.increment(since(now.sent_bytes, before.sent_bytes));
-        self.retries.increment(since(now.retries, before.retries));
-        self.timeouts.increment(since(now.timeouts, before.timeouts));
-        latest[producer as usize] = now;
+    /// The metrics of one more producer.
+    pub(super) fn producer(self: &Arc<Self>) -> ProducerMetrics {
+        let latest = Arc::default();
+        locked(&self.producers).push(Arc::downgrade(&latest));
+        ProducerMetrics { metrics: self.clone(), latest }
+    }
+
+    /// Sets the gauges to the sums over the producers in use.
+    fn set_gauges(&self) {
+        let mut producers = locked(&self.producers);
+        producers.retain(|producer| producer.strong_count() > 0);
+        let latest: Vec<Figures> =
+            producers.iter().filter_map(|producer| Some(*locked(&*producer.upgrade()?))).collect();
         // Not before they are known.
         let gauge = |name: &'static str| gauge!(name, "sink" => self.sink.clone());
         let sum = |figure: fn(&Figures) -> f64| latest.iter().map(figure).sum::<f64>();
@@ -109,4 +103,22 @@ impl KafkaMetrics {
             gauge(KAFKA_RTT).set(micros as f64 / 1e6);
         }
     }
+}
+
+impl ProducerMetrics {
+    /// Takes what the producer says of itself. It counts from zero.
+    pub(super) fn take(&self, statistics: &Statistics) {
+        let now = Figures::of(statistics);
+        let before = std::mem::replace(&mut *locked(&self.latest), now);
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        self.metrics.requests.increment(since(now.requests, before.requests));
+        self.metrics.sent_bytes.increment(since(now.sent_bytes, before.sent_bytes));
+        self.metrics.retries.increment(since(now.retries, before.retries));
+        self.metrics.timeouts.increment(since(now.timeouts, before.timeouts));
+        self.metrics.set_gauges();
+    }
+}
+
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

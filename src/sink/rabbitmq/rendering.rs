@@ -182,6 +182,7 @@ mod tests {
 
     fn message() -> Message {
         Message {
+            is_urgent: false,
             id: "m-1".into(),
             key: Some("k".into()),
             kind: "OrderCreated".into(),

@@ -2,6 +2,7 @@
 
 mod connection;
 mod declare;
+mod gathering;
 pub mod poison;
 mod record;
 mod refusals;
