@@ -1,16 +1,17 @@
 //! Names: a process that restarts in place of another one.
 //!
 //! Two or three processes under one name, and its registry document. A newcomer reads the document,
-//! asks the holder, waits, replaces it by a compare-and-set, sends its first heartbeat, removes the other
-//! documents of the name, looks, and acts. Every process may hang between any two steps, crash, stop
-//! in good order, or end; a supervisor starts new ones. The answer to a compare-and-set may be lost, and
-//! the command then be carried out late or never. Time is a tick. A look permits to act for two ticks, and a
-//! newcomer waits for two. A process that does not hang looks in every tick: that is the assumption that a
-//! holder which runs answers in time.
+//! asks the holder, waits, replaces it by a compare-and-set, sends its first heartbeat, removes the
+//! other documents of the name, looks, and acts. Every process may hang between any two steps,
+//! crash, stop in good order, or end; a supervisor starts new ones. The answer to a compare-and-set
+//! may be lost, and the command then be carried out late or never. Time is a tick. A look permits
+//! to act for two ticks, and a newcomer waits for two. A process that does not hang looks in every
+//! tick: that is the assumption that a holder which runs answers in time.
 //!
 //! Left out: partitions and leases (`assignment`, `takeover`), a heartbeat that is carried out late
 //! (it shows a process for `stale_after` that has been replaced), and what was handed to the broker
-//! before a process hung. A command of a newcomer that crashes is carried out before that, or never.
+//! before a process hung. A command of a newcomer that crashes is carried out before that, or
+//! never.
 
 mod step;
 

@@ -1,14 +1,15 @@
 //! Records that crash the process which delivers them (poison), among innocent ones.
 //!
 //! One process at a time leases any part of two to four records, publishes them and settles them.
-//! They have a key each or one key. Each publish of a poison record crashes the process, wherever the
-//! others of its batch are: leased, published, or settled. A clean handover may happen at any moment:
-//! what was published is settled, the rest is released. A record stores `attempt` and `leaseCrashes`.
+//! They have a key each or one key. Each publish of a poison record crashes the process, wherever
+//! the others of its batch are: leased, published, or settled. A clean handover may happen at any
+//! moment: what was published is settled, the rest is released. A record stores `attempt` and
+//! `leaseCrashes`.
 //!
 //! Left out: leases that end while their owner lives (they count as crashes too), crashes for other
 //! reasons, and failures that are counted; an innocent record may die of those. A second process,
-//! because a crash leaves its records alone and each process quarantines for itself. Which
-//! instance takes an abandoned lease, and when, is in `takeover`.
+//! because a crash leaves its records alone and each process quarantines for itself. Which instance
+//! takes an abandoned lease, and when, is in `takeover`.
 
 use stateright::{Model, Property};
 

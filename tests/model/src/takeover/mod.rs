@@ -1,17 +1,18 @@
 //! Leases that are taken over before they end (early takeover).
 //!
-//! Two instances, one partition, and one record. One instance lapses, hangs and wakes; the other one
-//! takes over, and may lapse too. An instance sends heartbeats, judges the latest one by its own clock, reads views, claims
-//! the partition, and leases the record under its owner id. Heartbeats and lease commands are under way
-//! for any time: one that its sender gave up may be carried out late. A suspended instance takes no
-//! step while time passes, and its clock runs. Time is a tick: after two ticks without a heartbeat an
-//! instance has lapsed, after three its heartbeat is stale. Each instance lapses a limited number of
-//! times, and then ends.
+//! Two instances, one partition, and one record. One instance lapses, hangs and wakes; the other
+//! one takes over, and may lapse too. An instance sends heartbeats, judges the latest one by its
+//! own clock, reads views, claims the partition, and leases the record under its owner id.
+//! Heartbeats and lease commands are under way for any time: one that its sender gave up may be
+//! carried out late. A suspended instance takes no step while time passes, and its clock runs. Time
+//! is a tick: after two ticks without a heartbeat an instance has lapsed, after three its heartbeat
+//! is stale. Each instance lapses a limited number of times, and then ends.
 //!
-//! Left out: order, which does not rest on any of this (`protocol`, where a lease ends at any moment);
-//! two instances that both lapse and both take over, whose check did not end within eight minutes;
-//! failovers, since heartbeats, claims and views are a majority's and an undone lease is a lease that
-//! ended; further partitions and records, because a lease command judges each record by itself.
+//! Left out: order, which does not rest on any of this (`protocol`, where a lease ends at any
+//! moment); two instances that both lapse and both take over, whose check did not end within eight
+//! minutes; failovers, since heartbeats, claims and views are a majority's and an undone lease is a
+//! lease that ended; further partitions and records, because a lease command judges each record by
+//! itself.
 
 mod step;
 
