@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use postrider::ids::{InstanceId, LeaseId, RecordId};
 use postrider::outbox::collections::Collections;
-use postrider::outbox::lease::Leaser;
+use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 use postrider::partition::share::Share;
+use postrider::partition::vigil::Vigil;
 use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -52,8 +53,11 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
         let collections = collections.clone();
         tokio::spawn(async move {
             let owned: Vec<u8> = (0..=255u8).filter(|p| *p as usize % workers == worker).collect();
-            let leaser =
-                Leaser::new(collections.clone(), InstanceId::fresh(), Duration::from_secs(30));
+            let leaser = Leaser::new(
+                collections.clone(),
+                OwnerId::new(InstanceId::fresh()),
+                Duration::from_secs(30),
+            );
             let settlements = Settlements::new(collections.clone(), false);
             let room = Room { records: 500, bytes: 16 << 20 };
             let mut position = Position::start();
@@ -72,7 +76,8 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
                     continue;
                 }
                 let lease = LeaseId::fresh();
-                let grant = leaser.lease(lease, &[], &ids).await.unwrap();
+                let request = LeaseRequest { untouched: ids.clone(), ..LeaseRequest::default() };
+                let grant = leaser.lease(lease, &request).await.unwrap();
                 assert_eq!(grant.held.len(), ids.len());
                 let batch: Vec<Settlement> = ids
                     .into_iter()
@@ -105,12 +110,14 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     let parts = RelayParts {
         settings: support::settings(),
         collections: collections.clone(),
-        instance: InstanceId::fresh(),
+        owner: OwnerId::new(InstanceId::fresh()),
         router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
         sinks: BTreeMap::from([("discard".to_owned(), sink)]),
         share,
         wakeup: Wakeup::default(),
         delete_done: false,
+        vigil: Vigil::new(),
+        predecessor: None,
     };
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     support::until_drained(collections, (&confirmed, count), &running).await;

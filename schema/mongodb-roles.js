@@ -55,6 +55,7 @@ const roles = [
       { resource: collection("outbox_instances"), actions: ["find", "insert", "update", "remove"] },
       { resource: collection("outbox_partition_assignments"), actions: ["find", "insert", "update"] },
       { resource: collection("outbox_control"), actions: ["find"] },
+      { resource: collection("outbox_control"), actions: ["insert", "update", "remove"] },
     ],
   },
   // the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys.

@@ -25,6 +25,12 @@ impl Moment {
         Self(Duration::new(seconds, nanos))
     }
 
+    /// How long after the start of the host it is; where the clock cannot tell, after another fixed
+    /// moment.
+    pub fn since_boot(self) -> Duration {
+        self.0
+    }
+
     /// How long after `earlier` it is; zero where it is before.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

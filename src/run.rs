@@ -17,7 +17,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use mongodb::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::change_stream::{Follower, Following};
 use crate::config::resolve::{Resolved, SinkPlan};
@@ -29,10 +29,13 @@ use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BindError, BlockedKeys, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
-use crate::partition::coordinator::{Coordinator, Standing};
+use crate::outbox::lease::OwnerId;
+use crate::partition::coordinator::{Coordinator, Replaced, Standing};
 use crate::partition::fleet::Fleet;
-use crate::partition::heartbeat::{Heartbeat, Pulse};
+use crate::partition::heartbeat::{Heartbeat, Profile, Pulse};
+use crate::partition::names::{self, HeldName, NameError, WantedName};
 use crate::partition::share::{self, Allotted, Share};
+use crate::partition::vigil::Vigil;
 use crate::relay::destination_circuits::OpenDestination;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
@@ -112,18 +115,25 @@ pub enum RunError {
     /// The relay ended in failure.
     #[error(transparent)]
     Relay(#[from] RelayError),
+    /// It did not get its name.
+    #[error(transparent)]
+    Name(NameError),
+    /// Another instance has taken its name.
+    #[error(transparent)]
+    Replaced(Replaced),
     /// A part that should run as long as the process ended.
     #[error("{0} ended by itself")]
     Uninvited(&'static str),
 }
 
-/// Runs until `stop`, then ends in good order.
+/// Runs until `stop`, then ends in good order. A relay takes the name `name`.
 ///
 /// # Errors
 ///
 /// [`RunError`]: a start that can't succeed, a stop that took too long, a part that ended.
 pub async fn run(
     plan: Resolved,
+    name: WantedName,
     metrics: PrometheusHandle,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
@@ -156,7 +166,7 @@ pub async fn run(
     };
     let working = async {
         // Both end at the stop; a part that fails ends them at once.
-        match try_join(work(&plan, &health, &blocked, opened, &stop), answering).await? {
+        match try_join(work(&plan, &name, &health, &blocked, opened, &stop), answering).await? {
             ((), Drained::Whole) => Ok(()),
             ((), Drained::Cut(connections)) => Err(RunError::Cut(connections)),
         }
@@ -181,6 +191,7 @@ pub async fn run(
 
 async fn work(
     plan: &Resolved,
+    name: &WantedName,
     health: &Health,
     blocked: &BlockedKeys,
     api: Option<Api>,
@@ -215,9 +226,11 @@ async fn work(
         // Connections of its own: slow reads of the API must not keep heartbeats and leases waiting.
         let own = connect::relay_client(plan.mongo.expose()).await.map_err(RunError::Mongo)?;
         let protocol = collections.through(own);
-        Ok::<_, RunError>((collections, protocol, context))
+        let held =
+            if plan.relay_enabled { until_named(&protocol, instance, name).await? } else { None };
+        Ok::<_, RunError>((collections, protocol, context, held))
     };
-    let (collections, protocol, context) = tokio::select! {
+    let (collections, protocol, context, held) = tokio::select! {
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
@@ -236,8 +249,14 @@ async fn work(
         }
     };
     let mut broken = std::pin::pin!(broken);
+    let (name, predecessor) = match held {
+        Some(HeldName { name, predecessor }) => (Some(name), predecessor),
+        None => (None, None),
+    };
+    let owner = OwnerId::new(instance);
+    let profile = Profile { name: name.clone(), ..plan.profile.clone() };
     let heartbeat =
-        Heartbeat::new(protocol.clone(), instance, plan.profile.clone(), plan.heartbeat);
+        Heartbeat::new(protocol.clone(), instance, owner.clone(), profile, plan.heartbeat);
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     let deadline = tokio::spawn(deadline(stop.clone(), plan.relay.shutdown_timeout));
     watch_store(health, heartbeat.pulse());
@@ -257,15 +276,28 @@ async fn work(
             () = &mut broken => Err(RunError::Uninvited(LANE)),
         };
         // (Nothing is drained: there is time.)
-        sign_off(&heartbeat, Instant::now() + GRACE).await;
+        sign_off(&heartbeat, None, Instant::now() + GRACE).await;
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
     let follower = || Follower::new(protocol.clone(), wake.clone());
     let follower = plan.follow.then(follower);
-    let relay = relay(plan, sinks, protocol.clone(), instance, shared_out, wake, stop);
+    let vigil = Vigil::new();
+    let parts = RelayParts {
+        settings: plan.relay.clone(),
+        collections: protocol.clone(),
+        owner,
+        router: plan.router.clone(),
+        sinks,
+        share: shared_out,
+        wakeup: wake,
+        delete_done: plan.retention.is_zero(),
+        vigil: vigil.clone(),
+        predecessor,
+    };
+    let relay = Relay::new(parts, stop.clone());
     watch_relay(health, heartbeat.pulse(), &relay);
-    let fleet = Fleet::new(protocol, plan.fleet.stale_after);
+    let fleet = Fleet::new(protocol.clone(), plan.fleet.stale_after);
     let (allotted, partitions) = watch::channel(Allotted::default());
     let context = relay.context();
     blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
@@ -283,8 +315,21 @@ async fn work(
     );
     watch_partitions(health, coordinator.standing());
     let drained = CancellationToken::new();
-    let mut coordinating = tokio::spawn(coordinator.run(stop.clone(), drained.clone()));
-    let keeping = share::keep(partitions.clone(), &heartbeat, plan.fleet.stale_after, share);
+    let (beats, stopping, ending) = (heartbeat.clone(), stop.clone(), drained.clone());
+    let replacing = predecessor.and(name.clone()).map(|name| (protocol.clone(), name));
+    let mut coordinating = tokio::spawn(async move {
+        // Its peers see this instance before its predecessor is gone, so that none of them claims the
+        // partitions between the two.
+        if let Some((collections, name)) = replacing {
+            tokio::select! {
+                () = replace_others(&collections, &name, instance, &beats) => {}
+                () = stopping.cancelled() => {}
+            }
+        }
+        coordinator.run(stopping, ending).await
+    });
+    let stale_after = plan.fleet.stale_after;
+    let keeping = share::keep(partitions.clone(), &heartbeat, &vigil, stale_after, share);
     for name in plan.sinks.keys() {
         let (context, name) = (relay.context(), name.as_str().to_owned());
         let part = format!("sink {name}");
@@ -316,18 +361,24 @@ async fn work(
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
         _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
-        _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
+        ended = &mut coordinating => Err(match ended {
+            Ok(Err(replaced)) => RunError::Replaced(replaced),
+            _ => RunError::Uninvited("the assignment of partitions"),
+        }),
         () = broken => Err(RunError::Uninvited(LANE)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = following => Err(RunError::Uninvited("the follower of the change stream")),
     };
-    if stop.is_cancelled() {
+    if let Err(RunError::Replaced(_)) = &ended {
+        // Peers must not count on it until it is stale.
+        sign_off(&heartbeat, None, Instant::now()).await;
+    } else if stop.is_cancelled() {
         drained.cancel();
         // It says itself what it could not do.
         let _ = coordinating.await;
         if let Ok(deadline) = deadline.await {
-            sign_off(&heartbeat, deadline).await;
+            sign_off(&heartbeat, name.map(|name| (protocol, name, instance)), deadline).await;
         }
     }
     if ended.is_ok() {
@@ -339,14 +390,27 @@ async fn work(
 /// What a stop may take beyond `relay.shutdown_timeout`: the chart gives a pod as much.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long a stop tries to give up the name of the instance.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Resolves at a stop: until when it is to be over.
 async fn deadline(stop: CancellationToken, shutdown_timeout: Duration) -> Instant {
     stop.cancelled().await;
     Instant::now() + shutdown_timeout + GRACE
 }
 
-/// Removes this instance's document. That it can't be is no failure of the stop.
-async fn sign_off(heartbeat: &Heartbeat, deadline: Instant) {
+/// Removes this instance's document, and gives its name up. That it cannot be is no failure of the stop.
+async fn sign_off(
+    heartbeat: &Heartbeat,
+    held: Option<(Collections, String, InstanceId)>,
+    deadline: Instant,
+) {
+    // (The next one asks, where MongoDB does not answer.)
+    if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive()) {
+        if let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await {
+            debug!(error = chain(&error), "the name of this instance was not given up");
+        }
+    }
     if let Err(error) = heartbeat.leave(deadline).await {
         warn!(error = chain(&error), "this instance was not signed off: it will go stale");
     }
@@ -394,9 +458,10 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
 /// Reaches MongoDB, and learns what we may do there.
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
     let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
-    // Whoever may not make the schema learns it where there is something to make; and whoever may
-    // not follow polls, as after any other loss of the change stream.
-    let part = Allowed::Relay { records: plan.relay_enabled, follow: false, making: &[] };
+    // A user that may not make the schema learns it where there is something to make. One that may not
+    // follow polls, as after any other loss of the change stream; one that may not write names has none.
+    let part =
+        Allowed::Relay { records: plan.relay_enabled, follow: false, names: false, making: &[] };
     let access = access(&client.database("admin"), &plan.wanted(part)).await?;
     Ok((client, topology, access))
 }
@@ -440,6 +505,56 @@ async fn until_guarded(
         health.set("store", Part::down(detail));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+/// Takes a name for this instance, however long MongoDB does not answer. `None` where MongoDB refuses
+/// that: the instance works without a name.
+async fn until_named(
+    collections: &Collections,
+    instance: InstanceId,
+    wanted: &WantedName,
+) -> Result<Option<HeldName>, RunError> {
+    let mut pause = AGAIN.0;
+    loop {
+        match names::claim(collections, instance, wanted).await {
+            Ok(held) => {
+                info!(name = held.name, replaces = ?held.predecessor, "this instance has a name");
+                return Ok(Some(held));
+            }
+            Err(NameError::Store(error)) if error.meaning() == Meaning::Permanent => {
+                warn!(
+                    error = error.brief(),
+                    remedy = "permit insert, update and remove on outbox_control (postrider schema \
+                              print --roles)",
+                    "MongoDB refuses a name for this instance; after a crash its leases and \
+                     partitions wait until they are stale"
+                );
+                return Ok(None);
+            }
+            Err(NameError::Store(error)) => {
+                warn!(error = chain(&error), retry_in = ?pause, "failed to take a name");
+            }
+            Err(error) => return Err(RunError::Name(error)),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+/// Removes the documents of other instances of this name once this instance's own is there.
+async fn replace_others(
+    collections: &Collections,
+    name: &str,
+    instance: InstanceId,
+    heartbeat: &Heartbeat,
+) {
+    let mut pulse = heartbeat.pulse();
+    // The heartbeat ends with the process.
+    let _ = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await;
+    if let Err(error) = names::remove_others(collections, name, instance).await {
+        // They go stale.
+        warn!(error = chain(&error), "failed to remove the predecessor of this instance");
     }
 }
 
@@ -579,26 +694,4 @@ fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
             (None, None, Some(_)) => Part::ok(),
         }
     });
-}
-
-fn relay(
-    plan: &Resolved,
-    sinks: BTreeMap<String, AnySink>,
-    collections: Collections,
-    instance: InstanceId,
-    share: watch::Receiver<Share>,
-    wakeup: Wakeup,
-    stop: &CancellationToken,
-) -> Relay<AnySink> {
-    let parts = RelayParts {
-        settings: plan.relay.clone(),
-        collections,
-        instance,
-        router: plan.router.clone(),
-        sinks,
-        share,
-        wakeup,
-        delete_done: plan.retention.is_zero(),
-    };
-    Relay::new(parts, stop.clone())
 }

@@ -150,18 +150,18 @@ async fn backlog(number: usize) {
     end(collections, queue, other).await;
 }
 
-fn since(killed: Instant, at: Instant) -> f64 {
+pub fn since(killed: Instant, at: Instant) -> f64 {
     let after = at.saturating_duration_since(killed).as_secs_f64();
     after - killed.saturating_duration_since(at).as_secs_f64()
 }
 
-async fn until_all(arrivals: &Arrivals, count: usize) {
+pub async fn until_all(arrivals: &Arrivals, count: usize) {
     while arrivals.count() < count {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn end(collections: Collections, queue: Queue, daemon: Daemon) {
+pub async fn end(collections: Collections, queue: Queue, daemon: Daemon) {
     daemon.stop().await;
     support::drop(collections).await;
     queue.delete().await;

@@ -13,7 +13,9 @@ use mongodb::options::{ClientOptions, ReadConcern};
 use postrider::change_stream::{Follower, Following};
 use postrider::ids::{InstanceId, RecordId};
 use postrider::outbox::collections::Collections;
+use postrider::outbox::lease::OwnerId;
 use postrider::partition::share::Share;
+use postrider::partition::vigil::Vigil;
 use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -201,12 +203,14 @@ async fn in_process(follow: bool) {
     let parts = RelayParts {
         settings: support::settings(),
         collections: collections.clone(),
-        instance: InstanceId::fresh(),
+        owner: OwnerId::new(InstanceId::fresh()),
         router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
         sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
         share,
         wakeup: wakeup.clone(),
         delete_done: false,
+        vigil: Vigil::new(),
+        predecessor: None,
     };
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     if follow {

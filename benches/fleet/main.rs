@@ -7,6 +7,7 @@ mod gap;
 mod idle;
 mod kill;
 mod latency;
+mod restart;
 mod scale;
 #[path = "../support/mod.rs"]
 mod support;
@@ -16,7 +17,7 @@ fn main() {
     // What the relay has to say: nothing, if all is well.
     postrider::telemetry::init(Some(false), "warn").unwrap();
     let asked: Vec<String> = std::env::args().collect();
-    let parts = ["latency", "scale", "gap", "kill", "idle"];
+    let parts = ["latency", "scale", "gap", "kill", "restart", "idle"];
     let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         for part in parts {
@@ -28,6 +29,7 @@ fn main() {
                 "scale" => scale::measure().await,
                 "gap" => gap::measure().await,
                 "kill" => kill::measure().await,
+                "restart" => restart::measure().await,
                 _ => idle::measure().await,
             }
         }

@@ -84,6 +84,11 @@ impl Daemon {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
     /// SIGKILL: it has no time for anything.
     pub fn kill(mut self) {
         self.process.kill().unwrap();

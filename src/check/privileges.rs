@@ -17,7 +17,12 @@ pub(super) async fn probe(
     admin: &Database,
     making: &[&'static str],
 ) -> Result<Finding, StoreError> {
-    let part = Part::Relay { records: plan.relay_enabled, follow: plan.follow, making };
+    let part = Part::Relay {
+        records: plan.relay_enabled,
+        follow: plan.follow,
+        names: plan.relay_enabled,
+        making,
+    };
     ask(NAME, plan, admin, part).await
 }
 

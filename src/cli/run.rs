@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use crate::cli::{Failure, Given, block_on};
 use crate::config::resolve::log_as_json;
+use crate::partition::names::WantedName;
 use crate::telemetry;
 
 pub(super) fn run(given: &Given) -> Result<(), Failure> {
@@ -19,7 +20,11 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
         let stop = CancellationToken::new();
         let signals = Signals::listen().context("failed to listen for signals")?;
         tokio::spawn(signals.watch(stop.clone()));
-        let ended = crate::run::run(plan, metrics, stop).await;
+        let name = match &plan.instance_name {
+            Some(name) => WantedName::Explicit(name.clone()),
+            None => WantedName::of_process(given.config.as_deref()),
+        };
+        let ended = crate::run::run(plan, name, metrics, stop).await;
         ended.map_err(|error| Failure::Failed(error.into()))
     })
 }

@@ -21,12 +21,13 @@ use Holds::{Properties, Text, Texts, Tree, Value};
 use toml::Table;
 
 /// Every key; `*` stands for a name of the user's.
-pub const KEYS: [(&str, Holds); 74] = [
+pub const KEYS: [(&str, Holds); 75] = [
     ("mongo.uri", Text),
     ("mongo.source", Text),
     ("mongo.sources.*.uri", Text),
     ("mongo.database", Text),
     ("connection_strings.*", Text),
+    ("instance.name", Text),
     ("outbox.database", Text),
     ("outbox.collection_prefix", Text),
     ("outbox.auto_init_schema", Value),

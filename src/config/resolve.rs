@@ -24,6 +24,7 @@ use crate::partition::coordinator::{self, Source};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::fleet;
 use crate::partition::heartbeat::Profile;
+use crate::partition::names::MAX_NAME_LENGTH;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::settings::{DeadLetters, Settings};
 use crate::routing::{Glob, Route, Router, Template};
@@ -68,8 +69,10 @@ pub struct Resolved {
     pub sinks: BTreeMap<SinkName, SinkPlan>,
     /// How partitions come to this instance.
     pub fleet: coordinator::Settings,
-    /// What this instance tells of itself.
+    /// What this instance tells of itself; its name is not known before the start.
     pub profile: Profile,
+    /// The name that the operator gave this instance.
+    pub instance_name: Option<String>,
     /// How often it tells that it lives.
     pub heartbeat: Duration,
     /// Whether the API of this process hosts the append path.
@@ -146,6 +149,7 @@ fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
     let mongo = rules.mongo(config);
     let database = rules.database(config, mongo.as_ref());
     let context = database.as_deref().map(|outbox| rules.context(config, mongo.as_ref(), outbox));
+    rules.instance(config);
     rules.outbox(config, database.as_deref());
     rules.relay(config);
     let sinks = rules.sinks(config);
@@ -181,6 +185,7 @@ fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
             rebalance: config.partitions.rebalance,
         },
         profile: profile(config),
+        instance_name: config.instance.name.clone(),
         heartbeat: config.partitions.heartbeat,
         events_enabled: config.events.enabled && config.api.enabled,
         context,
@@ -235,7 +240,7 @@ fn profile(config: &Config) -> Profile {
         block_on_dead: config.relay.on_dead == OnDead::Block,
         prefix: config.outbox.collection_prefix.clone(),
     };
-    Profile { fingerprint, partitions: partitions.to_owned() }
+    Profile { fingerprint, partitions: partitions.to_owned(), name: None }
 }
 
 fn warnings(config: &Config) -> Vec<String> {
@@ -483,6 +488,16 @@ impl Rules {
                 Source::Assigned
             }
         }
+    }
+
+    fn instance(&mut self, config: &Config) {
+        let Some(name) = &config.instance.name else { return };
+        let length = name.chars().count();
+        let is_right = (1..=MAX_NAME_LENGTH).contains(&length) && name.trim() == name;
+        let detail = format!(
+            "has {length} characters; must have 1 to {MAX_NAME_LENGTH}, without spaces at its ends"
+        );
+        self.unless(is_right, "instance.name", detail);
     }
 
     fn log(&mut self, config: &Config) {

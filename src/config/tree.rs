@@ -19,6 +19,8 @@ pub struct Config {
     pub mongo: Mongo,
     /// URIs by name; `mongo.source` picks one where neither `mongo.uri` nor a source has it.
     pub connection_strings: BTreeMap<String, SecretUri>,
+    /// This instance.
+    pub instance: Instance,
     /// The outbox's collections.
     pub outbox: Outbox,
     /// Taking, publishing and settling.
@@ -69,6 +71,15 @@ impl Default for Mongo {
 pub struct Source {
     /// Its URI.
     pub uri: SecretUri,
+}
+
+/// This instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Instance {
+    /// A name that no other living instance of the outbox has: one that comes back under it takes its
+    /// predecessor's place at once. Without it: the host's name and the path of the configuration.
+    pub name: Option<String>,
 }
 
 /// The outbox's collections.

@@ -177,7 +177,7 @@ impl Explainer {
     async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
-        match RecordState::of(&record, now) {
+        match RecordState::of(&record, now, |_| false) {
             RecordState::Leased => {
                 let owner = front.get(LEASE_OWNER).cloned();
                 let who = self.instance(owner.as_ref()).await?;

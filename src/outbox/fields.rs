@@ -25,6 +25,7 @@ pub const ATTEMPT: &str = "attempt";
 pub const LEASE_ID: &str = "leaseId";
 pub const LEASE_UNTIL: &str = "leaseUntil";
 pub const LEASE_OWNER: &str = "leaseOwner";
+pub const LEASE_CRASHES: &str = "leaseCrashes";
 pub const LAST_ERROR: &str = "lastError";
 pub const LAST_ERROR_AT: &str = "lastErrorAt";
 pub const DONE_AT: &str = "doneAt";
@@ -33,7 +34,7 @@ pub const DEAD_REASON: &str = "deadReason";
 pub const BLOCKS: &str = "blocks";
 
 /// All of these.
-pub const ALL: [&str; 24] = [
+pub const ALL: [&str; 25] = [
     ID,
     KEY,
     TYPE,
@@ -52,6 +53,7 @@ pub const ALL: [&str; 24] = [
     LEASE_ID,
     LEASE_UNTIL,
     LEASE_OWNER,
+    LEASE_CRASHES,
     LAST_ERROR,
     LAST_ERROR_AT,
     DONE_AT,

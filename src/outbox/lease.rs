@@ -1,6 +1,7 @@
 //! Leasing: one conditional update for a whole batch, judged on the server's clock.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -10,12 +11,54 @@ use mongodb::options::ReadConcern;
 use crate::ids::{InstanceId, LeaseId, RecordId};
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{
-    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, UNTOUCHED,
-    VISIBLE_AT,
+    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS,
+    UNTOUCHED, VISIBLE_AT,
 };
 use crate::store::connect::primary;
 use crate::store::write::{Certainty, TOO_LARGE, Written, update};
 use crate::store::{StoreError, limits, within};
+
+/// The id under which an instance leases: its own id at first, and another one after each time that
+/// its partitions were lost. So a peer that has found it dead can take over its old leases, and none
+/// that it took since.
+#[derive(Debug)]
+pub struct OwnerId(Mutex<Owner>);
+
+/// The id under which an instance leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The id.
+    pub id: InstanceId,
+    /// How often it was replaced.
+    pub lapses: i64,
+}
+
+impl OwnerId {
+    /// The id of an instance that has lost nothing yet.
+    pub fn new(instance: InstanceId) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Owner { id: instance, lapses: 0 })))
+    }
+
+    /// The id in use.
+    pub fn current(&self) -> InstanceId {
+        self.get().id
+    }
+
+    /// The id in use, and how often it was replaced.
+    pub fn get(&self) -> Owner {
+        *self.owner()
+    }
+
+    /// Replaces the id, after the partitions were lost.
+    pub fn replace(&self) {
+        let mut owner = self.owner();
+        *owner = Owner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// What a lease command achieved.
 #[derive(Debug, Default)]
@@ -28,18 +71,48 @@ pub struct Grant {
     pub refused: HashMap<RecordId, i32>,
 }
 
+/// What one lease command asks for.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseRequest {
+    /// Records that have a field by which a lease is judged.
+    pub touched: Vec<RecordId>,
+    /// Records that have none: what is so still is leased.
+    pub untouched: Vec<RecordId>,
+    /// Owner ids of instances that are dead: their leases are taken over before they expire. Only
+    /// those that have no fresh heartbeat in a majority read in which this instance has the partition
+    /// of the records.
+    pub dead_owners: Vec<InstanceId>,
+}
+
+impl LeaseRequest {
+    /// Asks for these records, whatever fields they have.
+    pub fn touched(ids: Vec<RecordId>) -> Self {
+        Self { touched: ids, ..Self::default() }
+    }
+
+    /// All records that are asked for.
+    pub fn ids(&self) -> Vec<RecordId> {
+        [self.touched.as_slice(), &self.untouched].concat()
+    }
+}
+
 /// Leases records for one instance.
 #[derive(Clone, Debug)]
 pub struct Leaser {
     collections: Collections,
-    owner: InstanceId,
+    owner: Arc<OwnerId>,
     length: Duration,
 }
 
 impl Leaser {
     /// Leases in the name of `owner`, for `length` of the server's time.
-    pub fn new(collections: Collections, owner: InstanceId, length: Duration) -> Self {
+    pub fn new(collections: Collections, owner: Arc<OwnerId>, length: Duration) -> Self {
         Self { collections, owner, length }
+    }
+
+    /// The id under which it leases now.
+    pub fn owner(&self) -> InstanceId {
+        self.owner.current()
     }
 
     /// How long a lease or renewal holds.
@@ -47,10 +120,11 @@ impl Leaser {
         self.length
     }
 
-    /// Leases what of these is still pending, due and in nobody's hands; of `untouched`, which have
-    /// none of the fields by which that is judged, what is so still.
+    /// Leases what of these is still pending, due and free: not leased, or by a lease that has expired
+    /// or whose owner is dead.
     ///
-    /// Every matched record is charged one attempt. The filter repeats status and expiry,
+    /// Every matched record is charged one attempt, and one crash where it had a lease that ended
+    /// without an outcome. The filter repeats status and expiry,
     /// since between the reading and this a peer may have finished or taken any of
     /// them (hazard 3). `updateMany` is no retryable write: on a lost answer it is sent once
     /// more with the same id, and charges only where the id differs (hazard 4).
@@ -59,24 +133,20 @@ impl Leaser {
     ///
     /// Those of the store, after one repetition; nothing may be published then. What the lease
     /// holds is unknown, unless MongoDB refuses the command: [`release`](Self::release) it.
-    pub async fn lease(
-        &self,
-        lease: LeaseId,
-        touched: &[RecordId],
-        untouched: &[RecordId],
-    ) -> Result<Grant, StoreError> {
-        let ids = &[touched, untouched].concat();
+    pub async fn lease(&self, lease: LeaseId, request: &LeaseRequest) -> Result<Grant, StoreError> {
+        let LeaseRequest { touched, untouched, dead_owners } = request;
+        let ids = &request.ids();
         let mut statements = Vec::new();
         if !untouched.is_empty() {
             statements.push(self.first(lease, untouched));
         }
         if !touched.is_empty() {
-            statements.push(self.statement(lease, touched));
+            statements.push(self.statement(lease, touched, dead_owners));
         }
         let written = match self.send(statements).await {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
-            Err(lost) => match self.send(vec![self.statement(lease, ids)]).await {
+            Err(lost) => match self.send(vec![self.statement(lease, ids, dead_owners)]).await {
                 // The first one may hold them all the same.
                 Err(error) if error.is_refusal() => return Err(lost),
                 written => written?,
@@ -88,7 +158,7 @@ impl Leaser {
         // Fewer than asked: some were gone, or one stopped the statement half way.
         let mut grant = Grant { held: self.held(lease, ids).await?, ..Grant::default() };
         if !written.failed.is_empty() {
-            self.one_by_one(lease, ids, &mut grant).await?;
+            self.one_by_one(lease, request, &mut grant).await?;
         }
         Ok(grant)
     }
@@ -171,21 +241,21 @@ impl Leaser {
     async fn one_by_one(
         &self,
         lease: LeaseId,
-        ids: &[RecordId],
+        request: &LeaseRequest,
         grant: &mut Grant,
     ) -> Result<(), StoreError> {
-        let missing: Vec<&RecordId> = ids.iter().filter(|id| !grant.held.contains(*id)).collect();
-        let statements =
-            missing.iter().map(|id| self.statement(lease, std::slice::from_ref(*id))).collect();
-        let written = self.send(statements).await?;
+        let mut missing = request.ids();
+        missing.retain(|id| !grant.held.contains(id));
+        let statement = |id| self.statement(lease, std::slice::from_ref(id), &request.dead_owners);
+        let written = self.send(missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
             let Some(id) = missing.get(index) else { continue };
             match TOO_LARGE.contains(&code) {
-                true => grant.oversized.push((*id).clone()),
-                false => _ = grant.refused.insert((*id).clone(), code),
+                true => grant.oversized.push(id.clone()),
+                false => _ = grant.refused.insert(id.clone(), code),
             }
         }
-        grant.held = self.held(lease, ids).await?;
+        grant.held = self.held(lease, &request.ids()).await?;
         Ok(())
     }
 
@@ -204,15 +274,25 @@ impl Leaser {
             ATTEMPT: 1,
             LEASE_ID: lease,
             LEASE_UNTIL: self.until(),
-            LEASE_OWNER: self.owner,
+            LEASE_OWNER: self.owner(),
         };
         doc! { "q": filter, "u": [{ "$set": set }], "multi": true }
     }
 
-    fn statement(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
+    fn statement(&self, lease: LeaseId, ids: &[RecordId], dead_owners: &[InstanceId]) -> Document {
         let mine = Bson::from(lease);
         let mut free_or_mine = free();
         free_or_mine.push(doc! { LEASE_ID: mine.clone() });
+        if !dead_owners.is_empty() {
+            let dead: Vec<Bson> = dead_owners.iter().map(|owner| Bson::from(*owner)).collect();
+            free_or_mine.push(doc! { LEASE_OWNER: { "$in": dead } });
+        }
+        let is_mine = doc! { "$eq": [format!("${LEASE_ID}"), mine.clone()] };
+        let had_no_lease = doc! { "$or": [
+            is_mine.clone(),
+            { "$ne": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
+            { "$ne": [{ "$type": format!("${LEASE_UNTIL}") }, "date"] },
+        ] };
         doc! {
             "q": {
                 ID: { "$in": bson_ids(ids) },
@@ -226,14 +306,13 @@ impl Leaser {
                 ],
             },
             "u": [{ "$set": {
-                ATTEMPT: { "$cond": [
-                    { "$eq": [format!("${LEASE_ID}"), mine.clone()] },
-                    format!("${ATTEMPT}"),
-                    charged(),
-                ] },
+                ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), one_more(ATTEMPT)] },
+                LEASE_CRASHES: {
+                    "$cond": [had_no_lease, format!("${LEASE_CRASHES}"), one_more(LEASE_CRASHES)],
+                },
                 LEASE_ID: mine,
                 LEASE_UNTIL: self.until(),
-                LEASE_OWNER: self.owner,
+                LEASE_OWNER: self.owner(),
             } }],
             "multi": true,
         }
@@ -245,7 +324,7 @@ impl Leaser {
     }
 }
 
-/// What of these matches is in nobody's hands, by the server's clock.
+/// What of these matches is not leased, by the server's clock.
 pub(crate) fn free() -> Vec<Document> {
     vec![
         doc! { LEASE_UNTIL: { "$not": { "$type": "date" } } },
@@ -261,21 +340,21 @@ fn uuids() -> Document {
     doc! { "$gte": uuid(0), "$lte": uuid(u8::MAX) }
 }
 
-/// `attempt + 1`, where what is no count (another type, negative, a fraction) is zero.
+/// The field plus 1, where what is no count (another type, negative, a fraction) is zero.
 /// A plain `$inc` would stop the whole statement at the first such record.
-fn charged() -> Document {
-    let attempt = format!("${ATTEMPT}");
+fn one_more(field: &str) -> Document {
+    let field = format!("${field}");
     let is_count = doc! { "$and": [
-        { "$isNumber": attempt.clone() },
-        { "$gte": [attempt.clone(), 0] },
-        { "$lte": [attempt.clone(), f64::MAX] },
-        { "$eq": [attempt.clone(), { "$trunc": attempt.clone() }] },
+        { "$isNumber": field.clone() },
+        { "$gte": [field.clone(), 0] },
+        { "$lte": [field.clone(), f64::MAX] },
+        { "$eq": [field.clone(), { "$trunc": field.clone() }] },
     ] };
-    let capped = doc! { "$toInt": { "$min": [attempt.clone(), ATTEMPT_LIMIT - 1] } };
+    let capped = doc! { "$toInt": { "$min": [field.clone(), ATTEMPT_LIMIT - 1] } };
     // The common cases first: absent on the first delivery, an int afterwards.
     doc! { "$switch": {
         "branches": [
-            { "case": { "$eq": [{ "$type": attempt }, "missing"] }, "then": 1 },
+            { "case": { "$eq": [{ "$type": field }, "missing"] }, "then": 1 },
             { "case": is_count, "then": { "$add": [capped, 1] } },
         ],
         "default": 1,

@@ -6,7 +6,7 @@ use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::spec::BinarySubtype;
 use bson::{Bson, DateTime, Timestamp};
 
-use crate::ids::RecordId;
+use crate::ids::{InstanceId, RecordId};
 use crate::outbox::fields;
 use crate::outbox::undecoded::{self, RawId, VALUE};
 use crate::partition;
@@ -31,6 +31,9 @@ impl LaneKey {
         }
     }
 }
+
+/// Crashes from which on a record goes alone.
+pub const SUSPECT_CRASHES: u32 = 2;
 
 /// What a record's own `partition` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,10 @@ pub struct Record {
     pub seq: Option<Timestamp>,
     /// When the lease on it ends or ended, by the server's clock.
     pub lease_until: Option<DateTime>,
+    /// The owner id of the instance that took this lease; `None` where it cannot be read.
+    pub lease_owner: Option<InstanceId>,
+    /// Leases before this one that ended without an outcome.
+    pub lease_crashes: u32,
     /// Not to be delivered before this, by the server's clock.
     pub visible_at: Option<DateTime>,
     /// Deliveries charged before this one.
@@ -117,14 +124,31 @@ impl Record {
         hashed(&self.lane, &self.id)
     }
 
-    /// Whether somebody's lease on it ran out: its last delivery ended in a crash or a hang.
-    pub fn is_suspect(&self, now: DateTime) -> bool {
-        self.lease_until.is_some_and(|until| until <= now)
-    }
-
-    /// Whether somebody holds it at this moment.
+    /// Whether a lease is on it that has not expired.
     pub fn is_leased(&self, now: DateTime) -> bool {
         self.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Leases that ended without an outcome, by a crash or a hang. One that is on it now counts: it is
+    /// asked of records that no instance holds.
+    pub fn crashes(&self) -> u32 {
+        self.lease_crashes.saturating_add(u32::from(self.lease_until.is_some()))
+    }
+
+    /// Whether it goes alone since it may crash the process: after its second crash. In the first
+    /// one it has many innocent records in its company.
+    pub fn is_suspect(&self) -> bool {
+        self.crashes() >= SUSPECT_CRASHES
+    }
+
+    /// Whether it was alone in the lease that is on it: it was a suspect when that was taken.
+    pub fn was_alone(&self) -> bool {
+        self.lease_until.is_some() && self.lease_crashes >= SUSPECT_CRASHES
+    }
+
+    /// Counted deliveries that had an outcome, which was a failure.
+    pub fn failures(&self) -> u32 {
+        self.attempt.saturating_sub(self.crashes())
     }
 
     /// Size of the stored document in bytes.
@@ -168,6 +192,8 @@ struct Fields {
     partition: Option<Option<u8>>,
     seq: Option<Timestamp>,
     has_lease_id: bool,
+    lease_owner: Option<InstanceId>,
+    lease_crashes: u32,
     lease_until: Option<DateTime>,
     visible_at: Option<DateTime>,
     attempt: u32,
@@ -216,12 +242,12 @@ impl Fields {
                 );
             }
             fields::LEASE_UNTIL => self.lease_until = value.as_datetime(),
-            fields::VISIBLE_AT => self.visible_at = value.as_datetime(),
-            fields::ATTEMPT => {
-                let limit = i64::from(fields::ATTEMPT_LIMIT);
-                let charged = integral(value).map_or(0, |number| number.clamp(0, limit));
-                self.attempt = u32::try_from(charged).unwrap_or(0);
+            fields::LEASE_OWNER => {
+                self.lease_owner = Bson::try_from(value).ok().as_ref().and_then(InstanceId::read);
             }
+            fields::LEASE_CRASHES => self.lease_crashes = count(value),
+            fields::VISIBLE_AT => self.visible_at = value.as_datetime(),
+            fields::ATTEMPT => self.attempt = count(value),
             _ => {}
         }
     }
@@ -249,12 +275,21 @@ impl Fields {
             lane,
             seq: self.seq,
             lease_until: self.lease_until.filter(|_| self.has_lease_id),
+            lease_owner: self.lease_owner,
+            lease_crashes: self.lease_crashes,
             visible_at: self.visible_at,
             attempt: self.attempt,
             is_touched: self.is_touched,
             raw,
         }
     }
+}
+
+/// The value as a count; 0 where it is none.
+fn count(value: RawBsonRef<'_>) -> u32 {
+    let limit = i64::from(fields::ATTEMPT_LIMIT);
+    let count = integral(value).map_or(0, |number| number.clamp(0, limit));
+    u32::try_from(count).unwrap_or(0)
 }
 
 /// The value as an integer, whatever numeric type holds it; `None` for a fraction.
@@ -412,7 +447,27 @@ mod tests {
         let record = read(doc! { "_id": 1, "leaseUntil": later, "leaseId": "someone" });
 
         assert!(!record.is_leased(now));
-        assert!(!record.is_suspect(DateTime::from_millis(3_000)));
+        assert_eq!(record.crashes(), 0);
+    }
+
+    #[test]
+    fn a_record_is_suspect_after_its_second_crash_and_was_alone_after_the_third() {
+        let lease = doc! { "_id": 1, "leaseId": bson::Uuid::new(), "leaseUntil": DateTime::MIN };
+        for (crashes, is_suspect, was_alone) in
+            [(0_u32, false, false), (1, true, false), (2, true, true), (9, true, true)]
+        {
+            let mut leased = lease.clone();
+            leased.extend(doc! { "leaseCrashes": crashes, "attempt": crashes + 3 });
+
+            let record = read(leased.clone());
+
+            assert_eq!((record.is_suspect(), record.was_alone()), (is_suspect, was_alone));
+            assert_eq!((record.crashes(), record.failures()), (crashes + 1, 2));
+            leased.remove("leaseId");
+            let released = read(leased);
+            assert_eq!((released.is_suspect(), released.was_alone()), (was_alone, false));
+            assert_eq!((released.crashes(), released.failures()), (crashes, 3));
+        }
     }
 
     #[test]

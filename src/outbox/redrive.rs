@@ -14,8 +14,8 @@ use mongodb::options::Hint;
 
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
-    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_ID, LEASE_OWNER,
-    LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_CRASHES, LEASE_ID,
+    LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
 };
 use crate::outbox::inspect::{DEAD_INDEX, Inspector};
 use crate::outbox::lease::free;
@@ -292,7 +292,7 @@ impl Redriver {
                 "$set": { STATUS: PENDING, ATTEMPT: 0 },
                 "$unset": {
                     DEAD_AT: "", DEAD_REASON: "", DONE_AT: "", BLOCKS: "", VISIBLE_AT: "",
-                    LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "",
+                    LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "", LEASE_CRASHES: "",
                 },
             },
             "multi": true,

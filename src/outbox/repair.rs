@@ -208,8 +208,9 @@ impl Repairs {
         Ok(Promoted { count: written.matched, more, next, failed })
     }
 
-    /// Makes dead a suspect that has used up its attempts, unless somebody leased or freed
-    /// it meanwhile: the lease must be the one that was seen to end. Answers whether it did.
+    /// Makes dead a suspect that has used up its attempts, unless it was leased or released
+    /// meanwhile: the lease must be the one that was read. `is_owner_dead`: it may not have expired
+    /// yet, and its owner is dead. Returns whether it did.
     ///
     /// # Errors
     ///
@@ -219,18 +220,23 @@ impl Repairs {
         record: &Record,
         reason: &DeadReason,
         blocks: bool,
+        is_owner_dead: bool,
     ) -> Result<bool, StoreError> {
         let mut set = doc! { STATUS: DEAD, DEAD_REASON: reason.to_string() };
         if blocks {
             set.insert(BLOCKS, true);
         }
+        let mut filter = doc! {
+            ID: Bson::from(&record.id),
+            STATUS: PENDING,
+            LEASE_UNTIL: record.lease_until,
+        };
+        match record.lease_owner.filter(|_| is_owner_dead) {
+            Some(owner) => filter.insert(LEASE_OWNER, owner),
+            None => filter.insert("$expr", doc! { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] }),
+        };
         let statement = doc! {
-            "q": {
-                ID: Bson::from(&record.id),
-                STATUS: PENDING,
-                LEASE_UNTIL: record.lease_until,
-                "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] },
-            },
+            "q": filter,
             "u": {
                 "$set": set,
                 "$currentDate": { DEAD_AT: true },

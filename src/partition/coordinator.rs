@@ -28,6 +28,7 @@ use crate::moment::Moment;
 use crate::partition::fleet::{Fleet, Unreadable, View};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
+use crate::partition::names::{self, NameEntry};
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
 use crate::store::{Meaning, StoreError};
@@ -108,6 +109,21 @@ pub struct Coordinator<F> {
     told: bool,
     /// What the latest look could not read.
     unreadable: Vec<Unreadable>,
+    /// Another instance holds its name.
+    replaced: Option<Replaced>,
+}
+
+/// Another instance holds the name of this one, which did not answer when it was asked: it hung.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "instance.name = {name:?}: instance {by} has taken this name, since this one did not answer \
+     within a second; give each instance a name of its own"
+)]
+pub struct Replaced {
+    /// The name.
+    pub name: String,
+    /// The instance that holds it.
+    pub by: InstanceId,
 }
 
 impl<F: Fn() -> [bool; 256]> Coordinator<F> {
@@ -137,6 +153,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             failing: None,
             told: false,
             unreadable: Vec::new(),
+            replaced: None,
         }
     }
 
@@ -147,7 +164,15 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     /// Looks until `stop`. From then on it lets go of whatever the relay has done with, and of the
     /// rest when `drained` says that the relay has ended.
-    pub async fn run(mut self, stop: CancellationToken, drained: CancellationToken) {
+    ///
+    /// # Errors
+    ///
+    /// [`Replaced`]: another instance holds its name. It has no partitions from then on.
+    pub async fn run(
+        mut self,
+        stop: CancellationToken,
+        drained: CancellationToken,
+    ) -> Result<(), Replaced> {
         let mut pulse = self.heartbeat.pulse();
         while !stop.is_cancelled() {
             let alive = *pulse.borrow_and_update() == Pulse::Alive;
@@ -164,6 +189,10 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 pause = self.look(alive, &stop) => pause,
                 () = too_late => break,
             };
+            if let Some(replaced) = self.replaced.take() {
+                self.adopt_nothing();
+                return Err(replaced);
+            }
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
@@ -172,6 +201,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         self.leave(&drained).await;
+        Ok(())
     }
 
     /// One look, and what follows from it; answers how long until the next one.
@@ -249,6 +279,9 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let asked = Moment::now();
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
+        if !self.keep_name(&view).await? {
+            return Ok(LEAVING_LOOK);
+        }
         match self.settings.source.clone() {
             Source::Static(partitions) => {
                 let differs = self.told_apart(&view);
@@ -257,6 +290,26 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 Ok(LOOK)
             }
             Source::Assigned => self.share_out(view, asked, stop).await,
+        }
+    }
+
+    /// Answers a newcomer that asks whether the holder of this instance's name is alive, and notes
+    /// that another one holds it. Returns whether this instance holds it: a view that shows a question
+    /// permits nothing before the question is answered.
+    async fn keep_name(&mut self, view: &View) -> Result<bool, StoreError> {
+        let Some(name) = self.heartbeat.name() else { return Ok(true) };
+        let (collections, me) = (self.fleet.collections(), self.instance);
+        match view.names.get(name) {
+            Some(NameEntry { holder, question: None }) if *holder == me => Ok(true),
+            Some(NameEntry { holder, question: Some(question) }) if *holder == me => {
+                names::answer(collections, name, me, *question).await
+            }
+            Some(entry) => {
+                self.replaced = Some(Replaced { name: name.to_owned(), by: entry.holder });
+                Ok(false)
+            }
+            // An operator may have removed it. Another one that was first is seen at the next look.
+            None => names::hold(collections, name, me).await,
         }
     }
 
@@ -347,7 +400,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 false => info!("the fleet is no longer paused"),
             }
         }
-        let now = Allotted { partitions, paused: view.paused, as_of: Some(asked) };
+        let alive = Arc::new(view.lease_owners());
+        let now = Allotted { partitions, paused: view.paused, as_of: Some(asked), alive };
         let before = self.allotted.send_replace(now);
         let (had, have) = (before.partitions.len(), self.allotted.borrow().partitions.len());
         if before.partitions != self.allotted.borrow().partitions {

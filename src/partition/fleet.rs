@@ -6,7 +6,7 @@
 //! several who want the same partition one gets it, and what a late one wants is in vain. Whether a
 //! write succeeded is learnt by reading again, never from its answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 
 use crate::ids::InstanceId;
-use crate::outbox::collections::{Collections, names};
+use crate::outbox::collections::{Collections, names as collections};
 use crate::outbox::fields::ID;
 use crate::outbox::undecoded::{RawId, Writer, decodable, lossy};
 use crate::partition::fingerprint::Fingerprint;
+use crate::partition::names::{self, NameEntry};
 use crate::partition::plan::{Move, plan};
 use crate::store::write::{self, Certainty};
 use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
@@ -45,6 +46,12 @@ pub mod fields {
     pub const PARTITIONS: &str = "partitions";
     /// Whether it lacks partitions that others have, and waits for them.
     pub const ASKS: &str = "asks";
+    /// Its name, which no other living instance has.
+    pub const NAME: &str = "name";
+    /// The id under which it leases; `leaseOwner` in a record.
+    pub const LEASE_OWNER: &str = "leaseOwner";
+    /// How often it has lost its partitions, and leases under another id since.
+    pub const LAPSES: &str = "lapses";
     /// What its relay knows beyond MongoDB ([`report`](crate::relay::report)).
     pub const RELAY: &str = "relay";
 }
@@ -71,6 +78,8 @@ pub struct Member {
     pub relays: bool,
     /// Whether it waits for partitions that others have.
     pub asks: bool,
+    /// The id under which it leases.
+    pub lease_owner: InstanceId,
 }
 
 /// Who owned a partition when it was read.
@@ -136,6 +145,8 @@ pub struct View {
     pub assignments: BTreeMap<u8, Assignment>,
     /// Whether the fleet is paused.
     pub paused: bool,
+    /// Names, and which instance holds each.
+    pub names: BTreeMap<String, NameEntry>,
     /// The documents of which something can't be read.
     pub unreadable: Vec<Unreadable>,
 }
@@ -174,6 +185,11 @@ impl View {
     pub fn is_unreadable(&self, partition: u8) -> bool {
         let assignment = self.assignments.get(&partition);
         assignment.is_some_and(|assignment| assignment.is_unreadable)
+    }
+
+    /// The owner ids of the living.
+    pub fn lease_owners(&self) -> BTreeSet<InstanceId> {
+        self.members.values().map(|member| member.lease_owner).collect()
     }
 
     /// The living owners.
@@ -228,25 +244,25 @@ impl Fleet {
         let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
         let pipeline = [
             doc! { "$set": { KIND: ASSIGNMENT } },
-            self.also(names::INSTANCES, doc! { "$set": instance }),
-            self.also(names::CONTROL, doc! { "$set": { KIND: SWITCH } }),
+            self.also(collections::INSTANCES, doc! { "$set": instance }),
+            self.also(collections::CONTROL, doc! { "$set": { KIND: SWITCH } }),
         ];
-        let documents = self.read(names::ASSIGNMENTS, pipeline).await?;
+        let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
         let mut view = View::default();
         for raw in &documents {
             let (document, mut lost) = decodable(raw);
             let base = match document.get_str(KIND) {
                 Ok(ASSIGNMENT) => {
                     view.note_assignment(raw, &document, &mut lost);
-                    names::ASSIGNMENTS
+                    collections::ASSIGNMENTS
                 }
                 Ok(INSTANCE) => {
                     view.note_instance(&document, &mut lost);
-                    names::INSTANCES
+                    collections::INSTANCES
                 }
                 _ => {
                     view.note_switch(&document);
-                    names::CONTROL
+                    collections::CONTROL
                 }
             };
             if !lost.is_empty() {
@@ -295,7 +311,7 @@ impl Fleet {
         };
         let statements: Vec<RawDocumentBuf> = partitions.iter().map(statement).collect();
         let command = Writer::default()
-            .fields(&doc! { "update": self.collections.name(names::ASSIGNMENTS) })
+            .fields(&doc! { "update": self.collections.name(collections::ASSIGNMENTS) })
             .documents("updates", &statements)
             .fields(&write::options(Certainty::Majority));
         let action = "assign partitions";
@@ -314,11 +330,16 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn forget_stale(&self) -> Result<(), StoreError> {
-        let instances = self.collections.collection(names::INSTANCES);
+        let instances = self.collections.collection(collections::INSTANCES);
         let readable = doc! { "$in": [{ "$type": "$lastHeartbeat" }, ["date", "missing"]] };
         let stale = doc! { "$expr": { "$and": [readable, { "$not": self.is_fresh() }] } };
         let forgetting = instances.delete_many(stale).into_future();
         within("remove stale instances", self.limit, forgetting).await.map(|_| ())
+    }
+
+    /// Where the documents lie.
+    pub fn collections(&self) -> &Collections {
+        &self.collections
     }
 
     /// The instances' documents, each with `stale` and `partitionsOwned`, and with `invalid` where
@@ -329,7 +350,7 @@ impl Fleet {
     /// Those of the store.
     pub async fn instances(&self) -> Result<Vec<Document>, StoreError> {
         let owned = doc! { "$lookup": {
-            "from": self.collections.name(names::ASSIGNMENTS),
+            "from": self.collections.name(collections::ASSIGNMENTS),
             "localField": "_id",
             "foreignField": "instanceId",
             "as": "partitionsOwned",
@@ -339,7 +360,7 @@ impl Fleet {
             "partitionsOwned": { "$size": "$partitionsOwned" },
         } };
         let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
-        let found = self.read(names::INSTANCES, [owned, told, order]).await?;
+        let found = self.read(collections::INSTANCES, [owned, told, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
@@ -351,7 +372,7 @@ impl Fleet {
     /// Those of the store.
     pub async fn partitions(&self) -> Result<Vec<Document>, StoreError> {
         let instance = doc! { "$lookup": {
-            "from": self.collections.name(names::INSTANCES),
+            "from": self.collections.name(collections::INSTANCES),
             "localField": "instanceId",
             "foreignField": "_id",
             "as": fields::HOSTNAME,
@@ -359,7 +380,7 @@ impl Fleet {
         let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
         let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
         let order = doc! { "$sort": { "_id": 1 } };
-        let found = self.read(names::ASSIGNMENTS, [instance, told, order]).await?;
+        let found = self.read(collections::ASSIGNMENTS, [instance, told, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
@@ -369,7 +390,7 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
-        let switches = self.collections.collection(names::CONTROL);
+        let switches = self.collections.collection(collections::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
         within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
@@ -494,13 +515,17 @@ impl View {
             assigned: takes == ASSIGNED,
             relays: takes != NONE,
             asks: document.get_bool(fields::ASKS).unwrap_or(false),
+            lease_owner: document.get(fields::LEASE_OWNER).and_then(InstanceId::read).unwrap_or(id),
         };
         self.members.insert(id, member);
     }
 
     fn note_switch(&mut self, document: &Document) {
-        if document.get_str("_id").is_ok_and(|id| id == RELAY_SWITCH) {
+        let Ok(id) = document.get_str("_id") else { return };
+        if id == RELAY_SWITCH {
             self.paused = document.get_bool("paused").unwrap_or(false);
+        } else if let Some((name, entry)) = names::read(document) {
+            self.names.insert(name, entry);
         }
     }
 }

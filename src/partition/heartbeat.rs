@@ -18,9 +18,11 @@ use tracing::{info, warn};
 
 use crate::ids::InstanceId;
 use crate::moment::Moment;
-use crate::outbox::collections::{Collections, names};
+use crate::outbox::collections::{Collections, names as collections};
+use crate::outbox::lease::{Owner, OwnerId};
 use crate::partition::fingerprint::Fingerprint;
 use crate::partition::fleet::fields;
+use crate::partition::names;
 use crate::store::connect::primary;
 use crate::store::{Meaning, StoreError, within};
 use crate::telemetry::chain;
@@ -51,6 +53,17 @@ pub struct Profile {
     /// How it comes by its partitions: [`ASSIGNED`](crate::partition::fleet::ASSIGNED),
     /// [`NONE`](crate::partition::fleet::NONE), or the text of `partitions.static`.
     pub partitions: String,
+    /// The name of this instance, which it holds; `None` where it has none.
+    pub name: Option<String>,
+}
+
+/// An acknowledged heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// When it was sent.
+    pub sent: Moment,
+    /// The id under which the instance leases, which it announced.
+    pub owner: InstanceId,
 }
 
 /// Tells peers and operators that this instance lives.
@@ -61,8 +74,12 @@ pub struct Heartbeat {
     profile: Profile,
     interval: Duration,
     pulse: watch::Sender<Pulse>,
-    /// When the last one that was acknowledged was sent.
-    proof: watch::Sender<Option<Moment>>,
+    /// The last one that was acknowledged.
+    proof: watch::Sender<Option<Proof>>,
+    /// The id under which this instance leases.
+    owner: Arc<OwnerId>,
+    /// Whether a beat may make the document. Not before it is known that the name is still ours.
+    may_create: AtomicBool,
     asks: AtomicBool,
     /// Something else is to be told than the last one did.
     news: Notify,
@@ -86,6 +103,7 @@ impl Heartbeat {
     pub fn new(
         collections: Collections,
         instance: InstanceId,
+        owner: Arc<OwnerId>,
         profile: Profile,
         interval: Duration,
     ) -> Arc<Self> {
@@ -98,6 +116,8 @@ impl Heartbeat {
             interval,
             pulse,
             proof,
+            owner,
+            may_create: AtomicBool::new(true),
             asks: AtomicBool::default(),
             news: Notify::default(),
             gone: Mutex::default(),
@@ -110,8 +130,24 @@ impl Heartbeat {
         &self.profile.fingerprint
     }
 
-    /// When the last heartbeat that was acknowledged was sent, as it changes.
-    pub fn proof(&self) -> watch::Receiver<Option<Moment>> {
+    /// The name of this instance.
+    pub fn name(&self) -> Option<&str> {
+        self.profile.name.as_deref()
+    }
+
+    /// The id under which this instance leases.
+    pub fn owner(&self) -> InstanceId {
+        self.owner.current()
+    }
+
+    /// Leases under another id from now on, and announces it without delay.
+    pub fn replace_owner(&self) {
+        self.owner.replace();
+        self.news.notify_one();
+    }
+
+    /// The last heartbeat that was acknowledged, as it changes.
+    pub fn proof(&self) -> watch::Receiver<Option<Proof>> {
         self.proof.subscribe()
     }
 
@@ -156,11 +192,16 @@ impl Heartbeat {
             if *gone {
                 return std::future::pending().await;
             }
-            let sent = Moment::now();
-            let pulse = match self.beat(status).await {
-                Ok(()) => {
-                    self.proof.send_replace(Some(sent));
+            let (sent, owner) = (Moment::now(), self.owner.get());
+            let pulse = match self.beat(status, owner).await {
+                Ok(true) => {
+                    self.proof.send_replace(Some(Proof { sent, owner: owner.id }));
                     Pulse::Alive
+                }
+                // Peers removed it as stale, or a process of the same name has replaced this one.
+                Ok(false) => {
+                    self.next_creates_unless_replaced().await;
+                    Pulse::Lost("this instance's document is missing".to_owned())
                 }
                 Err(error) if error.meaning() == Meaning::Permanent => {
                     Pulse::Refused(error.refusal())
@@ -216,9 +257,27 @@ impl Heartbeat {
         within("sign off this instance", limit, leaving).await.map(|_| ())
     }
 
-    async fn beat(&self, status: &str) -> Result<(), StoreError> {
+    /// Lets the next beat make the document again, where this instance still holds its name.
+    async fn next_creates_unless_replaced(&self) {
+        let is_ours = match &self.profile.name {
+            None => true,
+            Some(name) => {
+                let holder = names::holder(&self.collections, name, self.interval).await;
+                matches!(holder, Ok(holder) if holder.is_none_or(|holder| holder == self.instance))
+            }
+        };
+        if is_ours {
+            self.may_create.store(true, Ordering::Relaxed);
+            self.news.notify_one();
+        }
+    }
+
+    /// Returns whether the document was there or was made.
+    async fn beat(&self, status: &str, owner: Owner) -> Result<bool, StoreError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let fingerprint = Bson::from(&self.profile.fingerprint);
+        let lapses_stored = doc! { "$ifNull": ["$lapses", 0_i64] };
+        let lapses = owner.lapses;
         let mut update = doc! {
             fields::HOSTNAME: { "$literal": hostname },
             fields::STATUS: status,
@@ -228,17 +287,30 @@ impl Heartbeat {
             fields::FINGERPRINT: { "$literal": fingerprint },
             fields::PARTITIONS: { "$literal": &self.profile.partitions },
             fields::ASKS: self.asks.load(Ordering::Relaxed),
+            // A beat that was given up may arrive behind a later one.
+            fields::LEASE_OWNER: {
+                "$cond": [{ "$gt": [lapses_stored.clone(), lapses] }, "$leaseOwner", owner.id],
+            },
+            fields::LAPSES: { "$max": [lapses_stored, lapses] },
+            fields::NAME: self.profile.name.as_ref().map(|name| doc! { "$literal": name }),
         };
+
         if let Some(state) = self.state.0.get() {
             update.insert(fields::RELAY, doc! { "$literal": state() });
         }
         let update = vec![doc! { "$set": update }];
         let instances = self.instances();
+        let creates = self.may_create.load(Ordering::Relaxed);
         let beat =
-            instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(true);
+            instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(creates);
         // The server gives up after an interval; the rest is for a server that answers nothing.
         let limit = self.interval * 2 + Duration::from_secs(1);
-        within("send a heartbeat", limit, beat.into_future()).await.map(|_| ())
+        let beaten = within("send a heartbeat", limit, beat.into_future()).await?;
+        let is_there = beaten.matched_count > 0 || beaten.upserted_id.is_some();
+        if is_there {
+            self.may_create.store(false, Ordering::Relaxed);
+        }
+        Ok(is_there)
     }
 
     fn instances(&self) -> mongodb::Collection<bson::Document> {
@@ -248,7 +320,7 @@ impl Heartbeat {
             .selection_criteria(primary())
             .write_concern(concern)
             .build();
-        let name = self.collections.name(names::INSTANCES);
+        let name = self.collections.name(collections::INSTANCES);
         self.collections.database().collection_with_options(&name, options)
     }
 }

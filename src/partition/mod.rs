@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`of_key`] | the hash |
 //! | [`heartbeat`] | this instance's document, and what its heartbeats tell |
+//! | [`names`] | which instance holds a name: a restart in place |
+//! | [`vigil`] | whether this process stood still |
 //! | [`fleet`] | who lives and who owns what, as MongoDB has it; conditional writes |
 //! | [`owner`] | who has a partition, and what that instance says of itself |
 //! | [`plan`] | who is to own what: a pure function |
@@ -18,8 +20,10 @@ pub mod fleet;
 mod hash;
 pub mod heartbeat;
 pub mod metrics;
+pub mod names;
 pub mod owner;
 pub mod plan;
 pub mod share;
+pub mod vigil;
 
 pub use hash::{PARTITIONS, of_key};

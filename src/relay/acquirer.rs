@@ -9,7 +9,7 @@ use tracing::{debug, info, instrument, warn};
 use crate::failpoint;
 use crate::ids::{LeaseId, RecordId};
 use crate::moment::Moment;
-use crate::outbox::lease::Grant;
+use crate::outbox::lease::{Grant, LeaseRequest};
 use crate::outbox::record::{LaneKey, Record};
 use crate::outbox::settle::Outcome;
 use crate::relay::blocker::{BlockReason, Blocker, KeyBlock};
@@ -129,17 +129,17 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let ids = |records: Vec<&Record>| -> Vec<RecordId> {
             records.into_iter().map(|record| record.id.clone()).collect()
         };
+        let dead_owners = self.context.state.lease_owners.dead_among(touched.iter().copied());
         let (touched, untouched) = (ids(touched), ids(untouched));
+        let request = LeaseRequest { touched, untouched, dead_owners };
+        let asked = request.ids();
         let (id, leaser) = (LeaseId::fresh(), &self.context.leaser);
         let lease = Lease::new(id, leaser.length(), Moment::now());
-        let granted = match touched.len() + untouched.len() {
-            0 => Ok(Grant::default()),
-            _ => leaser.lease(id, &touched, &untouched).await,
-        };
+        let granted =
+            if asked.is_empty() { Ok(Grant::default()) } else { leaser.lease(id, &request).await };
         let grant = match granted {
             Ok(grant) => grant,
             Err(error) => {
-                let asked = [touched, untouched].concat();
                 let is_released =
                     !error.is_refusal() && self.release_unknown(id, &asked, &error).await;
                 acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));

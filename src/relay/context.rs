@@ -17,12 +17,14 @@ use crate::outbox::lease::Leaser;
 use crate::outbox::record::Record;
 use crate::outbox::repair::Repairs;
 use crate::outbox::snapshot::Snapshot;
+use crate::partition::vigil::Vigil;
 use crate::relay::connection_losses::ConnectionLosses;
 use crate::relay::destination_circuits::{DestinationCircuits, OpenDestination};
 use crate::relay::in_flight::InFlight;
 use crate::relay::isolation::IsolatedConnections;
 use crate::relay::key_table::KeyTable;
 use crate::relay::lane::Lane;
+use crate::relay::lease_owners::LeaseOwners;
 use crate::relay::lease_renewal::ActiveLeases;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::misplaced::Misplaced;
@@ -72,6 +74,8 @@ pub struct RelayState {
     pub key_table: KeyTable,
     /// Leases in use.
     pub leases: ActiveLeases,
+    /// Which owners of leases are alive.
+    pub lease_owners: LeaseOwners,
     /// Records that lost their connection before a confirm.
     pub connection_losses: ConnectionLosses,
     pub(crate) pending_deaths: PendingDeaths,
@@ -83,6 +87,8 @@ pub struct RelayState {
     /// Suspects of a crash go alone, one after the other in this process.
     pub(crate) turns: Turns,
     pub(crate) probe_budget: ProbeBudget,
+    /// Whether this process stood still and must read its partitions again.
+    pub(crate) vigil: Arc<Vigil>,
 }
 
 /// What actors send to each other.

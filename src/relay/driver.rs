@@ -67,6 +67,8 @@ pub(super) struct Driver<S> {
     repairing: bool,
     targets: VecDeque<ScanTarget>,
     saturation: Saturation,
+    /// The partitions as they were when they last changed, and whether more was acquired.
+    owned: Option<(Vec<u8>, bool)>,
     next_tick: Instant,
     /// Whether the log says that MongoDB refuses the relay.
     is_refusal_reported: bool,
@@ -97,6 +99,7 @@ impl<S: Sink> Driver<S> {
             repairing: false,
             targets: VecDeque::new(),
             saturation: Saturation::default(),
+            owned: None,
             next_tick: Instant::now(),
             is_refusal_reported: false,
         }
@@ -462,10 +465,21 @@ impl<S: Sink> Driver<S> {
         handle.is_some_and(|handle| handle.destinations.takes(destination))
     }
 
-    /// The assignment of partitions has changed.
+    /// The assignment of partitions has changed, or the instances that are alive.
     fn on_share(&mut self) {
+        let Share { partitions, takes, alive } = self.share.borrow_and_update().clone();
+        let state = &self.context.state;
+        if state.lease_owners.set_alive(alive) {
+            // The owners of these leases may be among those that are gone.
+            state.key_table.unblock_leased();
+            self.schedule.scan_soon();
+        }
+        let owned = Some((partitions.clone(), takes));
+        if self.owned == owned {
+            return;
+        }
+        self.owned = owned;
         self.leave_live(LeaveReason::OnPurpose);
-        let partitions = self.share.borrow_and_update().partitions.clone();
         self.context.state.key_table.set_owned(&partitions);
         self.context.state.misplaced.keep_within(&partitions);
         self.scan_now();

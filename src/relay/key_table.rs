@@ -126,6 +126,11 @@ impl KeyTable {
         entries.release_blocked(|wait| wait.reason == BlockReason::SinkPaused);
     }
 
+    /// Frees all keys that wait for the end of a lease: its owner may be dead.
+    pub(crate) fn unblock_leased(&self) {
+        self.entries().release_blocked(|wait| wait.reason == BlockReason::Leased);
+    }
+
     /// Frees all keys that wait for a destination: it confirms again.
     pub(crate) fn unblock_destination(&self, sink: &str, destination: &Address) {
         self.entries().release_blocked(|wait| wait.is_for(sink, destination));

@@ -39,7 +39,7 @@
 //! | [`context`], [`settings`], [`metrics`] | what the actors share |
 //! | [`instance_state`] | what an instance tells the others of itself |
 //! | [`sink_circuit`], [`destination_circuits`], [`isolation`], `addressing` | which sinks and destinations take records |
-//! | [`blocker`], [`lease`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; whose turn it is to go alone |
+//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; whose turn it is to go alone |
 //! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | what is known of single records, and of MongoDB |
 
 pub mod acquirer;
@@ -60,6 +60,7 @@ pub mod key_table;
 pub mod lane;
 pub mod lane_worker;
 pub mod lease;
+pub mod lease_owners;
 pub mod lease_renewal;
 pub(crate) mod live_mode;
 pub mod metrics;
@@ -96,10 +97,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::{InstanceId, SinkName};
 use crate::outbox::collections::Collections;
-use crate::outbox::lease::Leaser;
+use crate::outbox::lease::{Leaser, OwnerId};
 use crate::outbox::repair::Repairs;
 use crate::outbox::settle::Settlements;
 use crate::partition::share::Share;
+use crate::partition::vigil::Vigil;
 use crate::relay::connection_losses::ConnectionLosses;
 use crate::relay::context::{Queues, RelayContext, RelayState, SinkHandle};
 use crate::relay::destination_circuits::DestinationCircuits;
@@ -107,6 +109,7 @@ use crate::relay::driver::Driver;
 use crate::relay::isolation::IsolatedConnections;
 use crate::relay::key_table::KeyTable;
 use crate::relay::lane::Lane;
+use crate::relay::lease_owners::LeaseOwners;
 use crate::relay::lease_renewal::ActiveLeases;
 use crate::relay::metrics::{RelayMetrics, SinkMetrics};
 use crate::relay::misplaced::Misplaced;
@@ -137,8 +140,8 @@ pub struct RelayParts<S> {
     pub settings: Settings,
     /// Where the outbox lives.
     pub collections: Collections,
-    /// This process.
-    pub instance: InstanceId,
+    /// The id under which this instance leases.
+    pub owner: Arc<OwnerId>,
     /// Chooses the sink and the destination of a record.
     pub router: Router,
     /// The sinks by name.
@@ -149,6 +152,10 @@ pub struct RelayParts<S> {
     pub wakeup: Wakeup,
     /// Whether a done record is deleted at once (retention `"0s"`).
     pub delete_done: bool,
+    /// Whether this process stood still.
+    pub vigil: Arc<Vigil>,
+    /// The owner id of the instance whose place this one takes.
+    pub predecessor: Option<InstanceId>,
 }
 
 /// Why a relay ended uninvited.
@@ -188,12 +195,14 @@ impl<S: Sink> Relay<S> {
         let RelayParts {
             settings,
             collections,
-            instance,
+            owner,
             router,
             sinks,
             share,
             wakeup,
             delete_done,
+            vigil,
+            predecessor,
         } = parts;
         let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
         let probe_max = settings.probe_max;
@@ -209,6 +218,7 @@ impl<S: Sink> Relay<S> {
         let state = RelayState {
             key_table: KeyTable::default(),
             leases: ActiveLeases::new(store_health.clone()),
+            lease_owners: LeaseOwners::new(owner.clone(), predecessor),
             connection_losses: ConnectionLosses::default(),
             pending_deaths: PendingDeaths::default(),
             misplaced: Misplaced::default(),
@@ -218,6 +228,7 @@ impl<S: Sink> Relay<S> {
             in_flight: Arc::default(),
             turns: Turns::default(),
             probe_budget: ProbeBudget::new(settings.batch_bytes),
+            vigil,
         };
         state.key_table.set_owned(&share.borrow().partitions);
         let writer = SettlementWriter {
@@ -230,7 +241,7 @@ impl<S: Sink> Relay<S> {
             stop: stop.clone(),
         };
         let context = Arc::new(RelayContext {
-            leaser: Leaser::new(collections.clone(), instance, settings.lease),
+            leaser: Leaser::new(collections.clone(), owner, settings.lease),
             repairs: Repairs::new(collections.clone()),
             clock: Arc::new(ServerClock::default()),
             sinks: sinks.collect(),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::ids::RecordId;
 use crate::outbox::fields::{
-    ATTEMPT, LAST_ERROR, LAST_ERROR_AT, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, SEQ,
-    VISIBLE_AT,
+    ATTEMPT, LAST_ERROR, LAST_ERROR_AT, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL,
+    PARTITION, SEQ, VISIBLE_AT,
 };
 use crate::outbox::reason::DeadReason;
 use crate::outbox::record::Record;
@@ -29,10 +29,11 @@ const MOST: usize = 10_000;
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The fields that the relay writes itself: what a record would die of does not rest on them.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     ATTEMPT,
     LAST_ERROR,
     LAST_ERROR_AT,
+    LEASE_CRASHES,
     LEASE_ID,
     LEASE_OWNER,
     LEASE_UNTIL,

@@ -32,6 +32,8 @@ pub struct PlanInput<'a> {
     pub goes_alone: &'a dyn Fn(&RecordId) -> bool,
     /// Records of the lane that is refilled: known to go before, or confirmed.
     pub in_flight: &'a dyn Fn(&Record) -> bool,
+    /// Whether the instance that leased the record is dead.
+    pub is_owner_dead: &'a dyn Fn(&Record) -> bool,
     /// Whether the record's sink and destination take records.
     pub availability: &'a dyn Fn(&Record) -> Availability,
 }
@@ -100,7 +102,7 @@ pub enum RecordState {
     Leased,
     /// It is not due before.
     NotDue(DateTime),
-    /// Its lease ended without an outcome.
+    /// It may crash the process.
     Suspect,
     /// Nothing is against it.
     Fit,
@@ -116,19 +118,20 @@ pub enum Defect {
 }
 
 impl RecordState {
-    /// What the record says at this time of the server.
-    pub fn of(record: &Record, now: DateTime) -> Self {
+    /// What the record says at this time of the server. The lease of an owner that is dead is as one
+    /// that has expired.
+    pub fn of(record: &Record, now: DateTime, is_owner_dead: impl Fn(&Record) -> bool) -> Self {
         if record.unfit.is_some() {
             Self::Unfit
         } else if record.seq.is_none() {
             Self::Defect(Defect::Seq)
         } else if record.placement == Placement::Invalid {
             Self::Defect(Defect::Partition)
-        } else if record.is_leased(now) {
+        } else if record.is_leased(now) && !is_owner_dead(record) {
             Self::Leased
         } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
             Self::NotDue(due)
-        } else if record.is_suspect(now) {
+        } else if record.is_suspect() {
             Self::Suspect
         } else {
             Self::Fit
@@ -209,9 +212,9 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
                     run.more = true;
                     break;
                 }
-                // After a failure only the head is leased: should it fail again, nothing
-                // behind it has been charged and given back in vain.
-                let failed_before = record.attempt > 0;
+                // After a failure only the head is leased: if it fails again, nothing behind it was
+                // leased and released for nothing.
+                let failed_before = record.failures() > 0;
                 if failed_before && !run.records.is_empty() {
                     break;
                 }
@@ -234,7 +237,7 @@ fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
     if (input.in_flight)(record) {
         return Decision::InHand;
     }
-    let of_itself = RecordState::of(record, input.now);
+    let of_itself = RecordState::of(record, input.now, input.is_owner_dead);
     match of_itself {
         RecordState::Unfit => return Decision::Spent,
         RecordState::Defect(_) => return Decision::NeedsRepair,
@@ -252,8 +255,9 @@ fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
     match (input.availability)(record) {
         Availability::Paused(reason) => Decision::Waits(reason, None),
         Availability::Available | Availability::Probe if of_itself == RecordState::Suspect => {
-            let spent = record.attempt >= input.max_attempts;
-            if spent { Decision::Spent } else { Decision::GoesAlone }
+            // Of a lease in which it had company another record may have been the cause.
+            let is_spent = record.was_alone() && record.attempt >= input.max_attempts;
+            if is_spent { Decision::Spent } else { Decision::GoesAlone }
         }
         Availability::Probe => Decision::GoesAlone,
         Availability::Available if (input.goes_alone)(&record.id) => Decision::GoesAlone,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tracing::{instrument, trace};
 
 use crate::failpoint;
+use crate::moment::Moment;
 use crate::outbox::reason::DeadReason;
 use crate::relay::addressing;
 use crate::relay::context::{RelayContext, SinkHandle};
@@ -209,7 +210,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
     ) -> DeliveryResult {
         let Admitted { sink, handle, mut message, destination, place } = admitted;
         // Checked as late as possible: no publish starts after the lease has ended.
-        if !leased.may_start() {
+        if !leased.may_start() || !self.context.state.vigil.may_publish(Moment::now()) {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
         let in_flight = &self.context.state.in_flight;

@@ -79,7 +79,8 @@ impl<'a, S: Sink> Repairer<'a, S> {
             }
             None => {
                 let reason = DeadReason::LeaseExpired { attempts: record.attempt };
-                let dead = repairs.mark_expired_dead(record, &reason, blocks).await;
+                let is_owner_dead = self.context.state.lease_owners.is_dead(record);
+                let dead = repairs.mark_expired_dead(record, &reason, blocks, is_owner_dead).await;
                 (reason, dead)
             }
         };

@@ -35,6 +35,8 @@ pub enum Part<'a> {
         records: bool,
         /// Whether a change stream wakes the relay.
         follow: bool,
+        /// Whether the instance has a name.
+        names: bool,
         /// Actions by which the schema is made: those of
         /// [`Difference::made_by`](super::Difference).
         making: &'a [&'static str],
@@ -170,8 +172,9 @@ impl Need {
 impl Wanted<'_> {
     fn needs(&self) -> Vec<Need> {
         match self.part {
-            Part::Relay { records, follow, making } => {
-                let configured = Configured { retention: self.retention, follow, append: false };
+            Part::Relay { records, follow, names, making } => {
+                let retention = self.retention;
+                let configured = Configured { retention, follow, append: false, names };
                 let relay = self.of(&RELAY, configured, |on, action| {
                     // Without a relay records are neither read nor written.
                     let works = ["find", "update", "remove", "changeStream"].contains(&action);
@@ -181,8 +184,9 @@ impl Wanted<'_> {
                 relay.into_iter().chain(schema).collect()
             }
             Part::Append => {
+                let retention = self.retention;
                 let configured =
-                    Configured { retention: self.retention, follow: false, append: true };
+                    Configured { retention, follow: false, append: true, names: false };
                 let append = self.of(&APPEND, configured, |_, _| true);
                 // Which aggregates there will be nobody knows: their schema may have to be made.
                 let makes = self.places.context.auto_init_schema;

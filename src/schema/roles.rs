@@ -89,6 +89,8 @@ pub enum When {
     Following,
     /// Where there is an append path (`events.enabled = true`).
     Appending,
+    /// Where an instance has a name: it relays. One without goes on.
+    Naming,
 }
 
 /// What decides whether a privilege is needed.
@@ -100,6 +102,8 @@ pub struct Configured {
     pub follow: bool,
     /// Whether there is an append path.
     pub append: bool,
+    /// Whether instances have names.
+    pub names: bool,
 }
 
 impl When {
@@ -110,6 +114,7 @@ impl When {
             Self::DeletingDelivered => configured.retention.is_zero(),
             Self::Following => configured.follow,
             Self::Appending => configured.append,
+            Self::Naming => configured.names,
         }
     }
 }
@@ -143,6 +148,12 @@ pub const RELAY: Role = Role {
         on(INSTANCES, &["find", "insert", "update", "remove"]),
         on(ASSIGNMENTS, &["find", "insert", "update"]),
         on(CONTROL, &["find"]),
+        // The names of instances.
+        Privilege {
+            on: On::Collection(CONTROL),
+            actions: &["insert", "update", "remove"],
+            when: When::Naming,
+        },
     ],
 };
 
@@ -263,7 +274,7 @@ fn role_entry(role: &Role) -> String {
         let actions = privilege.actions.iter().map(|action| Bson::from(*action)).collect();
         let entry = format!("{{ resource: {on}, actions: {} }}", literal(&Bson::Array(actions), 6));
         match privilege.when {
-            When::Always => format!("      {entry},"),
+            When::Always | When::Naming => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
             When::Following => format!("      ...(follows ? [{entry}] : []),"),
             When::Appending => format!("      ...(appends ? [{entry}] : []),"),

@@ -37,7 +37,9 @@ async fn night_of(trouble: Trouble) {
     // (The server must not tell its own address.)
     let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", door.address);
     let through_door = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
-    let first = [settings(outbox, &uri, &more), through_door].concat();
+    // Of another name: one of the same would take its place.
+    let named = |name: &str| owned(&[&format!("instance.name={name}")]);
+    let first = [settings(outbox, &uri, &more), through_door, named("first")].concat();
     let first = Postrider::start(&first);
     until_well(&first).await;
     let records = |from: usize| {
@@ -54,7 +56,8 @@ async fn night_of(trouble: Trouble) {
         Trouble::CutOff => door.freeze(),
     }
     // While it is away the others come, and those behind what it holds.
-    let second = Postrider::start(&settings(outbox, &night.vhost.uri(), &more));
+    let second = [settings(outbox, &night.vhost.uri(), &more), named("second")].concat();
+    let second = Postrider::start(&second);
     outbox.insert(records(50)).await;
     outbox.until_count(doc! { "status": "done" }, 18).await;
     let done = all_settled(outbox).await.0;

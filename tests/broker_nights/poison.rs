@@ -80,10 +80,10 @@ async fn a_record_that_kills_its_relay_dies_and_none_of_499_neighbours_that_are_
     assert_eq!(dead[0].get_str("deadReason").unwrap(), "lease expired: 3 times");
     assert_eq!(dead[0].get_i32("attempt").unwrap(), 3);
     let attempts = |record: &Document| record.get_i32("attempt").unwrap();
-    let suspects = done.iter().filter(|record| attempts(record) == 2).count();
-    assert!(suspects > 250, "only {suspects} were leased beside it when it killed first");
-    // Charged for the crash that they were leased in, and not for those of the poison alone.
-    assert!(done.iter().all(|record| attempts(record) <= 2), "{done:#?}");
+    let neighbours = done.iter().filter(|record| attempts(record) >= 2).count();
+    assert!(neighbours > 250, "only {neighbours} were leased with it when it killed first");
+    // Counted for the two crashes in its company, and not for those of the poison alone.
+    assert!(done.iter().all(|record| attempts(record) <= 3), "{done:#?}");
     judge(&read_back(&outbox.collections).await, &arrivals.seen()).assert_kept();
     // The last process found the poison spent, and delivered what was left.
     let left = postrider.metric("postrider_delivery_seconds_count{sink=\"rabbit\"}").await.unwrap();

@@ -83,7 +83,7 @@ async fn a_seeded_breach_of_each_kind_is_caught() {
             Breach::Revived { id: found } => found == id && id == "woken",
             Breach::Unfenced { id: found, .. } => found == id && id == "settled",
             Breach::Stolen { id: found, .. } => found == id && id == "stolen",
-            Breach::OutOfTurn { .. } => false,
+            Breach::OutOfTurn { .. } | Breach::Robbed { .. } => false,
         });
         assert_eq!(caught.count(), 1, "{id}: {:?}", verdict.breaches);
     }

@@ -25,6 +25,9 @@ pub const USER: &str = "postrider";
 /// How long a stop in good order may take: longer than `relay.shutdown_timeout` here.
 const STOP: Duration = Duration::from_secs(20);
 
+/// How long two processes of one name may go on: while MongoDB is out of reach.
+const ONE_OF_TWO: Duration = Duration::from_secs(60);
+
 /// One place in the fleet, held by one process after the other.
 pub struct Instance {
     number: usize,
@@ -91,7 +94,8 @@ impl Instance {
         );
         let uri = format!("mongodb://{user}@{hosts}/{database}?{options}");
         self.distance = setup.distance;
-        self.settings = [vec![format!("mongo.uri={uri}")], setup.settings(), sinks].concat();
+        let own = vec![format!("mongo.uri={uri}"), format!("instance.name=place-{}", self.number)];
+        self.settings = [own, setup.settings(), sinks].concat();
     }
 
     /// Where the API of its process is.
@@ -179,6 +183,38 @@ impl Instance {
         if let Some(running) = &mut *self.process.lock().await {
             self.signal_or_note(running, signal).await;
         }
+    }
+
+    /// SIGSTOP, and another process of the same name while the first one stands still; after SIGCONT
+    /// one of them must end: the first one if it was replaced, the second one if the first one answers
+    /// (MongoDB may have been out of reach until it woke).
+    pub async fn replace(&self, lasts: Duration) {
+        let mut process = self.process.lock().await;
+        let Some(mut first) = process.take() else { return };
+        self.signal_or_note(&mut first, Signal::STOP).await;
+        let mut second = self.spawn();
+        tokio::time::sleep(lasts).await;
+        self.signal_or_note(&mut first, Signal::CONT).await;
+        let until = Instant::now() + ONE_OF_TWO;
+        while !first.process.has_ended() && !second.process.has_ended() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (mut ended, left) =
+            if second.process.has_ended() { (second, first) } else { (first, second) };
+        if ended.process.has_ended() {
+            let log = ended.process.until_ended(STOP).await;
+            let is_explained = log.stderr.contains("instance.name =")
+                || self.withdrawals.explain(&log, ended.since, Instant::now());
+            if !is_explained {
+                self.odd("ended by itself, and not for its name").await;
+            }
+        } else {
+            self.odd("two of one name go on").await;
+            ended.process.signal(Signal::KILL);
+            ended.process.until_ended(STOP).await;
+        }
+        self.keep_log(&ended.process);
+        *process = Some(left);
     }
 
     /// Signals a process, or notes that it has ended and should not have.

@@ -199,6 +199,7 @@ impl History {
                 rest(lasts).await;
                 self.instances[process].signal(Signal::CONT).await;
             }
+            Fault::Replace { process, lasts } => self.instances[process].replace(lasts).await,
             Fault::Leave { process, away } => {
                 self.instances[process].leave().await;
                 rest(away).await;

@@ -29,11 +29,16 @@ pub enum What {
     Deleted,
 }
 
+/// Lease commands of a dead owner that may still be carried out: of a connection that was frozen.
+const MAX_STRAYS: usize = 3;
+
 /// What no relay may do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Breach {
-    /// A lease was taken from one whose lease had not ended.
+    /// A lease was taken over that had not ended, by no other owner.
     Stolen { id: String, from: Uuid, by: Uuid },
+    /// An owner leases on whose lease was taken over before its end: it was not dead.
+    Robbed { id: String, owner: Uuid },
     /// A record was settled by no write that named the lease in force.
     Unfenced { id: String, lease: Option<Uuid>, to: String },
     /// A record that was done was touched again.
@@ -49,6 +54,8 @@ struct Life {
     seq: Timestamp,
     status: String,
     lease: Option<(Uuid, DateTime)>,
+    /// Who took it.
+    owner: Option<Uuid>,
     first_lease: Option<DateTime>,
     /// Outside the order (contract 4.2): scheduled once, dead by skip once, or discarded.
     exempt: bool,
@@ -91,6 +98,8 @@ pub struct Tally {
     pub leases: usize,
     /// Leases of records whose lease had run out.
     pub takeovers: usize,
+    /// Leases of records whose owner was dead before.
+    pub early_takeovers: usize,
     pub retries: usize,
     pub deaths: usize,
     pub requeues: usize,
@@ -102,6 +111,8 @@ pub struct Tally {
 #[derive(Default)]
 pub struct Ledger {
     lives: HashMap<String, Life>,
+    /// The leases that owners took after one of theirs was taken over before its end.
+    robbed: HashMap<Uuid, HashSet<Uuid>>,
     pub breaches: Vec<Breach>,
     pub tally: Tally,
 }
@@ -130,7 +141,7 @@ impl Ledger {
         unset: &[String],
         settles: &Settles,
     ) {
-        let Self { lives, breaches, tally } = self;
+        let Self { lives, robbed, breaches, tally } = self;
         let life = lives.get_mut(id).expect("it was inserted");
         let named = || id.to_owned();
         let to = set.get_str("status").unwrap_or(&life.status).to_owned();
@@ -138,16 +149,30 @@ impl Ledger {
             breaches.push(Breach::Revived { id: named() });
         }
         let until = set.get_datetime("leaseUntil").copied();
+        let owner = uuid(set.get("leaseOwner"));
         if let Some(by) = uuid(set.get("leaseId")) {
             tally.leases += 1;
             life.first_lease = life.first_lease.or(Some(at));
             match life.lease {
-                Some((from, ends)) if ends > at => {
-                    breaches.push(Breach::Stolen { id: named(), from, by });
-                }
+                Some((from, ends)) if ends > at => match (life.owner, owner) {
+                    (Some(before), Some(now)) if before != now => {
+                        tally.early_takeovers += 1;
+                        robbed.entry(before).or_default();
+                    }
+                    _ => breaches.push(Breach::Stolen { id: named(), from, by }),
+                },
                 Some(_) => tally.takeovers += 1,
                 None => {}
             }
+            if let Some((owner, leases)) =
+                owner.and_then(|owner| Some((owner, robbed.get_mut(&owner)?)))
+            {
+                leases.insert(by);
+                if leases.len() == MAX_STRAYS + 1 {
+                    breaches.push(Breach::Robbed { id: named(), owner });
+                }
+            }
+            life.owner = owner;
             if life.status != "pending" {
                 breaches.push(Breach::OutOfTurn { id: named(), status: life.status.clone() });
             }
@@ -162,6 +187,10 @@ impl Ledger {
             let is_fenced = match lease {
                 // A suspect at its ceiling: dead by the take, once the lease has run out.
                 Some((_, ends)) if to == "dead" && ends <= at => true,
+                // Or its owner is dead.
+                Some((lease, _)) if to == "dead" && !settles.has(id, lease, at) => {
+                    life.owner.is_some_and(|owner| robbed.contains_key(&owner))
+                }
                 Some((lease, _)) => settles.has(id, lease, at),
                 None => false,
             };
@@ -325,6 +354,7 @@ impl Life {
             key: record.get_str("key").ok().map(str::to_owned),
             seq: record.get_timestamp("seq").unwrap(),
             lease: None,
+            owner: None,
             first_lease: None,
             exempt: status == "scheduled",
             gone: false,

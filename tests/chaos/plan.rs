@@ -72,6 +72,8 @@ pub enum Fault {
     Kill { process: usize, down: Duration },
     /// SIGSTOP, then SIGCONT.
     Suspend { process: usize, lasts: Duration },
+    /// SIGSTOP, then another process of the same name, then SIGCONT.
+    Replace { process: usize, lasts: Duration },
     /// SIGTERM, and another process in its place after a while.
     Leave { process: usize, away: Duration },
     /// The clock of a process's host jumps, and back.
@@ -230,7 +232,12 @@ impl Setup {
                     0 => millis(rng, 500..3000),
                     _ => longest + millis(rng, 0..3000),
                 };
-                (Fault::Suspend { process, lasts }, lasts)
+                // Without a further number, so that what follows stays as it is.
+                if lasts.as_millis() % 3 == 0 {
+                    (Fault::Replace { process, lasts }, lasts)
+                } else {
+                    (Fault::Suspend { process, lasts }, lasts)
+                }
             }
             5..7 => {
                 let away = millis(rng, 0..6000);

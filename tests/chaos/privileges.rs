@@ -54,7 +54,8 @@ impl Withdrawals {
 
 /// Those that a relay with the append path needs at least, without those that it has lost.
 pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
-    let configured = Configured { retention: Duration::MAX, follow: true, append: true };
+    let configured =
+        Configured { retention: Duration::MAX, follow: true, append: true, names: true };
     let context = ContextSettings::new(database);
     let of = |role| roles::privileges_for(role, &context, database, "", configured);
     let mut all = [of(&RELAY), of(&APPEND), of(&SCHEMA)].concat();

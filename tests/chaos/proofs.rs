@@ -51,6 +51,13 @@ impl Book {
         self.update(millis, doc! { "leaseId": binary(lease), "leaseUntil": at(until) }, &[])
     }
 
+    fn lease_of(self, owner: Uuid, millis: i64, lease: Uuid, until: i64) -> Self {
+        let lease = doc! {
+            "leaseId": binary(lease), "leaseUntil": at(until), "leaseOwner": binary(owner),
+        };
+        self.update(millis, lease, &[])
+    }
+
     fn settle(self, millis: i64, to: &str) -> Self {
         let set = if to == "pending" {
             doc! {}
@@ -130,6 +137,30 @@ fn a_lease_may_pass_to_another_once_it_has_ended_and_not_before() {
     assert_eq!(leased().lease(100, OTHERS, 300).breaches(), []);
     assert_eq!(leased().lease(99, OTHERS, 300).breaches(), stolen);
     assert_eq!(renewed().lease(100, OTHERS, 300).breaches(), stolen);
+}
+
+#[test]
+fn a_lease_of_a_dead_owner_may_pass_to_another_and_one_of_an_owner_that_leases_on_not() {
+    let [one, other] =
+        [Uuid::from_bytes(u128::to_be_bytes(11)), Uuid::from_bytes(u128::to_be_bytes(12))];
+    let taken_over = || {
+        let leased = Book::new("pending").lease_of(one, 10, MINE, 100);
+        leased.lease_of(other, 50, OTHERS, 150)
+    };
+    let leases_on = |count: u128| {
+        (0..count).fold(taken_over(), |book, n| {
+            let millis = 1_000 * (1 + i64::try_from(n).unwrap());
+            book.lease_of(one, millis, Uuid::from_bytes(u128::to_be_bytes(100 + n)), millis + 1)
+        })
+    };
+
+    assert_eq!(taken_over().breaches(), []);
+    assert_eq!(leases_on(3).breaches(), [], "commands that were under way");
+    let robbed = Breach::Robbed { id: "k1".to_owned(), owner: one };
+    assert_eq!(leases_on(4).breaches(), [robbed]);
+    let own = Book::new("pending").lease_of(one, 10, MINE, 100).lease_of(one, 50, OTHERS, 150);
+    let stolen = Breach::Stolen { id: "k1".to_owned(), from: MINE, by: OTHERS };
+    assert_eq!(own.breaches(), [stolen], "an owner that is alive waits for its own lease");
 }
 
 #[test]

@@ -42,7 +42,7 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
     let single = single_actions(&outbox.database);
-    assert_eq!(single.len(), 19, "{single:?}");
+    assert_eq!(single.len(), 22, "{single:?}");
     // The schema is there, but for its retention; and then it is not there at all.
     let is_making = |action: &str| action.starts_with("create");
     let (making, others): (Vec<_>, Vec<_>) =

@@ -17,7 +17,8 @@ use crate::support::schema::mongosh;
 
 const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-roles.js");
 
-const CONFIGURED: Configured = Configured { retention: Duration::MAX, follow: true, append: true };
+const CONFIGURED: Configured =
+    Configured { retention: Duration::MAX, follow: true, append: true, names: true };
 
 /// One use of each collection, as the append path makes them.
 async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> {

@@ -179,7 +179,8 @@ async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_n
     let (sink, dead) = (TestSink::default(), TestSink::default());
     let long_ago = DateTime::from_millis(DateTime::now().timestamp_millis() - 1_000);
     let lease = doc! {
-        "attempt": 1,
+        "attempt": 3,
+        "leaseCrashes": 2,
         "leaseId": LeaseId::fresh(),
         "leaseOwner": LeaseId::fresh(),
         "leaseUntil": long_ago,
@@ -195,7 +196,7 @@ async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_n
     eventually("its dead letter is on its way", || async { dead.tries("spent") == 1 }).await;
     dead.set_frozen(false);
     dead.until("the dead letter", |arrived| arrived.len() == 1).await;
-    let words = HeaderValue::String("lease expired: once".into());
+    let words = HeaderValue::String("lease expired: 3 times".into());
     assert!(dead.arrived()[0].headers.contains(&("x-dead-reason".into(), words)));
     relay.stop().await;
     outbox.drop().await;

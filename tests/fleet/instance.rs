@@ -7,11 +7,15 @@ use bson::{Bson, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
-use postrider::partition::coordinator::{Coordinator, Settings as FleetSettings, Source, Standing};
+use postrider::outbox::lease::OwnerId;
+use postrider::partition::coordinator::{
+    Coordinator, Replaced, Settings as FleetSettings, Source, Standing,
+};
 use postrider::partition::fingerprint::Fingerprint;
 use postrider::partition::fleet::{ASSIGNED, Fleet};
 use postrider::partition::heartbeat::{Heartbeat, Profile};
 use postrider::partition::share::{self, Allotted, Share};
+use postrider::partition::vigil::Vigil;
 use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayError, RelayParts};
 use tokio::sync::watch;
@@ -61,7 +65,7 @@ pub struct Instance {
     drained: CancellationToken,
     heartbeat: Arc<Heartbeat>,
     relay: Option<JoinHandle<Result<(), RelayError>>>,
-    coordinator: Option<JoinHandle<()>>,
+    coordinator: Option<JoinHandle<Result<(), Replaced>>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -70,15 +74,18 @@ impl Instance {
         let id = InstanceId::fresh();
         let Choice { heartbeat, stale_after, rebalance, block_on_dead, lease } = choice.clone();
         let fingerprint = Fingerprint { ordered: true, block_on_dead, prefix: String::new() };
-        let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned() };
-        let heartbeat = Heartbeat::new(collections.clone(), id, profile, heartbeat);
+        let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned(), name: None };
+        let (owner_id, vigil) = (OwnerId::new(id), Vigil::new());
+        let heartbeat =
+            Heartbeat::new(collections.clone(), id, owner_id.clone(), profile, heartbeat);
         let (stop, drained) = <(CancellationToken, CancellationToken)>::default();
         let (owner, share) = watch::channel(Share::default());
         let relay_settings =
             postrider::relay::settings::Settings { block_on_dead, lease, ..settings() };
         let made =
             parts(collections, sink.clone(), relay_settings, share.clone(), Wakeup::default());
-        let relay = Relay::new(RelayParts { instance: id, ..made }, stop.clone());
+        let relay =
+            Relay::new(RelayParts { owner: owner_id, vigil: vigil.clone(), ..made }, stop.clone());
         let shared = relay.context();
         let (allotted, partitions) = watch::channel(Allotted::default());
         let coordinator = Coordinator::new(
@@ -93,7 +100,7 @@ impl Instance {
         let beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
         let keeper = heartbeat.clone();
         let keeping = tokio::spawn(async move {
-            share::keep(partitions, &keeper, stale_after, owner).await;
+            share::keep(partitions, &keeper, &vigil, stale_after, owner).await;
         });
         Self {
             id,
@@ -118,7 +125,7 @@ impl Instance {
         self.stop.cancel();
         self.relay.take().unwrap().await.unwrap().unwrap();
         self.drained.cancel();
-        self.coordinator.take().unwrap().await.unwrap();
+        self.coordinator.take().unwrap().await.unwrap().unwrap();
         self.heartbeat.leave(Instant::now() + Duration::from_secs(5)).await.unwrap();
     }
 
@@ -135,7 +142,8 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.relay.iter().for_each(JoinHandle::abort);
-        self.coordinator.iter().chain(&self.rest).for_each(JoinHandle::abort);
+        self.coordinator.iter().for_each(JoinHandle::abort);
+        self.rest.iter().for_each(JoinHandle::abort);
     }
 }
 

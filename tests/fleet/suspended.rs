@@ -39,7 +39,7 @@ async fn a_host_that_wakes_publishes_nothing_by_a_lease_that_ran_out_while_it_sl
     let expired = doc! { "$expr": { "$lt": ["$leaseUntil", "$$NOW"] } };
     outbox.until_count(expired, 2).await;
     clock.set("-8s");
-    let thief = Thief::new(&outbox.collections);
+    let thief = Thief::alive(&outbox.collections).await;
     thief.take_over("2").await;
     sleeper.signal(Signal::CONT);
 

@@ -170,7 +170,8 @@ async fn a_record_that_goes_alone_delays_nothing_else() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut suspect = record("suspect", "suspect");
-    suspect.insert("attempt", 1);
+    suspect.insert("attempt", 2);
+    suspect.insert("leaseCrashes", 1);
     suspect.insert("leaseId", LeaseId::fresh());
     suspect.insert("leaseOwner", LeaseId::fresh());
     let before = DateTime::now().timestamp_millis() - 1_000;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::doc;
 use postrider::ids::{InstanceId, LeaseId, RecordId};
-use postrider::outbox::lease::Leaser;
+use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::reason::DeadReason;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::relay::lane::LaneEnd;
@@ -71,10 +71,13 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let peer = Peer::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
     peer.take(&["a1"]).await;
-    let leaser =
-        Leaser::new(outbox.collections.clone(), InstanceId::fresh(), Duration::from_secs(60));
+    let leaser = Leaser::new(
+        outbox.collections.clone(),
+        OwnerId::new(InstanceId::fresh()),
+        Duration::from_secs(60),
+    );
 
-    let grant = leaser.lease(LeaseId::fresh(), &ids(&["a1"]), &[]).await.unwrap();
+    let grant = leaser.lease(LeaseId::fresh(), &LeaseRequest::touched(ids(&["a1"]))).await.unwrap();
 
     assert!(grant.held.is_empty());
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 1);
@@ -95,12 +98,15 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
         .update_one(doc! { "_id": "a3" }, doc! { "$set": { "attempt": 4 } })
         .await
         .unwrap();
-    let leaser =
-        Leaser::new(proxy.collections.clone(), InstanceId::fresh(), Duration::from_secs(60));
+    let leaser = Leaser::new(
+        proxy.collections.clone(),
+        OwnerId::new(InstanceId::fresh()),
+        Duration::from_secs(60),
+    );
     proxy.lose_answer_to("leaseOwner");
 
     let lease = LeaseId::fresh();
-    let grant = leaser.lease(lease, &wanted, &[]).await.unwrap();
+    let grant = leaser.lease(lease, &LeaseRequest::touched(wanted.clone())).await.unwrap();
 
     assert_eq!(proxy.lost(), 1);
     assert_eq!(grant.held.len(), 3);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use postrider::ids::{InstanceId, LeaseId};
-use postrider::outbox::lease::Leaser;
+use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::settle::{Outcome, Settlement, Settlements, Unsettled};
 
 use crate::support::outbox::{TestOutbox, record};
@@ -52,11 +52,15 @@ async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
     outbox.insert([record("a", "a"), sealed("c sealed"), record("d", "d")]).await;
     outbox.hand.records().insert_one(large).await.unwrap();
     seal(&outbox, doc! { "leaseId": null }).await;
-    let leaser =
-        Leaser::new(outbox.collections.clone(), InstanceId::fresh(), Duration::from_secs(600));
+    let leaser = Leaser::new(
+        outbox.collections.clone(),
+        OwnerId::new(InstanceId::fresh()),
+        Duration::from_secs(600),
+    );
 
     let wanted = ids(&["a", "b large", "c sealed", "d"]);
-    let grant = leaser.lease(LeaseId::fresh(), &wanted, &[]).await.unwrap();
+    let grant =
+        leaser.lease(LeaseId::fresh(), &LeaseRequest::touched(wanted.clone())).await.unwrap();
 
     assert_eq!(grant.held, HashSet::from_iter(ids(&["a", "d"])));
     assert_eq!(grant.oversized, ids(&["b large"]));

@@ -14,10 +14,18 @@ use crate::support::spy::{Command, Spy};
 use crate::support::stage::Stage;
 use crate::until_arrived;
 
-/// A record whose last deliverer never came back.
+/// A record whose last two leases ended without an outcome.
 fn suspect(id: &str, key: &str, attempt: i32) -> Document {
+    with_crashes(id, key, attempt, 2)
+}
+
+/// A record of which so many leases ended without an outcome: the last one is still on it.
+fn with_crashes(id: &str, key: &str, attempt: i32, crashes: i32) -> Document {
     let mut record = record(id, key);
     record.insert("attempt", attempt);
+    if crashes > 1 {
+        record.insert("leaseCrashes", crashes - 1);
+    }
     record.insert("leaseId", LeaseId::fresh());
     record.insert("leaseOwner", LeaseId::fresh());
     record.insert("leaseUntil", DateTime::from_millis(DateTime::now().timestamp_millis() - 1_000));
@@ -25,12 +33,12 @@ fn suspect(id: &str, key: &str, attempt: i32) -> Document {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_an_expired_lease_go_one_at_a_time() {
+async fn records_go_one_at_a_time_after_their_second_crash() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::default();
     let suspects: Vec<String> = (0..6).map(|n| format!("suspect {n}")).collect();
     let sound: Vec<String> = (0..40).map(|n| format!("sound {n}")).collect();
-    outbox.insert(suspects.iter().map(|id| suspect(id, id, 1))).await;
+    outbox.insert(suspects.iter().map(|id| suspect(id, id, 2))).await;
     outbox.insert(sound.iter().map(|id| record(id, id))).await;
 
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -48,11 +56,50 @@ async fn records_of_an_expired_lease_go_one_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_go_together_after_their_first_crash() {
+    let outbox = TestOutbox::new().await;
+    let sink = FragileSink::default();
+    // Two of a key: after a crash, which is no failure, they are leased together.
+    let ids: Vec<String> = (0..40).map(|n| format!("{n}")).collect();
+    let key = |id: &str| format!("key {}", id.parse::<u32>().unwrap() / 2);
+    outbox.insert(ids.iter().map(|id| with_crashes(id, &key(id), 1, 1))).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    let done = doc! { "status": "done", "attempt": 2, "leaseCrashes": 1 };
+    outbox.until_count(done, 40).await;
+    let in_company = ids.iter().filter(|id| sink.company(id).iter().any(|with| !with.is_empty()));
+    assert!(in_company.count() > 20, "they went together");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// Whatever `max_attempts` is: in such a lease another record may have been the cause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([with_crashes("once", "a", 1, 1), with_crashes("twice", "b", 2, 2)]).await;
+
+    let settings = Settings { max_attempts: 1, ..settings() };
+    let relay = start(&outbox.collections, sink.clone(), settings);
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    assert_eq!(sink.begun_isolated(), ["twice"]);
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox
-        .insert([suspect("spent", "a", 10), record("behind", "a"), suspect("one left", "b", 9)])
+        .insert([
+            with_crashes("spent", "a", 10, 3),
+            record("behind", "a"),
+            with_crashes("one left", "b", 9, 3),
+        ])
         .await;
 
     let (relay, figures) = start_counted(&outbox.collections, sink.clone(), settings());
@@ -105,7 +152,7 @@ async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
     let sink = TestSink::default();
     sink.script("a1", [Fault::Hold]);
     sink.script("b1", [Fault::Hold]);
-    outbox.insert([suspect("a1", "a", 1), suspect("b1", "b", 1)]).await;
+    outbox.insert([suspect("a1", "a", 2), suspect("b1", "b", 2)]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
     eventually("one goes alone", || async { sink.is_under_way("a1") || sink.is_under_way("b1") })
         .await;
@@ -126,7 +173,7 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
     let spy = Spy::on(&outbox).await;
     let sink = TestSink::default();
     let keyless = |id: &str| {
-        let mut record = suspect(id, "", 1);
+        let mut record = suspect(id, "", 2);
         record.remove("key");
         record
     };
@@ -159,7 +206,7 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
 async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
-    let mut keyless = suspect("a", "", 1);
+    let mut keyless = suspect("a", "", 2);
     keyless.remove("key");
     outbox.insert([keyless]).await;
     let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
@@ -196,7 +243,7 @@ fn is_snapshot(find: &Document) -> bool {
 async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    outbox.insert([suspect("a1", "a", 10)]).await;
+    outbox.insert([with_crashes("a1", "a", 10, 3)]).await;
     let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
     let seen = stage.scan().await;
     assert!(!seen.repairs.is_empty());

@@ -231,14 +231,15 @@ pub fn points(away: Duration) -> Vec<Point> {
     });
     let mut suspect = record("suspect", "w");
     suspect.extend(doc! {
-        "attempt": 1,
+        "attempt": 2,
+        "leaseCrashes": 1,
         "leaseId": bson::Uuid::new(),
         "leaseUntil": DateTime::from_millis(1_000),
         "leaseOwner": bson::Uuid::new(),
     });
     points.push(Point {
         more: vec![suspect],
-        charged: 2,
+        charged: 3,
         ..new("one that goes alone", When::Before("leaseOwner"), Then::Shut)
     });
     points

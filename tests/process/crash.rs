@@ -39,14 +39,17 @@ async fn one_that_was_suspended_goes_on_and_nothing_is_lost() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = ["relay.lease=2s", "sinks.rabbit.timeout=1s", "relay.batch_size=10"];
     outbox.insert(backlog(2000, 20)).await;
-    let mut suspended = Postrider::start(&with(queue.settings(&outbox), &settings));
+    // Of two names: one of the same would take the place of the other.
+    let named = |name| [&settings[..], &[name]].concat();
+    let start = |name| Postrider::start(&with(queue.settings(&outbox), &named(name)));
+    let mut suspended = start("instance.name=one");
     eventually("the first deliveries", || async {
         outbox.count(doc! { "status": "done" }).await > 50
     })
     .await;
 
     suspended.signal(Signal::STOP);
-    let mut other = Postrider::start(&with(queue.settings(&outbox), &settings));
+    let mut other = start("instance.name=two");
     outbox.until_count(doc! { "status": "done" }, 2000).await;
     suspended.signal(Signal::CONT);
     outbox.insert([record("last", "k")]).await;

@@ -8,6 +8,7 @@ mod support;
 mod crash;
 mod hanging;
 mod health;
+mod in_place;
 mod log;
 mod memory;
 mod moments;

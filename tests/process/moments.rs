@@ -126,7 +126,8 @@ async fn while_a_suspect_goes_alone() {
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     let expired = |id: &str| -> Document {
         let mut suspect = record(id, id);
-        suspect.insert("attempt", 1);
+        suspect.insert("attempt", 2);
+        suspect.insert("leaseCrashes", 1);
         suspect.insert("leaseId", Uuid::new());
         suspect.insert("leaseOwner", Uuid::new());
         suspect.insert("leaseUntil", DateTime::from_millis(1));
@@ -138,18 +139,18 @@ async fn while_a_suspect_goes_alone() {
     wire.delay(Duration::from_millis(500));
     outbox.insert([expired("a"), expired("b")]).await;
     let others = doc! { "$ne": "first" };
-    outbox.until_count(doc! { "_id": others.clone(), "attempt": 2 }, 1).await;
+    outbox.until_count(doc! { "_id": others.clone(), "attempt": 3 }, 1).await;
 
     postrider.stop().await;
 
     let done = doc! {
         "_id": others,
         "status": "done",
-        "attempt": 2,
+        "attempt": 3,
         "leaseId": { "$exists": false },
     };
     assert_eq!(outbox.count(done).await, 1, "the one that was on its way");
-    let waits = doc! { "status": "pending", "attempt": 1, "leaseUntil": DateTime::from_millis(1) };
+    let waits = doc! { "status": "pending", "attempt": 2, "leaseUntil": DateTime::from_millis(1) };
     assert_eq!(outbox.count(waits).await, 1, "the other one as it was");
     assert_eq!(instances(&outbox).await, 0);
     queue.delete().await;

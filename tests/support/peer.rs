@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use postrider::ids::{InstanceId, LeaseId, RecordId};
 use postrider::outbox::collections::Collections;
-use postrider::outbox::lease::Leaser;
+use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 
 use super::outbox::eventually;
@@ -25,16 +25,34 @@ pub fn ids(ids: &[&str]) -> Vec<RecordId> {
 impl Peer {
     /// One whose leases outlast any test.
     pub fn new(collections: &Collections) -> Self {
-        let leaser =
-            Leaser::new(collections.clone(), InstanceId::fresh(), Duration::from_secs(600));
+        let leaser = Leaser::new(
+            collections.clone(),
+            OwnerId::new(InstanceId::fresh()),
+            Duration::from_secs(600),
+        );
         let settlements = Settlements::new(collections.clone(), false);
         Self { collections: collections.clone(), leaser, settlements }
+    }
+
+    /// The same, known to others as an instance that is alive and has no partitions.
+    pub async fn alive(collections: &Collections) -> Self {
+        let peer = Self::new(collections);
+        let soon = bson::DateTime::now().timestamp_millis() + 3_600_000;
+        let document = doc! {
+            "_id": peer.leaser.owner(),
+            "status": "active",
+            "partitions": "none",
+            "lastHeartbeat": bson::DateTime::from_millis(soon),
+        };
+        let instances = collections.collection("outbox_instances");
+        instances.insert_one(document).await.unwrap();
+        peer
     }
 
     /// Leases these, which must be free.
     pub async fn take(&self, records: &[&str]) -> LeaseId {
         let lease = LeaseId::fresh();
-        let grant = self.leaser.lease(lease, &ids(records), &[]).await.unwrap();
+        let grant = self.leaser.lease(lease, &LeaseRequest::touched(ids(records))).await.unwrap();
         assert_eq!(grant.held.len(), records.len(), "the peer holds what it asked for");
         self.until_seen(lease, records.len()).await;
         lease
@@ -48,7 +66,13 @@ impl Peer {
             let records = self.collections.records();
             records.update_one(doc! { "_id": record }, past).await.unwrap();
             // A renewal may come in between.
-            !self.leaser.lease(lease, &ids(&[record]), &[]).await.unwrap().held.is_empty()
+            !self
+                .leaser
+                .lease(lease, &LeaseRequest::touched(ids(&[record])))
+                .await
+                .unwrap()
+                .held
+                .is_empty()
         })
         .await;
         self.until_seen(lease, 1).await;

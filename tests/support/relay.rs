@@ -6,7 +6,9 @@ use std::time::Duration;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use postrider::ids::{InstanceId, SinkName};
 use postrider::outbox::collections::Collections;
+use postrider::outbox::lease::OwnerId;
 use postrider::partition::share::Share;
+use postrider::partition::vigil::Vigil;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::relay::wakeup::Wakeup;
@@ -110,12 +112,14 @@ pub fn parts_with<S: Sink, const N: usize>(
     RelayParts {
         settings,
         collections: collections.clone(),
-        instance: InstanceId::fresh(),
+        owner: OwnerId::new(InstanceId::fresh()),
         router: router(&names),
         sinks: sinks.into_iter().map(|(name, sink)| (name.to_owned(), sink)).collect(),
         share,
         wakeup,
         delete_done: false,
+        vigil: Vigil::new(),
+        predecessor: None,
     }
 }
 

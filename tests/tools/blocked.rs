@@ -229,7 +229,7 @@ async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
         let blocked = Blocked::with(follow, "sink_paused", records).await;
-        let peer = Peer::new(&blocked.outbox.collections);
+        let peer = Peer::alive(&blocked.outbox.collections).await;
         let lease = peer.take(&["x1"]).await;
         blocked.until_blocked("leased", 1).await;
 

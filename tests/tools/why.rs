@@ -116,7 +116,9 @@ async fn whose_lease_it_is_and_until_when_is_told() {
     held.insert("leaseOwner", owner);
     let (mut gone, gone_owner) = (leased("c", "l", until), bson::Uuid::new());
     gone.insert("leaseOwner", gone_owner);
-    outbox.insert([held, record("b", "k"), gone, leased("d", "m", in_seconds(-9))]).await;
+    let mut crashed = leased("d", "m", in_seconds(-9));
+    crashed.extend(doc! { "attempt": 2, "leaseCrashes": 1 });
+    outbox.insert([held, record("b", "k"), gone, crashed]).await;
 
     let held = waits(&outbox, "a").await;
     says(&held, "leased", &["until 2100-01-01T00:00:00Z", &owner.to_string(), "on host-7"]);
@@ -124,7 +126,7 @@ async fn whose_lease_it_is_and_until_when_is_told() {
     says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
     let gone = waits(&outbox, "c").await;
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
-    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 1 of 10"]);
+    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     says_of_itself(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);

@@ -164,7 +164,7 @@ impl Fleets {
     pub async fn suspects(&self) {
         let expired = |n: i32| {
             let lease = doc! {
-                "attempt": 1, "leaseId": Uuid::new(), "leaseOwner": Uuid::new(),
+                "attempt": 1, "leaseCrashes": 1, "leaseId": Uuid::new(), "leaseOwner": Uuid::new(),
                 "leaseUntil": DateTime::from_millis(1),
             };
             with(&format!("suspect {n}"), &format!("suspect {n}"), lease)

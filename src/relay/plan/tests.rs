@@ -3,6 +3,7 @@ use bson::{Bson, Document, doc};
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::InstanceId;
 
 const NOW: DateTime = DateTime::from_millis(1_000_000);
 const BEFORE: DateTime = DateTime::from_millis(999_000);
@@ -39,6 +40,12 @@ fn leased(document: Document, until: DateTime) -> Document {
     with(document, doc! { "leaseId": lease, "leaseUntil": until })
 }
 
+/// A record of which so many leases ended without an outcome; the last one is still on it.
+fn crashed(document: Document, crashes: i32) -> Document {
+    let counts = doc! { "attempt": crashes, "leaseCrashes": crashes - 1 };
+    leased(with(document, counts), BEFORE)
+}
+
 fn read(document: Document) -> Record {
     Record::read(&RawDocumentBuf::try_from(&document).unwrap())
 }
@@ -56,6 +63,7 @@ struct KeyState {
     in_flight: HashSet<RecordId>,
     taken: HashSet<LaneKey>,
     paused: HashSet<RecordId>,
+    dead_owners: HashSet<InstanceId>,
 }
 
 impl KeyState {
@@ -69,6 +77,9 @@ impl KeyState {
             blocked: self.blocked.clone(),
             goes_alone: &|id| self.alone.contains(id),
             taken: self.taken.clone(),
+            is_owner_dead: &|record| {
+                record.lease_owner.is_some_and(|owner| self.dead_owners.contains(&owner))
+            },
             in_flight: &|record| self.in_flight.contains(&record.id),
             availability: &|record| match self.paused.contains(&record.id) {
                 true => Availability::Paused(BlockReason::SinkPaused),
@@ -263,7 +274,7 @@ fn a_failed_record_ends_the_run_before_it() {
 
 #[test]
 fn a_suspect_at_the_head_goes_alone() {
-    let suspect = leased(with(sound("a", 1), doc! { "attempt": 1 }), BEFORE);
+    let suspect = crashed(sound("a", 1), 2);
 
     let plan = KeyState::default().plan_of([suspect, sound("a", 2)]);
 
@@ -283,7 +294,7 @@ fn a_record_that_lost_its_connection_too_often_goes_alone() {
 
 #[test]
 fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
-    let suspect = leased(sound("a", 2), BEFORE);
+    let suspect = crashed(sound("a", 2), 2);
 
     let plan = KeyState::default().plan_of([sound("a", 1), suspect, sound("a", 3)]);
 
@@ -293,12 +304,46 @@ fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
 
 #[test]
 fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
-    let spent = leased(with(sound("a", 1), doc! { "attempt": CEILING }), BEFORE);
+    let spent = with(crashed(sound("a", 1), 3), doc! { "attempt": CEILING });
 
     let plan = KeyState::default().plan_of([spent, sound("a", 2)]);
 
     assert!(plan.runs.is_empty(), "a follower waits until the death is known");
     assert_eq!(ids(&plan.exhausted), [id(1)]);
+}
+
+#[test]
+fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
+    for crashes in [1, 2] {
+        let record = with(crashed(sound("a", 1), crashes), doc! { "attempt": 2 * CEILING });
+
+        let plan = KeyState::default().plan_of([record]);
+
+        assert!(plan.exhausted.is_empty(), "after {crashes} crashes");
+    }
+}
+
+#[test]
+fn records_go_together_after_their_first_crash() {
+    let records = [1, 2, 3].map(|n| crashed(sound("a", n), 1));
+
+    let plan = KeyState::default().plan_of(records);
+
+    assert_eq!(run_of(&plan, "a"), [id(1), id(2), id(3)]);
+}
+
+#[test]
+fn the_lease_of_a_dead_owner_is_as_one_that_has_expired() {
+    let owner = InstanceId::fresh();
+    let of_owner =
+        |n| with(leased(sound("a", n), LATER), doc! { "leaseOwner": owner, "attempt": 1 });
+    let knows_dead = KeyState { dead_owners: HashSet::from([owner]), ..KeyState::default() };
+
+    let waits = KeyState::default().plan_of([of_owner(1), of_owner(2)]);
+    let goes = knows_dead.plan_of([of_owner(1), of_owner(2)]);
+
+    assert_eq!(waits.blocked[0].reason, BlockReason::Leased);
+    assert_eq!(run_of(&goes, "a"), [id(1), id(2)]);
 }
 
 #[test]
@@ -402,8 +447,8 @@ fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
                 Trait::NotDue => with(document, doc! { "visibleAt": LATER }),
                 Trait::NoSeq => with(document, doc! { "seq": "none" }),
                 Trait::NoPartition => with(document, doc! { "partition": "none" }),
-                Trait::Suspect => leased(with(document, doc! { "attempt": 1 }), BEFORE),
-                Trait::Spent => leased(with(document, doc! { "attempt": CEILING }), BEFORE),
+                Trait::Suspect => crashed(document, 2),
+                Trait::Spent => with(crashed(document, 3), doc! { "attempt": CEILING }),
                 Trait::Paused => {
                     known.paused.insert(id(number));
                     document

@@ -80,6 +80,7 @@ impl<S: Sink> Scanner<'_, S> {
             taken,
             goes_alone: &goes_alone,
             in_flight: &in_flight,
+            is_owner_dead: &|record| context.state.lease_owners.is_dead(record),
             availability: &availability,
         };
         plan(records, &input)

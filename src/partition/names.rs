@@ -1,0 +1,461 @@
+//! Names of instances, so that one that comes back takes the place of its predecessor at once.
+//!
+//! A name is a document in `outbox_control` that says which instance holds it. A newcomer that finds
+//! a holder writes a question there, and waits for [`ANSWER_TIMEOUT`] until the holder has removed it,
+//! which an instance that runs does at its next look ([`coordinator`](crate::partition::coordinator)).
+//! A holder that does not answer has crashed or hangs: the newcomer becomes the holder, by an update
+//! that names the holder and the question. So either the answer or the replacement succeeds. An
+//! instance that finds another one in its place publishes nothing more and ends.
+//!
+//! `tests/model/src/names` has the rules, and what breaks without each.
+
+use std::fmt;
+use std::time::Duration;
+
+use bson::{Bson, Document, Uuid, doc};
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+
+use crate::ids::InstanceId;
+use crate::outbox::collections::{Collections, names as collections};
+use crate::outbox::fields::ID;
+use crate::partition::fleet::fields;
+use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
+
+/// How long a newcomer waits for the answer of a holder.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often it reads meanwhile.
+const READ_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Instances of one default name.
+const MAX_NUMBER: usize = 100;
+
+/// How often a newcomer begins again because another one was first.
+const MAX_ROUNDS: usize = 20;
+
+/// In front of a name in the `_id` of its document.
+const PREFIX: &str = "name:";
+
+/// The instance that holds a name.
+const HOLDER: &str = "holder";
+/// The question whether it is alive: an id of its own.
+const QUESTION: &str = "question";
+/// When the holder or the question changed, by the server's clock.
+const UPDATED_AT: &str = "updatedAt";
+
+/// The longest name, in characters.
+pub const MAX_NAME_LENGTH: usize = 200;
+
+/// The name that an instance wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedName {
+    /// The operator's: it, or none.
+    Explicit(String),
+    /// The default: it, or with the first free number behind it.
+    Default(String),
+}
+
+impl WantedName {
+    /// The default name: the host's, and the path of the configuration where there is one.
+    pub fn of_process(config: Option<&std::path::Path>) -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let path = config.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.into()));
+        let name = match path {
+            Some(path) => format!("{host}:{}", path.display()),
+            None => host,
+        };
+        // Its end tells paths apart.
+        let excess = name.chars().count().saturating_sub(MAX_NAME_LENGTH);
+        Self::Default(name.chars().skip(excess).collect())
+    }
+
+    /// The names in the order in which they are tried.
+    fn candidates(&self) -> Vec<String> {
+        match self {
+            Self::Explicit(name) => vec![name.clone()],
+            Self::Default(name) => {
+                let numbered = (2..=MAX_NUMBER).map(|number| format!("{name}#{number}"));
+                std::iter::once(name.clone()).chain(numbered).collect()
+            }
+        }
+    }
+}
+
+/// Who holds a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameEntry {
+    /// The holder.
+    pub holder: InstanceId,
+    /// The question whether it is alive, until it has answered.
+    pub question: Option<Uuid>,
+}
+
+/// A name that an instance has got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldName {
+    /// The name.
+    pub name: String,
+    /// The owner id of the instance that held it before and did not answer: its leases are taken over.
+    pub predecessor: Option<InstanceId>,
+}
+
+/// Why an instance did not get a name.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    /// A live instance has it.
+    #[error(
+        "instance.name = {name:?}: instance {holder} has this name and is alive; give each \
+         instance a name of its own, or stop that one"
+    )]
+    Taken {
+        /// The name.
+        name: String,
+        /// The live instance, in words.
+        holder: Holder,
+    },
+    /// Others were first, again and again.
+    #[error("instance.name = {name:?}: too many instances start under this name at once")]
+    Contended {
+        /// The name.
+        name: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// An instance in words: its id, and its host where that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub id: InstanceId,
+    /// Its host.
+    pub host: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Some(host) => write!(f, "{} on host {host}", self.id),
+            None => self.id.fmt(f),
+        }
+    }
+}
+
+/// Reads a document of `outbox_control`; `None` where it is not that of a name.
+pub(super) fn read(document: &Document) -> Option<(String, NameEntry)> {
+    let name = document.get_str(ID).ok()?.strip_prefix(PREFIX)?.to_owned();
+    let holder = document.get(HOLDER).and_then(InstanceId::read)?;
+    let question = document.get(QUESTION).and_then(|question| match question {
+        Bson::Binary(binary) => binary.to_uuid().ok(),
+        _ => None,
+    });
+    Some((name, NameEntry { holder, question }))
+}
+
+/// The instance that holds a name, by what a majority has.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn holder(
+    collections: &Collections,
+    name: &str,
+    limit: Duration,
+) -> Result<Option<InstanceId>, StoreError> {
+    let names = collections.collection(collections::CONTROL);
+    let reading = names.find_one(doc! { ID: id(name) }).into_future();
+    let document = within("read the holder of a name", limit, reading).await?;
+    Ok(document.as_ref().and_then(read).map(|(_, entry)| entry.holder))
+}
+
+/// Makes `instance` the holder of a name that no instance holds. Returns whether it is.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn hold(
+    collections: &Collections,
+    name: &str,
+    instance: InstanceId,
+) -> Result<bool, StoreError> {
+    Names { collections, instance }.insert(name).await
+}
+
+/// Gives a name up, at a stop in good order.
+///
+/// # Errors
+///
+/// Those of the store. The next instance of the name then asks.
+pub async fn give_up(
+    collections: &Collections,
+    name: &str,
+    instance: InstanceId,
+    limit: Duration,
+) -> Result<(), StoreError> {
+    let names = collections.collection(collections::CONTROL);
+    let removing = names.delete_one(doc! { ID: id(name), HOLDER: instance }).into_future();
+    within("give up a name", limit, removing).await.map(|_| ())
+}
+
+/// Answers the question whether the holder is alive. Returns false where it was replaced meanwhile,
+/// or asked again.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn answer(
+    collections: &Collections,
+    name: &str,
+    instance: InstanceId,
+    question: Uuid,
+) -> Result<bool, StoreError> {
+    let filter = doc! { ID: id(name), HOLDER: instance, QUESTION: question };
+    let change = vec![doc! { "$set": { UPDATED_AT: "$$NOW" } }, doc! { "$unset": QUESTION }];
+    Names { collections, instance }.update("answer for a name", filter, change).await
+}
+
+/// Removes the documents of other instances of this name: their processes have ended, or hang. Does
+/// nothing where `instance` does not hold it.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn remove_others(
+    collections: &Collections,
+    name: &str,
+    instance: InstanceId,
+) -> Result<(), StoreError> {
+    if holder(collections, name, limits::BATCH).await? != Some(instance) {
+        return Ok(());
+    }
+    let instances = collections.collection(collections::INSTANCES);
+    let others = doc! { fields::NAME: name, ID: { "$ne": instance } };
+    let removing = instances.delete_many(others).into_future();
+    within("remove replaced instances", limits::BATCH, removing).await.map(|_| ())
+}
+
+/// Makes `instance` the holder of the wanted name.
+///
+/// # Errors
+///
+/// [`NameError`].
+pub async fn claim(
+    collections: &Collections,
+    instance: InstanceId,
+    wanted: &WantedName,
+) -> Result<HeldName, NameError> {
+    let candidates = wanted.candidates();
+    let names = Names { collections, instance };
+    for _ in 0..MAX_ROUNDS {
+        let held = names.held(&candidates).await?;
+        if let Some(own) = held.iter().find(|held| held.entry.holder == instance) {
+            // The answer to its own write was lost.
+            return Ok(HeldName { name: own.name.clone(), predecessor: None });
+        }
+        let silent = names.silent(&held).await?;
+        let free = candidates.iter().find_map(|name| {
+            match held.iter().position(|held| held.name == *name) {
+                None => Some((name, None)),
+                Some(at) => silent[at].map(|question| (name, Some((&held[at], question)))),
+            }
+        });
+        let Some((name, before)) = free else {
+            return Err(names.taken(held).await?);
+        };
+        let (is_ours, predecessor) = match before {
+            None => (names.insert(name).await?, None),
+            Some((Held { entry, .. }, question)) => {
+                // Read before it is replaced: another newcomer may remove the document.
+                let predecessor = names.owner_of(entry.holder).await?;
+                (names.replace(name, entry.holder, question).await?, Some(predecessor))
+            }
+        };
+        if is_ours {
+            return Ok(HeldName { name: name.clone(), predecessor });
+        }
+    }
+    Err(NameError::Contended { name: candidates[0].clone() })
+}
+
+/// A name that is held.
+struct Held {
+    name: String,
+    entry: NameEntry,
+}
+
+struct Names<'a> {
+    collections: &'a Collections,
+    instance: InstanceId,
+}
+
+impl Names<'_> {
+    /// Which of these names are held, in their order.
+    async fn held(&self, candidates: &[String]) -> Result<Vec<Held>, StoreError> {
+        let ids: Vec<Bson> = candidates.iter().map(|name| id(name).into()).collect();
+        let found = self.find(self.control(), ids).await?;
+        let mut held: Vec<Held> =
+            found.iter().filter_map(read).map(|(name, entry)| Held { name, entry }).collect();
+        held.sort_by_key(|held| candidates.iter().position(|name| *name == held.name));
+        Ok(held)
+    }
+
+    /// Asks all holders at once, and waits for their answers. Returns the question of each that has not
+    /// answered.
+    async fn silent(&self, held: &[Held]) -> Result<Vec<Option<Uuid>>, StoreError> {
+        let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
+        // The question of another newcomer has its time, too: otherwise two could ask for ever.
+        let stale = self.wait_for_answers(held, others).await?;
+        let mut questions = Vec::new();
+        for (Held { name, entry }, stale) in held.iter().zip(stale) {
+            let question = Uuid::new();
+            // Answered meanwhile, and so alive: the next round asks again.
+            let is_answered = entry.question.is_some() && stale.is_none();
+            let filter = doc! { ID: id(name), HOLDER: entry.holder, QUESTION: entry.question };
+            let change = vec![doc! { "$set": { QUESTION: question, UPDATED_AT: "$$NOW" } }];
+            let is_asked = !is_answered && self.update("ask for a name", filter, change).await?;
+            questions.push(is_asked.then_some(question));
+        }
+        self.wait_for_answers(held, questions).await
+    }
+
+    /// Waits until these questions are answered, at most [`ANSWER_TIMEOUT`]. Returns those that are not.
+    async fn wait_for_answers(
+        &self,
+        held: &[Held],
+        mut questions: Vec<Option<Uuid>>,
+    ) -> Result<Vec<Option<Uuid>>, StoreError> {
+        let names: Vec<String> = held.iter().map(|held| held.name.clone()).collect();
+        let until = tokio::time::Instant::now() + ANSWER_TIMEOUT;
+        while questions.iter().any(Option::is_some) && tokio::time::Instant::now() < until {
+            tokio::time::sleep(READ_INTERVAL).await;
+            let now = self.held(&names).await?;
+            for (question, name) in questions.iter_mut().zip(&names) {
+                let entry = now.iter().find(|held| held.name == *name).map(|held| held.entry);
+                // A name that nobody holds any more is free at the next round.
+                question.take_if(|question| {
+                    entry.is_none_or(|entry| entry.question != Some(*question))
+                });
+            }
+        }
+        Ok(questions)
+    }
+
+    /// The error that names a live holder.
+    async fn taken(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
+        let Some(Held { name, entry }) = held.into_iter().next() else {
+            return Ok(NameError::Contended { name: String::new() });
+        };
+        let document = self.document_of(entry.holder).await?;
+        let host = document
+            .as_ref()
+            .and_then(|document| Some(document.get_str(fields::HOSTNAME).ok()?.to_owned()));
+        Ok(NameError::Taken { name, holder: Holder { id: entry.holder, host } })
+    }
+
+    /// The id under which an instance leases.
+    async fn owner_of(&self, holder: InstanceId) -> Result<InstanceId, StoreError> {
+        let document = self.document_of(holder).await?;
+        let owner = document.as_ref().and_then(|document| document.get(fields::LEASE_OWNER));
+        Ok(owner.and_then(InstanceId::read).unwrap_or(holder))
+    }
+
+    async fn insert(&self, name: &str) -> Result<bool, StoreError> {
+        let control = self.control();
+        let filter = doc! { ID: id(name), HOLDER: { "$exists": false } };
+        let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
+        let inserting = control.update_one(filter, vec![set]).upsert(true).into_future();
+        match within("hold a name", limits::BATCH, inserting).await {
+            Ok(written) => Ok(written.matched_count > 0 || written.upserted_id.is_some()),
+            Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn replace(
+        &self,
+        name: &str,
+        before: InstanceId,
+        question: Uuid,
+    ) -> Result<bool, StoreError> {
+        let filter = doc! { ID: id(name), HOLDER: before, QUESTION: question };
+        let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
+        let change = vec![set, doc! { "$unset": QUESTION }];
+        self.update("replace the holder of a name", filter, change).await
+    }
+
+    /// Returns whether a document matched.
+    async fn update(
+        &self,
+        action: &'static str,
+        filter: Document,
+        change: Vec<Document>,
+    ) -> Result<bool, StoreError> {
+        let control = self.control();
+        let updating = control.update_one(filter, change).into_future();
+        Ok(within(action, limits::BATCH, updating).await?.matched_count > 0)
+    }
+
+    async fn document_of(&self, holder: InstanceId) -> Result<Option<Document>, StoreError> {
+        let instances = self.collections.collection(collections::INSTANCES);
+        Ok(self.find(instances, vec![holder.into()]).await?.pop())
+    }
+
+    async fn find(
+        &self,
+        collection: Collection<Document>,
+        ids: Vec<Bson>,
+    ) -> Result<Vec<Document>, StoreError> {
+        let finding = collection.find(doc! { ID: { "$in": ids } });
+        let reading = async { finding.await?.try_collect().await };
+        within("read the names of instances", limits::BATCH, reading).await
+    }
+
+    fn control(&self) -> Collection<Document> {
+        self.collections.collection(collections::CONTROL)
+    }
+}
+
+fn id(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_default_name_is_tried_with_numbers_and_an_explicit_one_is_not() {
+        let explicit = WantedName::Explicit("pod-1".into()).candidates();
+        let default = WantedName::Default("host:/a.toml".into()).candidates();
+
+        assert_eq!(explicit, ["pod-1"]);
+        assert_eq!(default[..3], ["host:/a.toml", "host:/a.toml#2", "host:/a.toml#3"]);
+    }
+
+    #[test]
+    fn a_default_name_tells_two_configurations_on_one_host_apart() {
+        let of = |path: &str| WantedName::of_process(Some(Path::new(path)));
+
+        assert_ne!(of("a.toml"), of("b.toml"));
+        assert_eq!(of("/etc/a.toml"), of("/etc/a.toml"));
+        let WantedName::Default(long) = of(&format!("/{}/a.toml", "x".repeat(300))) else {
+            panic!("a default name");
+        };
+        assert!(long.chars().count() == MAX_NAME_LENGTH && long.ends_with("x/a.toml"), "{long}");
+    }
+
+    #[test]
+    fn other_documents_of_outbox_control_are_no_names() {
+        assert_eq!(read(&doc! { "_id": "relay", "paused": true }), None);
+        assert_eq!(read(&doc! { "_id": "name:a", "holder": "text" }), None);
+        let holder = InstanceId::fresh();
+
+        let (name, entry) = read(&doc! { "_id": "name:a", "holder": holder }).unwrap();
+
+        assert_eq!((name.as_str(), entry), ("a", NameEntry { holder, question: None }));
+    }
+}
