@@ -300,8 +300,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let Some(name) = self.heartbeat.name() else { return Ok(true) };
         let (collections, me) = (self.fleet.collections(), self.instance);
         match view.names.get(name) {
-            Some(NameEntry { holder, question: None }) if *holder == me => Ok(true),
-            Some(NameEntry { holder, question: Some(question) }) if *holder == me => {
+            Some(NameEntry { holder, question: None, .. }) if *holder == me => Ok(true),
+            Some(NameEntry { holder, question: Some(question), .. }) if *holder == me => {
                 names::answer(collections, name, me, *question).await
             }
             Some(entry) => {
@@ -334,6 +334,9 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             self.next_plan = now + self.settings.rebalance;
             if view.some_stale {
                 self.fleet.forget_stale().await?;
+            }
+            for (name, holder) in view.unused_names() {
+                names::give_up(self.fleet.collections(), name, holder, LOOK).await?;
             }
         }
         let asks = |id: &InstanceId| view.members.get(id).is_some_and(|member| member.asks);

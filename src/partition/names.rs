@@ -44,6 +44,13 @@ const QUESTION: &str = "question";
 /// When the holder or the question changed, by the server's clock.
 const UPDATED_AT: &str = "updatedAt";
 
+/// A name that has not changed for so long, and whose holder has no document, is removed: its pod will
+/// not come back.
+const UNUSED_AFTER: Duration = Duration::from_secs(3_600);
+
+/// Whether a document has not changed for so long, as [`old`] writes it.
+const IS_OLD: &str = "_isOld";
+
 /// The longest name, in characters.
 pub const MAX_NAME_LENGTH: usize = 200;
 
@@ -89,6 +96,8 @@ pub struct NameEntry {
     pub holder: InstanceId,
     /// The question whether it is alive, until it has answered.
     pub question: Option<Uuid>,
+    /// Whether it has not changed for [`UNUSED_AFTER`].
+    pub is_old: bool,
 }
 
 /// A name that an instance has got.
@@ -151,7 +160,15 @@ pub(super) fn read(document: &Document) -> Option<(String, NameEntry)> {
         Bson::Binary(binary) => binary.to_uuid().ok(),
         _ => None,
     });
-    Some((name, NameEntry { holder, question }))
+    let is_old = document.get_bool(IS_OLD).unwrap_or(false);
+    Some((name, NameEntry { holder, question, is_old }))
+}
+
+/// A stage that says of each document whether it has not changed for [`UNUSED_AFTER`].
+pub(super) fn old() -> Document {
+    let millis = i64::try_from(UNUSED_AFTER.as_millis()).unwrap_or(i64::MAX);
+    let is_old = doc! { "$lt": [format!("${UPDATED_AT}"), { "$subtract": ["$$NOW", millis] }] };
+    doc! { "$set": { IS_OLD: is_old } }
 }
 
 /// The instance that holds a name, by what a majority has.
@@ -183,7 +200,7 @@ pub async fn hold(
     Names { collections, instance }.insert(name).await
 }
 
-/// Gives a name up, at a stop in good order.
+/// Gives a name up, at a stop in good order; or that of an instance that has no document.
 ///
 /// # Errors
 ///
@@ -254,15 +271,20 @@ pub async fn claim(
             // The answer to its own write was lost.
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
-        let silent = names.silent(&held).await?;
-        let free = candidates.iter().find_map(|name| {
+        let answers = names.ask(&held).await?;
+        let first = candidates.iter().find_map(|name| {
             match held.iter().position(|held| held.name == *name) {
                 None => Some((name, None)),
-                Some(at) => silent[at].map(|question| (name, Some((&held[at], question)))),
+                Some(at) if answers[at] == Answer::Alive => None,
+                Some(at) => Some((name, Some((&held[at], answers[at])))),
             }
         });
-        let Some((name, before)) = free else {
-            return Err(names.taken(held).await?);
+        let (name, before) = match first {
+            None => return Err(names.taken(held).await?),
+            // Another newcomer asks.
+            Some((_, Some((_, Answer::Unknown | Answer::Alive)))) => continue,
+            Some((name, None)) => (name, None),
+            Some((name, Some((held, Answer::Silent(question))))) => (name, Some((held, question))),
         };
         let (is_ours, predecessor) = match before {
             None => (names.insert(name).await?, None),
@@ -285,6 +307,17 @@ struct Held {
     entry: NameEntry,
 }
 
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The holder answered.
+    Alive,
+    /// It did not answer this question.
+    Silent(Uuid),
+    /// It was not asked: another newcomer was first.
+    Unknown,
+}
+
 struct Names<'a> {
     collections: &'a Collections,
     instance: InstanceId,
@@ -301,23 +334,28 @@ impl Names<'_> {
         Ok(held)
     }
 
-    /// Asks all holders at once, and waits for their answers. Returns the question of each that has not
-    /// answered.
-    async fn silent(&self, held: &[Held]) -> Result<Vec<Option<Uuid>>, StoreError> {
+    /// Asks all holders at once, and waits for their answers.
+    async fn ask(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
         let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
         // The question of another newcomer has its time, too: otherwise two could ask for ever.
-        let stale = self.wait_for_answers(held, others).await?;
+        self.wait_for_answers(held, others).await?;
         let mut questions = Vec::new();
-        for (Held { name, entry }, stale) in held.iter().zip(stale) {
+        for Held { name, entry } in held {
             let question = Uuid::new();
-            // Answered meanwhile, and so alive: the next round asks again.
-            let is_answered = entry.question.is_some() && stale.is_none();
+            // Where the other question was answered, or another one was asked, nothing matches.
             let filter = doc! { ID: id(name), HOLDER: entry.holder, QUESTION: entry.question };
             let change = vec![doc! { "$set": { QUESTION: question, UPDATED_AT: "$$NOW" } }];
-            let is_asked = !is_answered && self.update("ask for a name", filter, change).await?;
+            let is_asked = self.update("ask for a name", filter, change).await?;
             questions.push(is_asked.then_some(question));
         }
-        self.wait_for_answers(held, questions).await
+        let silent = self.wait_for_answers(held, questions.clone()).await?;
+        let answers =
+            questions.into_iter().zip(silent).map(|(question, silent)| match (question, silent) {
+                (_, Some(question)) => Answer::Silent(question),
+                (Some(_), None) => Answer::Alive,
+                (None, None) => Answer::Unknown,
+            });
+        Ok(answers.collect())
     }
 
     /// Waits until these questions are answered, at most [`ANSWER_TIMEOUT`]. Returns those that are not.
@@ -456,6 +494,9 @@ mod tests {
 
         let (name, entry) = read(&doc! { "_id": "name:a", "holder": holder }).unwrap();
 
-        assert_eq!((name.as_str(), entry), ("a", NameEntry { holder, question: None }));
+        assert_eq!(
+            (name.as_str(), entry),
+            ("a", NameEntry { holder, question: None, is_old: false })
+        );
     }
 }

@@ -214,3 +214,29 @@ async fn odd_documents_keep_nobody_from_anything() {
     assert_eq!(counts(&outbox, &[one.id]).await, [256]);
     outbox.drop().await;
 }
+
+/// Of a pod that was killed, and whose host name will not come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_removed_when_nothing_is_known_of_their_holders_for_an_hour() {
+    let outbox = TestOutbox::new().await;
+    let control = outbox.collections.database().collection::<Document>("outbox_control");
+    let hours_ago = |hours: i64| {
+        bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() - hours * 3_600_000)
+    };
+    let name = |name: &str, updated| {
+        let holder = Bson::from(InstanceId::fresh());
+        doc! { "_id": format!("name:{name}"), "holder": holder, "updatedAt": updated }
+    };
+    let names = [name("gone", hours_ago(2)), name("starting", hours_ago(0))];
+    control.insert_many(names).await.unwrap();
+
+    let one = Instance::start(&outbox.collections, &TestSink::default(), &Choice::default());
+
+    eventually("the old name to be removed", || async {
+        control.count_documents(doc! { "_id": "name:gone" }).await.unwrap() == 0
+    })
+    .await;
+    assert_eq!(control.count_documents(doc! {}).await.unwrap(), 1);
+    one.stop().await;
+    outbox.drop().await;
+}
