@@ -17,6 +17,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use mongodb::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use crate::change_stream::{Follower, Following};
@@ -30,10 +31,10 @@ use crate::ops::{BindError, BlockedKeys, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::lease::OwnerId;
-use crate::partition::coordinator::{Coordinator, Replaced, Standing};
+use crate::partition::coordinator::{Coordinator, Standing};
 use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Profile, Pulse};
-use crate::partition::names::{self, HeldName, NameError, WantedName};
+use crate::partition::names::{self, HeldName, NameError, Replaced, WantedName};
 use crate::partition::share::{self, Allotted, Share};
 use crate::partition::vigil::Vigil;
 use crate::relay::destination_circuits::OpenDestination;
@@ -253,6 +254,12 @@ async fn work(
         Some(HeldName { name, predecessor }) => (Some(name), predecessor),
         None => (None, None),
     };
+    let keeper = name.clone().map(|name| {
+        let keeping = names::keep(protocol.clone(), name, instance);
+        // As a task: newcomers must not wait for what else this process does.
+        AbortOnDropHandle::new(tokio::spawn(keeping))
+    });
+    let mut keeping_name = std::pin::pin!(kept(keeper));
     let owner = OwnerId::new(instance);
     let profile = Profile { name: name.clone(), ..plan.profile.clone() };
     let heartbeat =
@@ -316,7 +323,7 @@ async fn work(
     watch_partitions(health, coordinator.standing());
     let drained = CancellationToken::new();
     let (beats, stopping, ending) = (heartbeat.clone(), stop.clone(), drained.clone());
-    let replacing = predecessor.and(name.clone()).map(|name| (protocol.clone(), name));
+    let replacing = name.clone().map(|name| (protocol.clone(), name));
     let mut coordinating = tokio::spawn(async move {
         // Its peers see this instance before its predecessor is gone, so that none of them claims the
         // partitions between the two.
@@ -361,10 +368,8 @@ async fn work(
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
         _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
-        ended = &mut coordinating => Err(match ended {
-            Ok(Err(replaced)) => RunError::Replaced(replaced),
-            _ => RunError::Uninvited("the assignment of partitions"),
-        }),
+        _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
+        replaced = &mut keeping_name => Err(RunError::Replaced(replaced)),
         () = broken => Err(RunError::Uninvited(LANE)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
@@ -378,6 +383,8 @@ async fn work(
         // It says itself what it could not do.
         let _ = coordinating.await;
         if let Ok(deadline) = deadline.await {
+            // It would take the name again.
+            keeping_name.set(kept(None));
             sign_off(&heartbeat, name.map(|name| (protocol, name, instance)), deadline).await;
         }
     }
@@ -406,10 +413,10 @@ async fn sign_off(
     deadline: Instant,
 ) {
     // (The next one asks, where MongoDB does not answer.)
-    if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive()) {
-        if let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await {
-            debug!(error = chain(&error), "the name of this instance was not given up");
-        }
+    if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive())
+        && let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await
+    {
+        debug!(error = chain(&error), "the name of this instance was not given up");
     }
     if let Err(error) = heartbeat.leave(deadline).await {
         warn!(error = chain(&error), "this instance was not signed off: it will go stale");
@@ -506,6 +513,16 @@ async fn until_guarded(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(AGAIN.1);
     }
+}
+
+/// Resolves when another instance holds the name of this one; never where it has none.
+async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
+    if let Some(keeper) = keeper
+        && let Ok(replaced) = keeper.await
+    {
+        return replaced;
+    }
+    std::future::pending().await
 }
 
 /// Takes a name for this instance, however long MongoDB does not answer. `None` where MongoDB refuses

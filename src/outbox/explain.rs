@@ -264,10 +264,10 @@ impl Explainer {
             let wrong = in_words(wrong, &front);
             (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
         } else if of_itself == RecordState::Suspect {
-            let since = time(record.lease_until);
             let (attempts, most) = (record.attempt, self.max_attempts);
+            let crashes = record.crashes();
             let detail = format!(
-                "goes alone, in its turn, on {who}: its lease ended at {since} without an outcome \
+                "goes alone, in its turn, on {who}: {crashes} of its leases ended without an outcome \
                  (delivery {attempts} of {most}){}",
                 unnamed(&owner)
             );

@@ -28,7 +28,7 @@ use crate::moment::Moment;
 use crate::partition::fleet::{Fleet, Unreadable, View};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
-use crate::partition::names::{self, NameEntry};
+use crate::partition::names;
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
 use crate::store::{Meaning, StoreError};
@@ -109,21 +109,6 @@ pub struct Coordinator<F> {
     told: bool,
     /// What the latest look could not read.
     unreadable: Vec<Unreadable>,
-    /// Another instance holds its name.
-    replaced: Option<Replaced>,
-}
-
-/// Another instance holds the name of this one, which did not answer when it was asked: it hung.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "instance.name = {name:?}: instance {by} has taken this name, since this one did not answer \
-     within a second; give each instance a name of its own"
-)]
-pub struct Replaced {
-    /// The name.
-    pub name: String,
-    /// The instance that holds it.
-    pub by: InstanceId,
 }
 
 impl<F: Fn() -> [bool; 256]> Coordinator<F> {
@@ -153,7 +138,6 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             failing: None,
             told: false,
             unreadable: Vec::new(),
-            replaced: None,
         }
     }
 
@@ -164,15 +148,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     /// Looks until `stop`. From then on it lets go of whatever the relay has done with, and of the
     /// rest when `drained` says that the relay has ended.
-    ///
-    /// # Errors
-    ///
-    /// [`Replaced`]: another instance holds its name. It has no partitions from then on.
-    pub async fn run(
-        mut self,
-        stop: CancellationToken,
-        drained: CancellationToken,
-    ) -> Result<(), Replaced> {
+    pub async fn run(mut self, stop: CancellationToken, drained: CancellationToken) {
         let mut pulse = self.heartbeat.pulse();
         while !stop.is_cancelled() {
             let alive = *pulse.borrow_and_update() == Pulse::Alive;
@@ -189,10 +165,6 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 pause = self.look(alive, &stop) => pause,
                 () = too_late => break,
             };
-            if let Some(replaced) = self.replaced.take() {
-                self.adopt_nothing();
-                return Err(replaced);
-            }
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
@@ -201,7 +173,6 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         self.leave(&drained).await;
-        Ok(())
     }
 
     /// One look, and what follows from it; answers how long until the next one.
@@ -279,7 +250,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let asked = Moment::now();
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
-        if !self.keep_name(&view).await? {
+        if !self.holds_name(&view) {
             return Ok(LEAVING_LOOK);
         }
         match self.settings.source.clone() {
@@ -293,24 +264,12 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
     }
 
-    /// Answers a newcomer that asks whether the holder of this instance's name is alive, and notes
-    /// that another one holds it. Returns whether this instance holds it: a view that shows a question
-    /// permits nothing before the question is answered.
-    async fn keep_name(&mut self, view: &View) -> Result<bool, StoreError> {
-        let Some(name) = self.heartbeat.name() else { return Ok(true) };
-        let (collections, me) = (self.fleet.collections(), self.instance);
-        match view.names.get(name) {
-            Some(NameEntry { holder, question: None, .. }) if *holder == me => Ok(true),
-            Some(NameEntry { holder, question: Some(question), .. }) if *holder == me => {
-                names::answer(collections, name, me, *question).await
-            }
-            Some(entry) => {
-                self.replaced = Some(Replaced { name: name.to_owned(), by: entry.holder });
-                Ok(false)
-            }
-            // An operator may have removed it. Another one that was first is seen at the next look.
-            None => names::hold(collections, name, me).await,
-        }
+    /// Whether this instance may act by a view: it holds its name, and no newcomer asks for it. (A
+    /// process that was replaced while it stood still must not go on by what it reads.)
+    fn holds_name(&self, view: &View) -> bool {
+        let Some(name) = self.heartbeat.name() else { return true };
+        let entry = view.names.get(name);
+        entry.is_some_and(|entry| entry.holder == self.instance && entry.question.is_none())
     }
 
     /// The assigned instance's look: adopts, claims, asks, lets go.
@@ -334,9 +293,6 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             self.next_plan = now + self.settings.rebalance;
             if view.some_stale {
                 self.fleet.forget_stale().await?;
-            }
-            for (name, holder) in view.unused_names() {
-                names::give_up(self.fleet.collections(), name, holder, LOOK).await?;
             }
         }
         let asks = |id: &InstanceId| view.members.get(id).is_some_and(|member| member.asks);
@@ -370,6 +326,12 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.fleet.assign(&claims, &view, Some(me)).await?;
         let done_with = self.done_with();
         self.fleet.assign(&done_with, &view, None).await?;
+        if let Some((name, holder)) = view.unused_names().first().filter(|_| plans) {
+            let removed = names::give_up(self.fleet.collections(), name, *holder, LOOK).await;
+            if let Err(error) = removed {
+                debug!(name, error = chain(&error), "a name without an instance was not removed");
+            }
+        }
         let claimed_before = std::mem::replace(&mut self.claimed, !claims.is_empty());
         Ok(match self.claimed || lacking || !self.leaving.is_empty() {
             // What was claimed is not ours before it is read. (Claims in vain are no haste.)

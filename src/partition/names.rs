@@ -2,10 +2,11 @@
 //!
 //! A name is a document in `outbox_control` that says which instance holds it. A newcomer that finds
 //! a holder writes a question there, and waits for [`ANSWER_TIMEOUT`] until the holder has removed it,
-//! which an instance that runs does at its next look ([`coordinator`](crate::partition::coordinator)).
-//! A holder that does not answer has crashed or hangs: the newcomer becomes the holder, by an update
-//! that names the holder and the question. So either the answer or the replacement succeeds. An
-//! instance that finds another one in its place publishes nothing more and ends.
+//! which an instance that runs does at once ([`keep`]). A holder that does not answer has crashed or
+//! hangs, or does not reach MongoDB: the newcomer becomes the holder, by an update that names the
+//! holder and the question. So either the answer or the replacement succeeds. An instance that finds
+//! another one in its place publishes nothing more and ends. One that stood still looks before it
+//! publishes ([`vigil`](crate::partition::vigil)).
 //!
 //! `tests/model/src/names` has the rules, and what breaks without each.
 
@@ -15,18 +16,23 @@ use std::time::Duration;
 use bson::{Bson, Document, Uuid, doc};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
+use tracing::debug;
 
 use crate::ids::InstanceId;
 use crate::outbox::collections::{Collections, names as collections};
 use crate::outbox::fields::ID;
 use crate::partition::fleet::fields;
 use crate::store::{DUPLICATE_KEY, StoreError, limits, within};
+use crate::telemetry::chain;
 
 /// How long a newcomer waits for the answer of a holder.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often it reads meanwhile.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often a holder looks whether it is asked, from its start to its end.
+const KEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Instances of one default name.
 const MAX_NUMBER: usize = 100;
@@ -96,7 +102,7 @@ pub struct NameEntry {
     pub holder: InstanceId,
     /// The question whether it is alive, until it has answered.
     pub question: Option<Uuid>,
-    /// Whether it has not changed for [`UNUSED_AFTER`].
+    /// Whether it has not changed for an hour.
     pub is_old: bool,
 }
 
@@ -187,19 +193,6 @@ pub async fn holder(
     Ok(document.as_ref().and_then(read).map(|(_, entry)| entry.holder))
 }
 
-/// Makes `instance` the holder of a name that no instance holds. Returns whether it is.
-///
-/// # Errors
-///
-/// Those of the store.
-pub async fn hold(
-    collections: &Collections,
-    name: &str,
-    instance: InstanceId,
-) -> Result<bool, StoreError> {
-    Names { collections, instance }.insert(name).await
-}
-
 /// Gives a name up, at a stop in good order; or that of an instance that has no document.
 ///
 /// # Errors
@@ -216,21 +209,32 @@ pub async fn give_up(
     within("give up a name", limit, removing).await.map(|_| ())
 }
 
-/// Answers the question whether the holder is alive. Returns false where it was replaced meanwhile,
-/// or asked again.
-///
-/// # Errors
-///
-/// Those of the store.
-pub async fn answer(
-    collections: &Collections,
-    name: &str,
-    instance: InstanceId,
-    question: Uuid,
-) -> Result<bool, StoreError> {
-    let filter = doc! { ID: id(name), HOLDER: instance, QUESTION: question };
-    let change = vec![doc! { "$set": { UPDATED_AT: "$$NOW" } }, doc! { "$unset": QUESTION }];
-    Names { collections, instance }.update("answer for a name", filter, change).await
+/// Another instance holds the name of this one, which did not answer when it was asked: it hung.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "instance.name = {name:?}: instance {by} has taken this name, since this one did not answer \
+     within a second; give each instance a name of its own"
+)]
+pub struct Replaced {
+    /// The name.
+    pub name: String,
+    /// The instance that holds it.
+    pub by: InstanceId,
+}
+
+/// Answers newcomers that ask whether `instance` is alive, until another one holds its name.
+/// Independent of all else that the instance does: an answer waits for MongoDB alone.
+pub async fn keep(collections: Collections, name: String, instance: InstanceId) -> Replaced {
+    let names = Names { collections: &collections, instance };
+    loop {
+        match names.keep(&name).await {
+            Ok(None) => {}
+            Ok(Some(by)) => return Replaced { name, by },
+            // The heartbeat reports what is wrong with MongoDB.
+            Err(error) => debug!(error = chain(&error), "the name was not read"),
+        }
+        tokio::time::sleep(KEEP_INTERVAL).await;
+    }
 }
 
 /// Removes the documents of other instances of this name: their processes have ended, or hang. Does
@@ -272,30 +276,28 @@ pub async fn claim(
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
         let answers = names.ask(&held).await?;
-        let first = candidates.iter().find_map(|name| {
-            match held.iter().position(|held| held.name == *name) {
-                None => Some((name, None)),
-                Some(at) if answers[at] == Answer::Alive => None,
-                Some(at) => Some((name, Some((&held[at], answers[at])))),
-            }
-        });
-        let (name, before) = match first {
-            None => return Err(names.taken(held).await?),
+        if answers.contains(&Answer::Unknown) {
             // Another newcomer asks.
-            Some((_, Some((_, Answer::Unknown | Answer::Alive)))) => continue,
-            Some((name, None)) => (name, None),
-            Some((name, Some((held, Answer::Silent(question))))) => (name, Some((held, question))),
-        };
-        let (is_ours, predecessor) = match before {
-            None => (names.insert(name).await?, None),
-            Some((Held { entry, .. }, question)) => {
-                // Read before it is replaced: another newcomer may remove the document.
-                let predecessor = names.owner_of(entry.holder).await?;
-                (names.replace(name, entry.holder, question).await?, Some(predecessor))
-            }
+            continue;
+        }
+        // Rather the place of one that has crashed than a free name: its partitions wait.
+        let silent = held.iter().zip(&answers).find_map(|(held, answer)| match answer {
+            Answer::Silent(question) => Some((held, *question)),
+            Answer::Alive | Answer::Unknown => None,
+        });
+        let is_held = |name: &&String| held.iter().any(|held| held.name == **name);
+        let (name, is_ours, predecessor) = if let Some((Held { name, entry }, question)) = silent {
+            // Read before it is replaced: another newcomer may remove the document.
+            let predecessor = names.owner_of(entry.holder).await?;
+            let is_ours = names.replace(name, entry.holder, question).await?;
+            (name.clone(), is_ours, Some(predecessor))
+        } else if let Some(name) = candidates.iter().find(|name| !is_held(name)) {
+            (name.clone(), names.insert(name).await?, None)
+        } else {
+            return Err(names.taken(held).await?);
         };
         if is_ours {
-            return Ok(HeldName { name: name.clone(), predecessor });
+            return Ok(HeldName { name, predecessor });
         }
     }
     Err(NameError::Contended { name: candidates[0].clone() })
@@ -324,6 +326,27 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
+    /// Answers a question, if there is one. Returns the instance that holds the name, if it is another
+    /// one.
+    async fn keep(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
+        let held = self.held(&[name.to_owned()]).await?;
+        let Some(Held { entry, .. }) = held.first() else {
+            // An operator may have removed it. Another one that was first is seen at the next read.
+            self.insert(name).await?;
+            return Ok(None);
+        };
+        if entry.holder != self.instance {
+            return Ok(Some(entry.holder));
+        }
+        if let Some(question) = entry.question {
+            let filter = doc! { ID: id(name), HOLDER: self.instance, QUESTION: question };
+            let now = doc! { "$set": { UPDATED_AT: "$$NOW" } };
+            self.update("answer for a name", filter, vec![now, doc! { "$unset": QUESTION }])
+                .await?;
+        }
+        Ok(None)
+    }
+
     /// Which of these names are held, in their order.
     async fn held(&self, candidates: &[String]) -> Result<Vec<Held>, StoreError> {
         let ids: Vec<Bson> = candidates.iter().map(|name| id(name).into()).collect();

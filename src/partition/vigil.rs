@@ -12,8 +12,8 @@ use crate::moment::Moment;
 
 /// A process whose tick is missing for so long has stood still: it may not have answered in time
 /// ([`ANSWER_TIMEOUT`](crate::partition::names::ANSWER_TIMEOUT)) that it is alive. One that stood still
-/// for less answers in what is left.
-pub const STANDSTILL: Duration = Duration::from_millis(800);
+/// for less has 0.4 s left to answer in, of which it may wait 0.25 s until it looks.
+pub const STANDSTILL: Duration = Duration::from_millis(600);
 
 /// How often it ticks at least.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(100);

@@ -49,17 +49,21 @@ impl LeaseOwners {
         Self { own, known: Mutex::new(Known { alive: None, seen }) }
     }
 
-    /// Replaces what is known of those that are alive. Returns whether an owner of leases is dead that
-    /// was not known to be.
+    /// Replaces what is known of those that are alive. Returns whether an owner may be dead of which
+    /// leases are known: one that was alive, or one that was seen.
     pub(crate) fn set_alive(&self, alive: Option<Alive>) -> bool {
         let mut known = self.known();
         let was_dead: BTreeSet<InstanceId> =
             known.seen.keys().copied().filter(|owner| known.is_dead(*owner)).collect();
+        let is_gone = match (&known.alive, &alive) {
+            (Some(before), Some(now)) => !before.owners.is_subset(&now.owners),
+            _ => false,
+        };
         known.alive = alive;
         if let Known { alive: Some(alive), seen } = &mut *known {
             seen.retain(|owner, _| !alive.owners.contains(owner));
         }
-        known.seen.keys().any(|owner| known.is_dead(*owner) && !was_dead.contains(owner))
+        is_gone || known.seen.keys().any(|owner| known.is_dead(*owner) && !was_dead.contains(owner))
     }
 
     /// Whether the instance that leased this record is dead. Remembers that its lease was seen.
@@ -124,6 +128,7 @@ mod tests {
         assert!(!owners.set_alive(alive([own])), "that is known");
         assert!(!owners.set_alive(alive([own, peer])));
         assert!(!owners.is_dead(&leased_by(peer)));
+        assert!(owners.set_alive(alive([own])), "it has gone: its leases are looked at again");
         assert!(!owners.set_alive(None));
         assert!(!owners.is_dead(&leased_by(peer)));
     }

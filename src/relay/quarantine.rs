@@ -74,8 +74,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     /// The candidate of a record that was just read.
     pub(super) fn candidate(&self, record: &Record) -> Candidate {
         let sink = addressing::sink_name(self.context, record).map(str::to_owned);
-        // It was planned by its expired lease; the clock may have been corrected since.
-        let waits_for = if record.lease_until.is_some() {
+        let waits_for = if record.is_suspect() {
             Queue::Suspects
         } else if self.context.state.connection_losses.goes_alone(&record.id) {
             Queue::ConnectionLosses

@@ -8,9 +8,7 @@ use futures_util::TryStreamExt;
 use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
-use postrider::partition::coordinator::{
-    Coordinator, Replaced, Settings as FleetSettings, Source, Standing,
-};
+use postrider::partition::coordinator::{Coordinator, Settings as FleetSettings, Source, Standing};
 use postrider::partition::fingerprint::Fingerprint;
 use postrider::partition::fleet::{ASSIGNED, Fleet};
 use postrider::partition::heartbeat::{Heartbeat, Profile};
@@ -65,7 +63,7 @@ pub struct Instance {
     drained: CancellationToken,
     heartbeat: Arc<Heartbeat>,
     relay: Option<JoinHandle<Result<(), RelayError>>>,
-    coordinator: Option<JoinHandle<Result<(), Replaced>>>,
+    coordinator: Option<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -125,7 +123,7 @@ impl Instance {
         self.stop.cancel();
         self.relay.take().unwrap().await.unwrap().unwrap();
         self.drained.cancel();
-        self.coordinator.take().unwrap().await.unwrap().unwrap();
+        self.coordinator.take().unwrap().await.unwrap();
         self.heartbeat.leave(Instant::now() + Duration::from_secs(5)).await.unwrap();
     }
 
@@ -142,8 +140,7 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.relay.iter().for_each(JoinHandle::abort);
-        self.coordinator.iter().for_each(JoinHandle::abort);
-        self.rest.iter().for_each(JoinHandle::abort);
+        self.coordinator.iter().chain(&self.rest).for_each(JoinHandle::abort);
     }
 }
 

@@ -5,6 +5,7 @@ use postrider::ids::LeaseId;
 use postrider::relay::lane::LaneEnd;
 use postrider::relay::quarantine::Quarantine;
 use postrider::relay::settings::Settings;
+use postrider::sink::PublishFailure;
 
 use crate::support::fragile::FragileSink;
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -70,6 +71,25 @@ async fn records_go_together_after_their_first_crash() {
     outbox.until_count(done, 40).await;
     let in_company = ids.iter().filter(|id| sink.company(id).iter().any(|with| !with.is_empty()));
     assert!(in_company.count() > 20, "they went together");
+    relay.stop().await;
+    outbox.drop().await;
+}
+
+/// A release or a failure has ended its lease in good order; it has been in two crashes all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_without_a_lease_goes_alone_and_again_after_a_failure() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("a1", [Fault::Answer(PublishFailure::Retryable)]);
+    let mut released = record("a1", "a");
+    released.extend(doc! { "attempt": 2, "leaseCrashes": 2 });
+    outbox.insert([released, record("behind", "a")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    assert_eq!(sink.begun_isolated(), ["a1", "a1"]);
+    assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 4);
     relay.stop().await;
     outbox.drop().await;
 }

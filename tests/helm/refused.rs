@@ -50,6 +50,7 @@ fn values_that_exclude_each_other_are_refused() {
             vec!["autoscaling.minReplicas 9"],
         ),
         (vec![keda[0]], vec!["keda.serverAddress"]),
+        (vec!["config.instance.name=relay"], vec!["config.instance.name", "leave it out"]),
         (vec!["image.repository="], vec!["image.repository is empty", "registry.example"]),
         (
             vec!["metrics.serviceMonitor.enabled=true", "metrics.service.enabled=false"],

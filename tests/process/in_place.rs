@@ -6,10 +6,11 @@ use futures_util::TryStreamExt;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
-use crate::support::queue::{Queue, amqp_uri, amqp_uri_at};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, mongo_settings, stdout_sink};
 use crate::support::rabbitmq::address;
+use crate::support::tcp::Door;
 use crate::support::wire::Wire;
-use crate::util::{PROMPTLY, backlog, with};
+use crate::util::{PROMPTLY, backlog, door_to_mongodb, mongo_through, with};
 
 /// Nothing expires within a test.
 const LONG: [&str; 2] = ["relay.lease=10m", "partitions.stale_after=10m"];
@@ -141,6 +142,31 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     outbox.drop().await;
 }
 
+/// It runs, and MongoDB does not hear it: it cannot answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_back() {
+    let outbox = TestOutbox::new().await;
+    let door = door_to_mongodb(Door::to).await;
+    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let more = ["partitions.heartbeat=500ms", LONG[0], LONG[1]];
+    let mut holder = Postrider::start(&named(&with(settings, &more), "pod-1"));
+    holder.until_ready().await;
+    door.freeze();
+    holder
+        .until_report("a lost store", |report| report["parts"]["store"]["status"] == "down")
+        .await;
+
+    let mut next = Postrider::start(&named(&with(stdout(&outbox), &more), "pod-1"));
+    next.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
+    door.open();
+
+    let ended = holder.until_ended(6 * PROMPTLY).await.with_code(1);
+    assert!(ended.stderr.contains("has taken this name"), "{ended}");
+    assert_eq!(names(&outbox).await, ["pod-1"], "{}", next.stderr());
+    next.stop().await;
+    outbox.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
@@ -167,6 +193,47 @@ async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
 }
 
 fn stdout(outbox: &TestOutbox) -> Vec<String> {
-    let mongo = crate::support::queue::mongo_settings(&outbox.database);
-    [mongo, crate::support::queue::stdout_sink()].concat()
+    [mongo_settings(&outbox.database), stdout_sink()].concat()
+}
+
+/// Whatever `max_attempts` is: it goes alone after its second crash, and dies of the third.
+#[cfg(feature = "failpoints")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poison_record_dies_of_its_third_crash_and_no_other_record_dies() {
+    for max_attempts in [1, 2] {
+        let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+        let attempts = format!("relay.max_attempts={max_attempts}");
+        let settings = with(queue.settings(&outbox), &[LONG[0], LONG[1], &attempts]);
+        // In the middle of one key, with others in the same leases.
+        outbox.insert(backlog(100, 20)).await;
+        outbox.insert([record("poison", "k7")]).await;
+        outbox.insert((0..20).map(|n| record(&format!("late {n}"), &format!("k{n}")))).await;
+
+        let mut crashes = 0;
+        let mut survivor = loop {
+            let mut command = crate::support::process::run_with(&settings);
+            command.env("FAILPOINTS", "relay::publish poison=return");
+            let mut postrider = Postrider::of(command);
+            let crashed = tokio::select! {
+                ended = postrider.until_ended(6 * PROMPTLY) => {
+                    assert_eq!(ended.code, None, "{ended}");
+                    true
+                }
+                () = outbox.until_count(doc! { "_id": "poison", "status": "dead" }, 1) => false,
+            };
+            if !crashed {
+                break postrider;
+            }
+            crashes += 1;
+        };
+
+        outbox.until_count(doc! { "status": "done" }, 120).await;
+        assert_eq!(crashes, 3);
+        let poison = outbox.record("poison").await;
+        assert_eq!(poison.get_str("deadReason").unwrap(), "lease expired: 3 times");
+        queue.ids(120).await;
+        survivor.stop().await;
+        queue.delete().await;
+        outbox.drop().await;
+    }
 }

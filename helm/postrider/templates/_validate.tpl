@@ -25,6 +25,10 @@
 {{- fail "keda.serverAddress is empty; name Prometheus, such as http://prometheus.monitoring:9090" -}}
 {{- end -}}
 
+{{- if and (ne $kind "None") (dig "instance" "name" "" $config) -}}
+{{- fail "config.instance.name: all pods would have this name, and one can hold it; leave it out, each pod is named after its host" -}}
+{{- end -}}
+
 {{- if $values.staticPartitions -}}
 {{- if ne $kind "StatefulSet" -}}
 {{- fail (printf "staticPartitions and workload.kind %s: shares go by the pods' lasting names, which only a StatefulSet gives" $kind) -}}

@@ -82,6 +82,10 @@ impl<S: Sink> Scanner<'_, S> {
         let key_table = &self.context.state.key_table;
         let until = until.map(|until| Instant::now() + self.context.clock.until(until));
         let mut block = KeyBlock::new(reason, Blocker::of(&head), until);
+        if reason == BlockReason::Leased && self.context.state.lease_owners.is_dead(&head) {
+            // Found dead since it was planned: read again at once.
+            block.until = Some(Instant::now());
+        }
         match reason {
             BlockReason::DestinationPaused => {
                 addressing::block_for_destination(self.context, &head);

@@ -20,7 +20,7 @@ async fn one_key_keeps_its_order_while_load_comes_and_goes() {
         // Each change of the load changes the producer, once the second one is made.
         sink.expect(if n / 10 % 2 == 0 { MANY } else { 1 });
         let is_urgent = n % 7 == 0;
-        sink.publish(Message { is_urgent, ..message(&id(n), &topic.name, "k") }).await.unwrap();
+        sink.publish(Message { is_urgent, ..message(id(n), &topic.name, "k") }).await.unwrap();
     }
 
     assert_eq!(topic.read_ids().await, (0..300).map(id).collect::<Vec<_>>());
@@ -35,7 +35,7 @@ async fn a_batch_that_is_too_large_for_its_topic_arrives_record_by_record() {
     sink.expect(MANY);
     let large = |n: usize| {
         let payload = Some(vec![b'x'; 6_000]);
-        Message { payload, ..message(&format!("{n:03}"), &topic.name, &format!("k{n}")) }
+        Message { payload, ..message(format!("{n:03}"), &topic.name, &format!("k{n}")) }
     };
     // Until the second producer is made the first one sends them.
     for round in 0..20 {
