@@ -9,123 +9,58 @@
 //!
 //! A part that ends uninvited ends the process with failure.
 
+mod error;
+mod health;
+mod startup;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
 use metrics_exporter_prometheus::PrometheusHandle;
-use mongodb::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
-use crate::change_stream::{Follower, Following};
+use crate::change_stream::Follower;
 use crate::config::resolve::{Resolved, SinkPlan};
 use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
-use crate::http::{Api, ApiServer, Drained, Services, StartError};
+use crate::http::{Api, ApiServer, Drained, Services};
 use crate::ids::{InstanceId, SinkName};
-use crate::ops::{BindError, BlockedKeys, Health, OpsServer, Part, survey};
+use crate::ops::{BlockedKeys, Health, OpsServer, Part, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::lease::OwnerId;
-use crate::partition::coordinator::{Coordinator, Standing};
+use crate::partition::coordinator::Coordinator;
 use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Profile, Pulse};
-use crate::partition::names::{self, HeldName, NameError, Replaced, WantedName};
+use crate::partition::names::{self, HeldName, Replaced, WantedName};
 use crate::partition::share::{self, Allotted, Share};
 use crate::partition::vigil::Vigil;
-use crate::relay::destination_circuits::OpenDestination;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::relay::wakeup::Wakeup;
-use crate::relay::{Relay, RelayError, RelayParts};
-use crate::schema::access::{Access, Lacking, Part as Allowed, access};
-use crate::schema::{self, SchemaError, SchemaOptions};
-use crate::sink::Address;
+use crate::relay::{Relay, RelayParts};
+use crate::run::health::{confirming, watch_following, watch_partitions, watch_relay, watch_store};
+use crate::run::startup::{until_guarded, until_named, until_reached, until_schema};
 use crate::sink::any::AnySink;
 use crate::sink::kafka::{Kafka, WrongProperties};
 use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
-use crate::store::connect::{self, Topology};
-use crate::store::{Meaning, StoreError};
+use crate::store::connect;
 use crate::telemetry::chain;
 use crate::telemetry::metrics::store_up;
 
-/// Pauses between two tries to reach MongoDB at start, from and to.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+pub use error::RunError;
 
 /// A part, as its uninvited end names it.
 const LANE: &str = "a lane of the event store";
 
 /// How often histograms are tidied where nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
-
-/// Why a run ended in failure.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// An address that can't be listened on.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// MongoDB refuses us, and will go on refusing: credentials, privileges.
-    #[error(
-        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri \
-         (`postrider check` tells which)"
-    )]
-    Refused(#[source] StoreError),
-    /// Its user may not do all that is to be done.
-    #[error(
-        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri: {lacking}; {}",
-        lacking.remedy()
-    )]
-    Lacking {
-        /// What he may not do.
-        lacking: Box<Lacking>,
-    },
-    /// MongoDB can't be spoken to in the way that the URI wants.
-    #[error("mongo.uri can't be used")]
-    Mongo(#[source] StoreError),
-    /// The HTTP API can't be served.
-    #[error(transparent)]
-    Api(#[from] StartError),
-    /// Requests took longer than `relay.shutdown_timeout` at the stop.
-    #[error("{0} connections of the HTTP API were cut: their requests took too long")]
-    Cut(usize),
-    /// The schema is in conflict with what Postrider needs.
-    #[error("the outbox's schema can't be used")]
-    Schema(#[source] SchemaError),
-    /// The append path has no transactions there.
-    #[error(
-        "the append path needs transactions, and MongoDB is a standalone server: make it a replica set \
-         of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
-    )]
-    Standalone,
-    /// A database of the append path is another context's.
-    #[error("the append path can't use its databases")]
-    Context(#[source] SchemaError),
-    /// A sink that can't be made.
-    #[error("sinks.{name}: {detail}")]
-    Sink {
-        /// Its name.
-        name: String,
-        /// Why not.
-        detail: String,
-    },
-    /// The relay ended in failure.
-    #[error(transparent)]
-    Relay(#[from] RelayError),
-    /// It did not get its name.
-    #[error(transparent)]
-    Name(NameError),
-    /// Another instance has taken its name.
-    #[error(transparent)]
-    Replaced(Replaced),
-    /// A part that should run as long as the process ended.
-    #[error("{0} ended by itself")]
-    Uninvited(&'static str),
-}
 
 /// Runs until `stop`, then ends in good order. A relay takes the name `name`.
 ///
@@ -423,98 +358,6 @@ async fn sign_off(
     }
 }
 
-/// Waits for MongoDB, however long it takes, unless it refuses for good.
-async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, RunError> {
-    let mut pause = AGAIN.0;
-    loop {
-        match reach(plan).await {
-            Ok((.., Access::Lacking(lacking))) => return Err(RunError::Lacking { lacking }),
-            Ok((client, topology, _)) => {
-                let collections = Collections::new(client, &plan.database, &plan.prefix);
-                if topology == Topology::Standalone && plan.events_enabled {
-                    return Err(RunError::Standalone);
-                }
-                if topology == Topology::Standalone {
-                    warn!(
-                        "MongoDB is a standalone server: what an application writes there beside a \
-                         record is in no transaction with it, and polling is the only way to find \
-                         it; a replica set of one member will do (mongod --replSet, rs.initiate())"
-                    );
-                    return Ok(collections.standalone());
-                }
-                if topology == Topology::Sharded {
-                    return Ok(collections.sharded());
-                }
-                return Ok(collections);
-            }
-            Err(error) if error.is_refusal() => return Err(RunError::Refused(error)),
-            Err(error) if error.meaning() == Meaning::Permanent => {
-                return Err(RunError::Mongo(error));
-            }
-            Err(error) => {
-                let detail = chain(&error);
-                warn!(error = detail, retry_in = ?pause, "MongoDB is not reached");
-                health.set("store", Part::down(detail));
-            }
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN.1);
-    }
-}
-
-/// Reaches MongoDB, and learns what we may do there.
-async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
-    let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
-    // A user that may not make the schema learns it where there is something to make. One that may not
-    // follow polls, as after any other loss of the change stream; one that may not write names has none.
-    let part =
-        Allowed::Relay { records: plan.relay_enabled, follow: false, names: false, making: &[] };
-    let access = access(&client.database("admin"), &plan.wanted(part)).await?;
-    Ok((client, topology, access))
-}
-
-/// Looks whether the databases of the append path are this context's or nobody's, until that is
-/// known. Who lacks what it needs is told so, and relays all the same.
-async fn until_guarded(
-    plan: &Resolved,
-    context: &Context,
-    health: &Health,
-) -> Result<(), RunError> {
-    let mut lacks = false;
-    let mut looking = async || {
-        if !lacks {
-            let wanted = plan.wanted(Allowed::Append);
-            let access = access(&context.client().database("admin"), &wanted).await?;
-            if let Access::Lacking(lacking) = access {
-                let remedy = lacking.remedy();
-                warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
-                lacks = true;
-            }
-        }
-        match context.guard().await {
-            Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(()),
-            guarded => guarded,
-        }
-    };
-    let mut pause = AGAIN.0;
-    loop {
-        let detail = match looking().await {
-            Ok(()) => return Ok(()),
-            Err(SchemaError::Store(error)) if error.is_refusal() => {
-                return Err(RunError::Refused(error));
-            }
-            Err(error) if error.meaning() == Meaning::Permanent => {
-                return Err(RunError::Context(error));
-            }
-            Err(error) => chain(&error),
-        };
-        warn!(detail, retry_in = ?pause, "whose databases they are is not known");
-        health.set("store", Part::down(detail));
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN.1);
-    }
-}
-
 /// Resolves when another instance holds the name of this one; never where it has none.
 async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
     if let Some(keeper) = keeper
@@ -523,40 +366,6 @@ async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
         return replaced;
     }
     std::future::pending().await
-}
-
-/// Takes a name for this instance, however long MongoDB does not answer. `None` where MongoDB refuses
-/// that: the instance works without a name.
-async fn until_named(
-    collections: &Collections,
-    instance: InstanceId,
-    wanted: &WantedName,
-) -> Result<Option<HeldName>, RunError> {
-    let mut pause = AGAIN.0;
-    loop {
-        match names::claim(collections, instance, wanted).await {
-            Ok(held) => {
-                info!(name = held.name, replaces = ?held.predecessor, "this instance has a name");
-                return Ok(Some(held));
-            }
-            Err(NameError::Store(error)) if error.meaning() == Meaning::Permanent => {
-                warn!(
-                    error = error.brief(),
-                    remedy = "permit insert, update and remove on outbox_control (postrider schema \
-                              print --roles)",
-                    "MongoDB refuses a name for this instance; after a crash its leases and \
-                     partitions wait until they are stale"
-                );
-                return Ok(None);
-            }
-            Err(NameError::Store(error)) => {
-                warn!(error = chain(&error), retry_in = ?pause, "failed to take a name");
-            }
-            Err(error) => return Err(RunError::Name(error)),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN.1);
-    }
 }
 
 /// Removes the documents of other instances of this name once this instance's own is there.
@@ -573,99 +382,6 @@ async fn replace_others(
         // They go stale.
         warn!(error = chain(&error), "failed to remove the predecessor of this instance");
     }
-}
-
-/// Creates or verifies the schema, until it is there.
-async fn until_schema(
-    plan: &Resolved,
-    collections: &Collections,
-    health: &Health,
-) -> Result<(), RunError> {
-    let options = plan.schema_options();
-    let mut pause = AGAIN.0;
-    loop {
-        let detail = match once(plan, collections, &options).await {
-            Ok(None) => {
-                health.set("schema", Part::ok());
-                return Ok(());
-            }
-            Ok(Some(differences)) => format!(
-                "the schema differs ({differences}); run `postrider schema apply`, or set \
-                 outbox.auto_init_schema = true"
-            ),
-            Err(SchemaError::Store(error)) if error.is_refusal() => {
-                return Err(RunError::Refused(error));
-            }
-            Err(error) if error.meaning() == Meaning::Permanent => {
-                return Err(RunError::Schema(error));
-            }
-            Err(error) => chain(&error),
-        };
-        warn!(detail, retry_in = ?pause, "the schema is not verified");
-        health.set("schema", Part::down(detail));
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN.1);
-    }
-}
-
-async fn once(
-    plan: &Resolved,
-    collections: &Collections,
-    options: &SchemaOptions,
-) -> Result<Option<String>, SchemaError> {
-    if plan.auto_init_schema {
-        let applied = schema::apply(collections, options).await?;
-        if applied != schema::Applied::default() {
-            info!(collections = ?applied.collections, indexes = ?applied.indexes, "schema applied");
-        }
-        return Ok(None);
-    }
-    let differences = schema::verify(collections, options).await?;
-    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    Ok((!lines.is_empty()).then(|| lines.join("; ")))
-}
-
-fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
-    health.watch("store", move || store(&pulse.borrow()));
-}
-
-/// The same with what the relay meets: MongoDB may acknowledge heartbeats and refuse the rest.
-fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
-    let context = relay.context();
-    health.watch("store", move || match (&*pulse.borrow(), context.store_trouble()) {
-        (Pulse::Alive, Some(trouble)) => Part::degraded(trouble),
-        (pulse, _) => store(pulse),
-    });
-}
-
-fn store(pulse: &Pulse) -> Part {
-    match pulse {
-        Pulse::Alive => Part::ok(),
-        Pulse::Starting => Part::down("no heartbeat was acknowledged yet"),
-        Pulse::Lost(why) => Part::down(format!("no majority acknowledges heartbeats: {why}")),
-        Pulse::Refused(why) => Part::down(why),
-    }
-}
-
-/// The state of a sink that is up.
-fn confirming(paused: &[OpenDestination]) -> Part {
-    let Some(first) = paused.first() else { return Part::ok() };
-    let Address { destination, key } = &first.destination;
-    let key = key.as_ref().map(|key| format!(" ({key:?})")).unwrap_or_default();
-    let others = match paused.len() - 1 {
-        0 => String::new(),
-        others => format!(" (and {others} other destinations)"),
-    };
-    let cause = &first.cause;
-    Part::degraded(format!("destination {destination:?}{key} does not confirm{others}: {cause}"))
-}
-
-fn watch_following(health: &Health, following: watch::Receiver<Following>) {
-    health.watch("follow", move || match &*following.borrow() {
-        Following::Up => Part::ok(),
-        Following::Starting => Part::degraded("no change stream was opened yet"),
-        Following::Lost(why) => Part::degraded(why),
-    });
 }
 
 /// The sinks by name.
@@ -691,24 +407,4 @@ pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
             AnySink::RabbitMq(RabbitMq::new(settings.clone()).map_err(wrong)?)
         }
     })
-}
-
-/// No partitions and a pause are no reason to restart.
-fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
-    health.watch("partitions", move || {
-        let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();
-        let unreadable = unreadable.as_ref().map(|(first, count)| match count - 1 {
-            0 => first.to_string(),
-            others => format!("{first} (and {others} other documents)"),
-        });
-        match (trouble.clone().or(unreadable), differs, owned) {
-            (Some(trouble), ..) => Part::degraded(trouble),
-            _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
-            (None, Some(fleet), _) => Part::degraded(format!(
-                "none: the running instances have another configuration ({fleet})"
-            )),
-            (None, None, None | Some(0)) => Part::degraded("none as yet: others have them"),
-            (None, None, Some(_)) => Part::ok(),
-        }
-    });
 }

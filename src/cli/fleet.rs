@@ -71,8 +71,9 @@ pub(super) fn run(given: &Given, asked: Asked) -> Result<(), Failure> {
     })
 }
 
-const INSTANCE: [&str; 8] = [
+const INSTANCE: [&str; 9] = [
     "_id",
+    "name",
     "hostname",
     "status",
     "stale",

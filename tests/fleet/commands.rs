@@ -40,6 +40,7 @@ async fn instances_and_partitions_are_listed_with_the_names_of_the_contract() {
         assert_eq!(instance["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(instance["partitionsOwned"], 128);
         assert!(!instance["hostname"].as_str().unwrap().is_empty());
+        assert!(!instance["name"].as_str().unwrap().is_empty());
         let (start, last) = (&instance["startedAt"], &instance["lastHeartbeat"]);
         assert!(start.as_str().unwrap() <= last.as_str().unwrap(), "{instance}");
     }

@@ -1,0 +1,75 @@
+//! What `/readyz` reports of each part.
+
+use tokio::sync::watch;
+
+use crate::change_stream::Following;
+use crate::ops::{Health, Part};
+use crate::partition::coordinator::Standing;
+use crate::partition::heartbeat::Pulse;
+use crate::relay::Relay;
+use crate::relay::destination_circuits::OpenDestination;
+use crate::sink::Address;
+use crate::sink::any::AnySink;
+
+pub(super) fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
+    health.watch("store", move || store(&pulse.borrow()));
+}
+
+/// The same with what the relay meets: MongoDB may acknowledge heartbeats and refuse the rest.
+pub(super) fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
+    let context = relay.context();
+    health.watch("store", move || match (&*pulse.borrow(), context.store_trouble()) {
+        (Pulse::Alive, Some(trouble)) => Part::degraded(trouble),
+        (pulse, _) => store(pulse),
+    });
+}
+
+fn store(pulse: &Pulse) -> Part {
+    match pulse {
+        Pulse::Alive => Part::ok(),
+        Pulse::Starting => Part::down("no heartbeat was acknowledged yet"),
+        Pulse::Lost(why) => Part::down(format!("no majority acknowledges heartbeats: {why}")),
+        Pulse::Refused(why) => Part::down(why),
+    }
+}
+
+/// The state of a sink that is up.
+pub(super) fn confirming(paused: &[OpenDestination]) -> Part {
+    let Some(first) = paused.first() else { return Part::ok() };
+    let Address { destination, key } = &first.destination;
+    let key = key.as_ref().map(|key| format!(" ({key:?})")).unwrap_or_default();
+    let others = match paused.len() - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} other destinations)"),
+    };
+    let cause = &first.cause;
+    Part::degraded(format!("destination {destination:?}{key} does not confirm{others}: {cause}"))
+}
+
+pub(super) fn watch_following(health: &Health, following: watch::Receiver<Following>) {
+    health.watch("follow", move || match &*following.borrow() {
+        Following::Up => Part::ok(),
+        Following::Starting => Part::degraded("no change stream was opened yet"),
+        Following::Lost(why) => Part::degraded(why),
+    });
+}
+
+/// No partitions and a pause are no reason to restart.
+pub(super) fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
+    health.watch("partitions", move || {
+        let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();
+        let unreadable = unreadable.as_ref().map(|(first, count)| match count - 1 {
+            0 => first.to_string(),
+            others => format!("{first} (and {others} other documents)"),
+        });
+        match (trouble.clone().or(unreadable), differs, owned) {
+            (Some(trouble), ..) => Part::degraded(trouble),
+            _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
+            (None, Some(fleet), _) => Part::degraded(format!(
+                "none: the running instances have another configuration ({fleet})"
+            )),
+            (None, None, None | Some(0)) => Part::degraded("none as yet: others have them"),
+            (None, None, Some(_)) => Part::ok(),
+        }
+    });
+}
