@@ -78,9 +78,8 @@ pub struct LeaseRequest {
     pub touched: Vec<RecordId>,
     /// Records that have none: what is so still is leased.
     pub untouched: Vec<RecordId>,
-    /// Owner ids of instances that are dead: their leases are taken over before they expire. Only
-    /// those that have no fresh heartbeat in a majority read in which this instance has the partition
-    /// of the records.
+    /// Owner ids of instances that are dead: their leases are taken over before they expire
+    /// ([`LeaseOwners`](crate::relay::lease_owners::LeaseOwners) says which are).
     pub dead_owners: Vec<InstanceId>,
 }
 

@@ -326,8 +326,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.fleet.assign(&claims, &view, Some(me)).await?;
         let done_with = self.done_with();
         self.fleet.assign(&done_with, &view, None).await?;
-        if let Some((name, holder)) = view.unused_names().first().filter(|_| plans) {
-            let removed = names::give_up(self.fleet.collections(), name, *holder, LOOK).await;
+        if let Some((name, holder)) = view.unused_name().filter(|_| plans) {
+            let removed = names::give_up(self.fleet.collections(), name, holder, LOOK).await;
             if let Err(error) = removed {
                 debug!(name, error = chain(&error), "a name without an instance was not removed");
             }

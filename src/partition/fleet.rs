@@ -192,15 +192,12 @@ impl View {
         self.members.values().map(|member| member.lease_owner).collect()
     }
 
-    /// The names that no instance will hold again: nothing is known of their holders.
-    pub fn unused_names(&self) -> Vec<(&str, InstanceId)> {
-        if self.some_stale {
-            return Vec::new();
-        }
+    /// A name that no instance will hold again, if there is one: nothing is known of its holder.
+    pub fn unused_name(&self) -> Option<(&str, InstanceId)> {
         let is_unused =
             |entry: &NameEntry| entry.is_old && !self.members.contains_key(&entry.holder);
-        let unused = self.names.iter().filter(|(_, entry)| is_unused(entry));
-        unused.map(|(name, entry)| (name.as_str(), entry.holder)).collect()
+        let unused = self.names.iter().find(|(_, entry)| !self.some_stale && is_unused(entry));
+        unused.map(|(name, entry)| (name.as_str(), entry.holder))
     }
 
     /// The living owners.
@@ -252,15 +249,12 @@ impl Fleet {
     /// Those of the store.
     pub async fn view(&self) -> Result<View, StoreError> {
         // What a relay says of itself is for operators, and larger than the rest.
-        let mut control = names::old();
-        if let Ok(set) = control.get_document_mut("$set") {
-            set.insert(KIND, SWITCH);
-        }
+        let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
         let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
         let pipeline = [
             doc! { "$set": { KIND: ASSIGNMENT } },
             self.also(collections::INSTANCES, doc! { "$set": instance }),
-            self.also(collections::CONTROL, control),
+            self.also(collections::CONTROL, doc! { "$set": control }),
         ];
         let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
         let mut view = View::default();

@@ -54,8 +54,8 @@ const UPDATED_AT: &str = "updatedAt";
 /// not come back.
 const UNUSED_AFTER: Duration = Duration::from_secs(3_600);
 
-/// Whether a document has not changed for so long, as [`old`] writes it.
-const IS_OLD: &str = "_isOld";
+/// Whether a document has not changed for so long, as a view reads it ([`is_old`]).
+pub(super) const IS_OLD: &str = "_isOld";
 
 /// The longest name, in characters.
 pub const MAX_NAME_LENGTH: usize = 200;
@@ -170,11 +170,10 @@ pub(super) fn read(document: &Document) -> Option<(String, NameEntry)> {
     Some((name, NameEntry { holder, question, is_old }))
 }
 
-/// A stage that says of each document whether it has not changed for [`UNUSED_AFTER`].
-pub(super) fn old() -> Document {
+/// Whether a document has not changed for [`UNUSED_AFTER`]: an expression.
+pub(super) fn is_old() -> Document {
     let millis = i64::try_from(UNUSED_AFTER.as_millis()).unwrap_or(i64::MAX);
-    let is_old = doc! { "$lt": [format!("${UPDATED_AT}"), { "$subtract": ["$$NOW", millis] }] };
-    doc! { "$set": { IS_OLD: is_old } }
+    doc! { "$lt": [format!("${UPDATED_AT}"), { "$subtract": ["$$NOW", millis] }] }
 }
 
 /// The instance that holds a name, by what a majority has.
