@@ -223,9 +223,9 @@ async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
     let dead = "postrider_outbox_records{status=\"dead\"}";
 
     eventually("the lower one's count", || async { lower.metric(dead).await == Some(0.0) }).await;
-    upper.until_ready().await;
+    let owned = "postrider_partitions_owned";
+    eventually("the upper one's", || async { upper.metric(owned).await == Some(128.0) }).await;
 
-    assert_eq!(upper.metric("postrider_partitions_owned").await, Some(128.0));
     assert_eq!(upper.metric(dead).await, None);
     assert_eq!(upper.metric("postrider_oldest_pending_age_seconds").await, None);
     upper.stop().await;
