@@ -20,16 +20,16 @@ export PROPTEST_CASES=${FUZZ_CASES:-2000}
 export PROPTEST_MAX_GLOBAL_REJECTS=$((PROPTEST_CASES * 4))
 target=${1:-}
 
-# src/cli/output.rs is cli::output::, src/relay/plan/tests.rs is relay::plan::tests::
-mapfile -t modules < <(grep -rl --include='*.rs' 'proptest!' src |
-  sed -e 's|^src/||' -e 's|\.rs$||' -e 's|/mod$||' -e 's|/|::|g' -e 's|$|::|' | sort)
-((${#modules[@]})) || die fuzz "no module below src has a proptest!"
+# src/cli/output.rs is cli::output::, crates/relay/src/plan/tests.rs is plan::tests::
+mapfile -t modules < <(grep -rl --include='*.rs' 'proptest!' src crates/*/src |
+  sed -e 's|^\(crates/[^/]*/\)\?src/||' -e 's|\.rs$||' -e 's|/mod$||' -e 's|/|::|g' -e 's|$|::|' | sort)
+((${#modules[@]})) || die fuzz "no module below src and crates has a proptest!"
 
 "$repo/scripts/services.sh" install toolchain
 start=$(now_ms)
 say fuzz "building…"
-cargo test --features failpoints --test fuzz --lib --no-run
-unit_tests=$(cargo test --quiet --features failpoints --lib -- --list)
+cargo test --workspace --features failpoints --test fuzz --lib --no-run
+unit_tests=$(cargo test --quiet --workspace --features failpoints --lib -- --list)
 for module in "${modules[@]}"; do
   grep -q "^$module.*: test\$" <<<"$unit_tests" || die fuzz "no unit test is in $module: its properties would not run"
 done
@@ -38,7 +38,7 @@ end=$(($(date +%s) + minutes * 60))
 rounds=0
 while (($(date +%s) < end)); do
   cargo test --quiet --features failpoints --test fuzz -- "$target"
-  [[ -n $target ]] || cargo test --quiet --features failpoints --lib -- "${modules[@]}"
+  [[ -n $target ]] || cargo test --quiet --workspace --features failpoints --lib -- "${modules[@]}"
   rounds=$((rounds + 1))
   say fuzz "round $rounds is through, $(since "$start") in all"
 done

@@ -31,16 +31,16 @@ PATH=$home/bin:$PATH
 
 # Which files a module is, and which tests must notice a change of it.
 declare -A files=(
-  [plan]='src/relay/plan.rs'
-  [schedule]='src/relay/schedule.rs'
-  [lane]='src/relay/lane.rs'
-  [worker]='src/relay/lane_worker.rs'
-  [window]='src/relay/lane_worker/window.rs'
-  [assignment]='src/partition/plan.rs'
-  [lease]='src/outbox/lease.rs'
-  [settle]='src/outbox/settle.rs'
-  [repair]='src/outbox/repair.rs'
-  [transaction]='src/events/transaction.rs'
+  [plan]='crates/relay/src/plan.rs'
+  [schedule]='crates/relay/src/schedule.rs'
+  [lane]='crates/relay/src/lane.rs'
+  [worker]='crates/relay/src/lane_worker.rs'
+  [window]='crates/relay/src/lane_worker/window.rs'
+  [assignment]='crates/relay/src/partition/plan.rs'
+  [lease]='crates/outbox/src/lease.rs'
+  [settle]='crates/outbox/src/settle.rs'
+  [repair]='crates/outbox/src/repair.rs'
+  [transaction]='crates/events/src/transaction.rs'
 )
 declare -A tests=(
   [plan]='--lib'
@@ -122,7 +122,7 @@ for module in $modules; do
   [[ ${tests[$module]} != *--test=guards* ]] || filter+=(-- "${measuring[@]}")
   [[ $module != worker ]] || filter+=("${elsewhere[@]}")
   read -ra changed <<<"${files[$module]}"
-  cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
+  cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --test-workspace true --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
     ${SHARD:+--shard "$SHARD" --sharding round-robin} \
     --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
   [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and go on with RESUME=1"

@@ -24,66 +24,66 @@
 //! **The rule that carries the order:** publish a record only when you know that every earlier
 //! record of its key is done, dead by skip, or confirmed to you. See [`relay`].
 //!
-//! | | module | what it holds |
-//! |---|---|---|
-//! | given | [`config`] | settings: where they come from, what is wrong with them |
-//! | | [`ids`], `dates`, [`moment`] | identities that must not be mixed up; dates as text; this host's time |
-//! | | [`names`] | what collections are called after, by users |
-//! | | `shown` | what is stored, as JSON |
-//! | | [`telemetry`] | logs and metrics |
-//! | | [`failpoint`] | places where tests make the process die |
-//! | at rest | [`store`] | MongoDB: connection, errors, its clock |
-//! | | [`schema`] | what must be there, created and verified |
-//! | | [`context`] | where events, snapshots and prepare keys live |
-//! | | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect |
-//! | writing | [`events`] | the append path: event streams and records in one transaction; units of work |
-//! | | [`snapshot`] | the state of an aggregate as of a version |
-//! | | [`prepare`] | values reserved under a key, for ever or for a time |
-//! | moving | [`relay`] | take → publish → settle |
-//! | | [`change_stream`] | what becomes pending, as it commits |
-//! | | [`routing`] | which sink, and where within it |
-//! | | [`sink`] | what a broker must promise; RabbitMQ, Kafka, stdout |
-//! | | [`partition`] | the hash of keys; who lives, and who owns what |
-//! | in and out | [`run`] | builds the parts, supervises them, ends them |
-//! | | [`check`] | what `run` needs, found or not, and what to mend |
-//! | | [`ops`] | `/livez`, `/readyz`, `/metrics` |
-//! | | [`http`] | the API: calls, tokens, limits, TLS, OpenAPI |
-//! | | [`cli`] | one file per command |
+//! This crate is the daemon. Below it are the crates of the workspace, each of which knows only those
+//! above it in this table. Cargo enforces that, and `tests/layers.rs` that there is no circle within one.
+//!
+//! | crate | what it holds |
+//! |---|---|
+//! | `postrider-settings` | kinds of values in the configuration: durations, sizes, secrets |
+//! | [`store`] | MongoDB: connection, errors, clock, conditional writes; collections and indexes as they should be |
+//! | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect; the hash of keys |
+//! | [`events`] | the event store: appends, [`snapshot`]s, [`prepare`] keys, in a [`context`] |
+//! | [`relay`] | acquire → publish → settle; the [`change_stream`], [`routing`], [`partition`]s, and what a sink must promise |
+//! | [`sinks`] | RabbitMQ, Kafka, stdout |
+//!
+//! A Rust application that writes records depends on `postrider-outbox`, or on `postrider-events` for
+//! units of work: neither brings a broker, HTTP or a command line.
+//!
+//! | module of the daemon | what it holds |
+//! |---|---|
+//! | [`config`] | settings: where they come from, what is wrong with them |
+//! | [`run`] | builds the parts, supervises them, ends them |
+//! | [`check`] | what `run` needs, found or not, and what to do |
+//! | [`ops`] | `/livez`, `/readyz`, `/metrics` |
+//! | [`http`] | the API: calls, tokens, limits, TLS, OpenAPI |
+//! | [`cli`] | one file per command |
+//! | [`schema`] | scripts and roles for databases in which Postrider may create nothing |
+//! | [`telemetry`] | logs and metrics |
 
-// Given.
-pub mod config;
-mod dates;
-pub mod failpoint;
-pub mod ids;
-pub mod moment;
-pub mod names;
-mod shown;
-pub mod telemetry;
+// The floors below, lowest first: each is a crate under crates/ and knows only those above it in this list.
+pub use postrider_store as store;
+#[doc(no_inline)]
+pub use postrider_store::{dates, failpoint, moment};
 
-// At rest: these, those that write, `check` and `partition` are all that speak to MongoDB.
-pub mod context;
-pub mod outbox;
-pub mod schema;
-pub mod store;
+pub use postrider_outbox as outbox;
+#[doc(no_inline)]
+pub use postrider_outbox::{ids, shown, wakeup};
 
-// Writing: what applications append and keep.
-pub mod events;
-pub mod prepare;
-pub mod snapshot;
+pub use postrider_events as events;
+#[doc(no_inline)]
+pub use postrider_events::{context, names, prepare, snapshot};
 
-// Moving.
-pub mod change_stream;
-pub mod partition;
-pub mod relay;
-pub mod routing;
-pub mod sink;
+pub use postrider_relay as relay;
+#[doc(no_inline)]
+pub use postrider_relay::{change_stream, partition, routing};
 
-// In and out.
+pub use postrider_sinks as sinks;
+
+// The daemon.
 pub mod check;
 pub mod cli;
+pub mod config;
 pub mod http;
 pub mod ops;
 pub mod run;
+pub mod schema;
+pub mod telemetry;
+
+/// What a broker must promise, and the brokers that there are.
+pub mod sink {
+    pub use postrider_relay::sink::*;
+    pub use postrider_sinks::*;
+}
 
 // Of the tests.
 #[cfg(test)]

@@ -37,12 +37,12 @@ use crate::outbox::lease::OwnerId;
 use crate::partition::coordinator::Coordinator;
 use crate::partition::fleet::Fleet;
 use crate::partition::heartbeat::{Heartbeat, Profile, Pulse};
+use crate::partition::metrics::store_up;
 use crate::partition::names::{self, HeldName, Replaced, WantedName};
 use crate::partition::share::{self, Allotted, Share};
 use crate::partition::vigil::Vigil;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
-use crate::relay::wakeup::Wakeup;
 use crate::relay::{Relay, RelayParts};
 use crate::run::health::{confirming, watch_following, watch_partitions, watch_relay, watch_store};
 use crate::run::startup::{until_guarded, until_named, until_reached, until_schema};
@@ -52,7 +52,7 @@ use crate::sink::rabbitmq::RabbitMq;
 use crate::sink::stdout::Stdout;
 use crate::store::connect;
 use crate::telemetry::chain;
-use crate::telemetry::metrics::store_up;
+use crate::wakeup::Wakeup;
 
 pub use error::RunError;
 
@@ -264,7 +264,7 @@ async fn work(
         // partitions between the two.
         if let Some((collections, name)) = replacing {
             tokio::select! {
-                () = replace_others(&collections, &name, instance, &beats) => {}
+                () = remove_predecessors(&collections, &name, instance, &beats) => {}
                 () = stopping.cancelled() => {}
             }
         }
@@ -368,8 +368,8 @@ async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
     std::future::pending().await
 }
 
-/// Removes the documents of other instances of this name once this instance's own is there.
-async fn replace_others(
+/// Removes the documents of the earlier holders of this name once this instance's own is there.
+async fn remove_predecessors(
     collections: &Collections,
     name: &str,
     instance: InstanceId,
@@ -378,7 +378,7 @@ async fn replace_others(
     let mut pulse = heartbeat.pulse();
     // The heartbeat ends with the process.
     let _ = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await;
-    if let Err(error) = names::remove_others(collections, name, instance).await {
+    if let Err(error) = names::remove_predecessors(collections, name, instance).await {
         // They go stale.
         warn!(error = chain(&error), "failed to remove the predecessor of this instance");
     }

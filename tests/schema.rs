@@ -9,7 +9,7 @@ use bson::oid::ObjectId;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, doc};
 use futures_util::future::join_all;
-use postrider::config::tree::Validator;
+use postrider::schema::Validator;
 use postrider::schema::{SchemaError, SchemaOptions, apply, script, verify};
 use support::outbox::eventually;
 use support::schema::Bare;

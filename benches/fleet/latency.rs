@@ -16,11 +16,11 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
 use postrider::partition::share::Share;
 use postrider::partition::vigil::Vigil;
-use postrider::relay::wakeup::Wakeup;
 use postrider::relay::{Relay, RelayParts};
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 use postrider::store::connect;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -9,7 +9,7 @@ use crate::cli::{Failure, Given, block_on, collections, output};
 use crate::config::Resolved;
 use crate::context::{Context, Kind};
 use crate::names::{AggregateName, check_name};
-use crate::schema::{self, Applied, Difference, SchemaError, SchemaOptions};
+use crate::schema::{self, Applied, Difference, SchemaError};
 use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
@@ -82,7 +82,7 @@ fn print(given: &Given, named: &Named, roles: bool) -> Result<(), Failure> {
     output::text(&match roles {
         true => schema::roles_script(&config),
         false if named.is_empty() => {
-            schema::script(&outbox.collection_prefix, &SchemaOptions::from(outbox))
+            schema::script(&outbox.collection_prefix, &outbox.schema_options())
         }
         false => schema::aggregate_script(&config, &named.aggregate, &named.prepare),
     })

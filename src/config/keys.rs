@@ -16,9 +16,9 @@ pub enum Holds {
     Properties,
 }
 
-use Holds::{Properties, Text, Texts, Tree, Value};
+use postrider_settings::quoted;
 
-use toml::Table;
+use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
 pub const KEYS: [(&str, Holds); 75] = [
@@ -105,12 +105,6 @@ const RENAMED: [(&str, &str); 1] = [("api.insecure", "api.allow_unauthenticated"
 /// A path as TOML writes it, on one line: names are quoted where they must be.
 pub fn dotted(path: &[String]) -> String {
     path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
-}
-
-/// One name of a path, as TOML's own writer quotes a key.
-pub fn quoted(name: &str) -> String {
-    let line = Table::from_iter([(name.to_owned(), toml::Value::Boolean(true))]).to_string();
-    line.trim_end().strip_suffix(" = true").unwrap_or_default().to_owned()
 }
 
 /// The path that a dotted key names, quoted names and all; `None` where it is not a key of TOML.

@@ -14,19 +14,19 @@
 //! | [mod@resolve] | the rules, and the result |
 //! | [`problem`] | what is wrong, and where it was written |
 //! | [mod@print] | `postrider config print` |
-//! | [`secret`], [`token`], [`units`], [`properties`] | kinds of values |
+//! | [`token`], [`postrider_settings`] | kinds of values |
 
 pub mod file;
 pub mod keys;
 pub mod load;
 pub mod print;
 pub mod problem;
-pub mod properties;
+
 pub mod resolve;
-pub mod secret;
+
 pub mod token;
 pub mod tree;
-pub mod units;
+
 pub mod variable;
 
 pub use load::{Inputs, LoadError, Loaded, load};

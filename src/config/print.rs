@@ -1,11 +1,13 @@
 //! `postrider config print`: TOML that parses back, with where each value came from.
 
+use postrider_settings::properties::{HIDDEN, Properties};
 use toml::{Table, Value};
 
-use crate::config::keys::{self, Holds, dotted, quoted};
+use postrider_settings::quoted;
+
+use crate::config::keys::{self, Holds, dotted};
 use crate::config::load::Loaded;
 use crate::config::problem::Origin;
-use crate::config::properties::{HIDDEN, Properties};
 use crate::config::tree::Config;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.

@@ -9,14 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mongodb::options::ConnectionString;
+use postrider_settings::quoted;
+use postrider_settings::secret::SecretUri;
 
-use crate::config::keys::quoted;
 use crate::config::load::Loaded;
 use crate::config::problem::Problem;
-use crate::config::secret::SecretUri;
-use crate::config::tree::{
-    BackoffKind, Config, LogFormat, OnDead, Ordering, Partitions, Validator,
-};
+use crate::config::tree::{BackoffKind, Config, LogFormat, OnDead, Ordering, Partitions};
 use crate::context::ContextSettings;
 use crate::ids::SinkName;
 use crate::outbox::fields::ATTEMPT_LIMIT;
@@ -25,12 +23,13 @@ use crate::partition::fingerprint::Fingerprint;
 use crate::partition::fleet;
 use crate::partition::heartbeat::Profile;
 use crate::partition::names::MAX_NAME_LENGTH;
+use crate::partition::set::partition_set;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::settings::{DeadLetters, Settings};
 use crate::routing::{Glob, Route, Router, Template};
-use crate::schema::SchemaOptions;
 use crate::schema::access::{Part, Wanted};
 use crate::schema::roles::Places;
+use crate::schema::{SchemaOptions, Validator};
 use crate::store::words;
 
 pub use api::{ApiPlan, TlsFiles};
@@ -554,23 +553,6 @@ fn database_in(uri: &str) -> Option<String> {
     let hosts = rest.rsplit('@').next()?;
     let (_, name) = hosts.split_once('/')?;
     (!name.is_empty()).then(|| name.to_owned())
-}
-
-/// `"0-127"`, `"3,7-9"`.
-pub(crate) fn partition_set(text: &str) -> Result<Vec<u8>, String> {
-    let wrong =
-        || "must be a set of partitions such as 0-127 or 3,7-9, each between 0 and 255".to_owned();
-    let mut partitions = std::collections::BTreeSet::new();
-    for part in text.split(',') {
-        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
-        let first: u8 = first.trim().parse().map_err(|_| wrong())?;
-        let last: u8 = last.trim().parse().map_err(|_| wrong())?;
-        if first > last {
-            return Err(wrong());
-        }
-        partitions.extend(first..=last);
-    }
-    Ok(partitions.into_iter().collect())
 }
 
 fn list(names: &[&str]) -> String {

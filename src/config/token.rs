@@ -1,8 +1,7 @@
 //! The tokens of the HTTP API, as they stand in a configuration.
 
+use postrider_settings::secret::SecretText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::config::secret::SecretText;
 
 /// One of `api.tokens`: a text, which may do everything, or a table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use postrider_settings::properties::Properties;
+use postrider_settings::secret::SecretUri;
+use postrider_settings::units::{duration, size};
 use serde::{Deserialize, Serialize};
 
-use crate::config::properties::Properties;
-use crate::config::secret::SecretUri;
 use crate::config::token::Token;
-use crate::config::units::{duration, size};
 use crate::context::RequestIds;
+use crate::schema::options::DEFAULT_RETENTION;
+use crate::schema::{SchemaOptions, Validator};
+use crate::sink::declare::Declare;
 
 /// Everything that can be configured. `config/postrider.toml` shows it at its defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -99,6 +102,13 @@ pub struct Outbox {
     pub retention: Duration,
 }
 
+impl Outbox {
+    /// What the schema depends on.
+    pub fn schema_options(&self) -> SchemaOptions {
+        SchemaOptions { retention: self.retention, validator: self.validator }
+    }
+}
+
 impl Default for Outbox {
     fn default() -> Self {
         Self {
@@ -106,22 +116,9 @@ impl Default for Outbox {
             collection_prefix: String::new(),
             auto_init_schema: true,
             validator: Validator::Error,
-            // Long enough to look into last week's incident.
-            retention: Duration::from_secs(7 * 24 * 3600),
+            retention: DEFAULT_RETENTION,
         }
     }
-}
-
-/// What the validator does with a wrong record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Validator {
-    /// The insertion fails.
-    Error,
-    /// MongoDB logs it.
-    Warn,
-    /// There is no validator.
-    Off,
 }
 
 /// Taking, publishing and settling.
@@ -377,100 +374,6 @@ impl Brokers {
             Self::List(list) => list.join(","),
         }
     }
-}
-
-/// What a sink makes where it is absent, and never alters.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Declare {
-    /// rabbitmq.
-    pub exchanges: Vec<Exchange>,
-    /// rabbitmq.
-    pub queues: Vec<Queue>,
-    /// rabbitmq.
-    pub bindings: Vec<Binding>,
-    /// kafka.
-    pub topics: Vec<Topic>,
-}
-
-/// A durable exchange.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Exchange {
-    /// Its name.
-    pub name: String,
-    /// `direct`, `fanout`, `topic`, `headers`, or what a plugin of the broker brings.
-    #[serde(rename = "type", default = "Exchange::default_kind")]
-    pub kind: String,
-    /// As the broker knows them, such as `alternate-exchange`.
-    #[serde(default)]
-    pub arguments: toml::Table,
-}
-
-impl Exchange {
-    fn default_kind() -> String {
-        "topic".into()
-    }
-}
-
-/// A durable queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Queue {
-    /// Its name.
-    pub name: String,
-    /// `quorum`, `classic` or `stream`.
-    #[serde(rename = "type", default)]
-    pub kind: QueueKind,
-    /// As the broker knows them, such as `x-delivery-limit`.
-    #[serde(default)]
-    pub arguments: toml::Table,
-}
-
-/// What a queue is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QueueKind {
-    /// Replicated: what a confirm from it means outlives a node.
-    #[default]
-    Quorum,
-    /// On one node.
-    Classic,
-    /// A log.
-    Stream,
-}
-
-/// A binding of a queue to an exchange.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Binding {
-    /// From where.
-    pub exchange: String,
-    /// To where.
-    pub queue: String,
-    /// Which messages.
-    #[serde(default)]
-    pub routing_key: String,
-    /// For `headers` exchanges.
-    #[serde(default)]
-    pub arguments: toml::Table,
-}
-
-/// A topic.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Topic {
-    /// Its name.
-    pub name: String,
-    /// Partitions; without it what the broker makes by default.
-    #[serde(default)]
-    pub partitions: Option<i32>,
-    /// Replicas of each; without it what the broker makes by default.
-    #[serde(default)]
-    pub replication: Option<i32>,
-    /// As the broker knows them, such as `"retention.ms"`.
-    #[serde(default)]
-    pub properties: Properties,
 }
 
 /// What a sink is.

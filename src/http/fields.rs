@@ -5,9 +5,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bson::{Bson, DateTime, Document};
+use postrider_settings::units::duration;
 use serde_json::{Map, Number, Value};
 
-use crate::config::units::duration;
 use crate::events::Flaw;
 use crate::http::json;
 use crate::http::problem::{FieldError, Problem};

@@ -14,7 +14,7 @@ use crate::http::problem::Problem;
 use crate::ops::origin::{check_host, check_origin};
 use crate::outbox::collections::Collections;
 use crate::partition::fleet::Fleet;
-use crate::relay::wakeup::Wakeup;
+use crate::wakeup::Wakeup;
 
 /// The state of every handler.
 pub type Shared = Arc<State>;

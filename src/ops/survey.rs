@@ -9,10 +9,11 @@ use tracing::debug;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::undecoded::RawId;
 use crate::partition::heartbeat::Pulse;
+use crate::partition::metrics::UNKNOWN;
 use crate::partition::share::Allotted;
 use crate::store::StoreError;
 use crate::telemetry::chain;
-use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS, UNKNOWN};
+use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS};
 
 /// The shortest pause between two counts.
 const SHORTEST: Duration = Duration::from_secs(15);

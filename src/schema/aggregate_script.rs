@@ -4,7 +4,7 @@ use bson::Bson;
 
 use crate::config::tree::Config;
 use crate::context::{Kind, RequestIds};
-use crate::schema::aggregate::indexes;
+use crate::events::schema::indexes;
 use crate::schema::index::Index;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
 

@@ -20,28 +20,14 @@
 //! stay. A collection that exists keeps its validator, or the lack of one.
 
 pub mod access;
-pub(crate) mod aggregate;
 pub mod aggregate_script;
-pub mod apply;
-pub mod error;
-mod found;
-pub mod index;
-mod judge;
-pub mod layout;
 mod literal;
-pub mod options;
-pub mod outbox;
 pub mod roles;
 pub mod script;
-pub mod validator;
-pub mod verify;
 
 pub use aggregate_script::aggregate_script;
-pub use apply::Applied;
-pub use error::{Foreign, SchemaError};
-pub use layout::Layout;
-pub use options::SchemaOptions;
-pub use outbox::{apply, verify};
+pub use postrider_outbox::schema as outbox;
+pub use postrider_outbox::schema::{SchemaOptions, Validator, apply, options, validator, verify};
+pub use postrider_store::schema::{Applied, Difference, Foreign, Layout, SchemaError, index};
 pub use roles::roles_script;
 pub use script::script;
-pub use verify::Difference;

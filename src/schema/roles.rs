@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use bson::Bson;
+use postrider_settings::units;
 
 use crate::config::tree::Config;
-use crate::config::units;
 use crate::context::{ContextSettings, Kind, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};

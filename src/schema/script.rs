@@ -1,11 +1,11 @@
 //! The outbox's schema as a mongosh script.
 
 use bson::Bson;
+use postrider_settings::units;
 
-use crate::config::tree::Validator;
-use crate::config::units;
 use crate::outbox::collections::names;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
+use crate::schema::options::Validator;
 use crate::schema::outbox::INDEXES;
 use crate::schema::{SchemaOptions, validator};
 

@@ -1,11 +1,10 @@
 //! Structured logs on stderr, without payloads or secrets.
 
+use postrider_store::text::{LONGEST_NAME, bounded};
 use std::borrow::Cow;
-use std::error::Error;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::IsTerminal;
 
-use mongodb::error::{Error as DriverError, ErrorKind};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -17,39 +16,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
-
-/// An error with its sources, in one line.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = words(error);
-    let mut source = source_of(error);
-    while let Some(cause) = source {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {}", words(cause));
-        source = source_of(cause);
-    }
-    text
-}
-
-/// What an error says for itself; of MongoDB's driver one sentence in place of its dump.
-fn words(error: &(dyn Error + 'static)) -> String {
-    match driver(error) {
-        Some(driver) => crate::store::words(driver),
-        None => error.to_string(),
-    }
-}
-
-/// What an error came of. A refused login quotes its source, which would only say it again.
-fn source_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    let driver = driver(error);
-    let says_all =
-        driver.is_some_and(|driver| matches!(*driver.kind, ErrorKind::Authentication { .. }));
-    error.source().filter(|_| !says_all)
-}
-
-fn driver<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a DriverError> {
-    let boxed = error.downcast_ref::<Box<DriverError>>().map(AsRef::as_ref);
-    boxed.or_else(|| error.downcast_ref::<DriverError>())
-}
 
 /// Crates that say nothing here, whatever the level. What goes wrong in them reaches their sink,
 /// which says it once and not at every try; below errors they show messages and credentials,
@@ -103,22 +69,11 @@ const LISTS: [&str; 3] = ["sinks", "collections", "indexes"];
 const NAMES: [&str; 9] =
     ["id", "record_id", "key", "type", "destination", "exchange", "queue", "topic", "actor"];
 
-/// Characters of a name that a line has at most.
-pub const LONGEST_NAME: usize = 200;
-
 /// Characters of any other text, which is a sentence with such names in it.
 const LONGEST: usize = 2_000;
 
 /// Bytes up to which a line is left as it is.
 const SHORT: usize = 1_000;
-
-/// A text, or so many characters of its beginning and how long it was.
-pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
-    match text.char_indices().nth(most) {
-        None => text.into(),
-        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()).into(),
-    }
-}
 
 /// What a field may add to a line.
 fn most(field: &str) -> usize {
@@ -240,7 +195,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
     use super::*;
-    use crate::store::StoreError;
 
     #[test]
     fn a_level_is_a_known_one_for_everything_or_for_a_target() {
@@ -330,21 +284,5 @@ mod tests {
         assert_eq!((&fields["id"], &fields["message"]), (&"a".into(), &"told".into()));
         let short = logged(false, || tracing::warn!(id = "a", n = 7, text = %"b", "told"));
         assert!(short.ends_with(" WARN told id=\"a\" n=7 text=b\n"), "{short}");
-    }
-
-    #[test]
-    fn of_the_drivers_errors_what_went_wrong_is_told_and_no_answer_in_hex() {
-        let driver = DriverError::custom("it rained");
-        assert!(driver.to_string().contains("server response"), "what is kept from showing");
-
-        let direct = chain(&driver);
-        let wrapped = StoreError::Driver { action: "look", source: Box::new(driver) };
-        let wrapped = chain(anyhow::Error::from(wrapped).context("no umbrella").as_ref());
-
-        for told in [&direct, &wrapped] {
-            assert!(told.contains("Custom user error"), "{told}");
-            assert!(!told.contains("server response"), "{told}");
-        }
-        assert!(wrapped.starts_with("no umbrella: failed to look: "), "{wrapped}");
     }
 }

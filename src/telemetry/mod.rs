@@ -3,4 +3,5 @@
 mod log;
 pub mod metrics;
 
-pub use log::{LONGEST_NAME, bounded, chain, check_level, init};
+pub use log::{check_level, init};
+pub use postrider_store::text::{LONGEST_NAME, bounded, chain};

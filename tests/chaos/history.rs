@@ -8,7 +8,7 @@ use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
-use postrider::config::tree::Validator;
+use postrider::schema::Validator;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 

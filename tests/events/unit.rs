@@ -13,7 +13,7 @@ use postrider::events::{
 use postrider::ids::RecordId;
 use postrider::names::AggregateName;
 use postrider::outbox::NewRecord;
-use postrider::relay::wakeup::{ScanHint, Wakeup};
+use postrider::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::TestOutbox;
 use crate::support::spy::Spy;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postrider::context::{Context, ContextSettings};
 use postrider::events::EventStore;
-use postrider::relay::wakeup::{ScanHint, Wakeup};
+use postrider::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::TestOutbox;
 use crate::util::append;

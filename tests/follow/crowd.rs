@@ -5,7 +5,7 @@ use mongodb::options::ReadConcern;
 use postrider::change_stream::Following;
 use postrider::partition::share::Share;
 use postrider::relay::settings::Settings;
-use postrider::relay::wakeup::Wakeup;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};

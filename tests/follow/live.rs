@@ -9,8 +9,8 @@ use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::relay::wakeup::Wakeup;
 use postrider::sink::PublishFailure;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};

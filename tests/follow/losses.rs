@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::doc;
 use postrider::outbox::collections::Collections;
-use postrider::relay::wakeup::{ScanHint, Wakeup};
+use postrider::wakeup::{ScanHint, Wakeup};
 
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
 use crate::support::queue::host_of;

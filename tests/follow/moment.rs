@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postrider::relay::wakeup::{ScanHint, StreamEvent, Wakeup};
+use postrider::wakeup::{ScanHint, StreamEvent, Wakeup};
 
 use crate::Followed;
 use crate::support::outbox::{TestOutbox, eventually, record};

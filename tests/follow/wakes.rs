@@ -9,8 +9,8 @@ use postrider::outbox::snapshot::Room;
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
-use postrider::relay::wakeup::{ScanHint, Wakeup};
 use postrider::sink::PublishFailure;
+use postrider::wakeup::{ScanHint, Wakeup};
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};

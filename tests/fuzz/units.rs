@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::config::units::{duration, size};
+use postrider_settings::units::{duration, size};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 

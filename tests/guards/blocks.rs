@@ -55,7 +55,7 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
     // What this relay would do with a death of its own does not matter.
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_arrived(&sink, "b1").await;
-    relay.wake.at(postrider::relay::wakeup::ScanHint::Key {
+    relay.wake.at(postrider::wakeup::ScanHint::Key {
         partition: postrider::partition::of_key("a"),
         key: "a".into(),
     });

@@ -4,7 +4,7 @@ use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
 use postrider::outbox::snapshot::Room;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
-use postrider::relay::wakeup::ScanHint;
+use postrider::wakeup::ScanHint;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::peer::Peer;

@@ -6,8 +6,8 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::SinkName;
 use postrider::partition::share::Share;
-use postrider::relay::wakeup::Wakeup;
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};

@@ -7,8 +7,8 @@ use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
-use postrider::relay::wakeup::Wakeup;
 use postrider::sink::PublishFailure;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, record};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::config::tree::Config;
-use postrider::config::units::duration;
+use postrider_settings::units::duration;
 use serde_json::{Value, json};
 
 use super::chart::Chart;

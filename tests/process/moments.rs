@@ -136,10 +136,12 @@ async fn while_a_suspect_goes_alone() {
     // The isolated connection is opened by the first that goes alone.
     outbox.insert([expired("first")]).await;
     outbox.until_count(doc! { "_id": "first", "status": "done" }, 1).await;
-    wire.delay(Duration::from_millis(500));
+    // Its confirm is under way for as long, once the broker has it.
+    wire.delay(Duration::from_secs(2));
     outbox.insert([expired("a"), expired("b")]).await;
     let others = doc! { "$ne": "first" };
     outbox.until_count(doc! { "_id": others.clone(), "attempt": 3 }, 1).await;
+    queue.arrivals(2).await;
 
     postrider.stop().await;
 

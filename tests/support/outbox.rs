@@ -5,8 +5,8 @@ use std::time::Duration;
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, Timestamp, doc};
 use mongodb::{Client, Collection};
-use postrider::config::tree::Validator;
 use postrider::outbox::collections::Collections;
+use postrider::schema::Validator;
 use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
 

@@ -15,7 +15,7 @@ use postrider::relay::lane_worker;
 use postrider::relay::repairer::Repairer;
 use postrider::relay::scanner::{ScanResult, ScanScope, Scanner};
 use postrider::relay::settings::Settings;
-use postrider::relay::wakeup::Wakeup;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::doc;
-use postrider::config::tree::Validator;
+use postrider::schema::Validator;
 use postrider::schema::{SchemaOptions, apply};
 use serde_json::json;
 

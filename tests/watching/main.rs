@@ -14,6 +14,8 @@ mod scene;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use postrider::telemetry::metrics::descriptions;
+
 /// A file of the repository.
 fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -25,10 +27,7 @@ fn text(path: &str) -> String {
 
 /// The metrics that the code describes.
 fn described() -> BTreeSet<String> {
-    let source = text("src/telemetry/metrics.rs");
-    let constants = source.lines().filter_map(|line| line.strip_prefix("pub const "));
-    let metrics = constants.filter_map(|line| line.split_once(": &str = \"postrider_"));
-    metrics.map(|(_, rest)| format!("postrider_{}", rest.split('"').next().unwrap())).collect()
+    descriptions().map(|metric| metric.name.to_owned()).collect()
 }
 
 /// The metrics that a query names; the parts of a histogram by its own name.

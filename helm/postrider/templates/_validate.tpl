@@ -72,7 +72,7 @@
 {{- end }}
 
 {{/*
-Fails where a secret stands in config. By the names and forms that Postrider itself hides (src/config/secret.rs,
+Fails where a secret stands in config. By the names and forms that Postrider itself hides (crates/settings/src/secret.rs,
 properties.rs).
 */}}
 {{- define "postrider.noSecrets" -}}

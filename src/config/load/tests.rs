@@ -83,7 +83,7 @@ fn properties_come_from_every_layer_by_their_own_names() {
         ("sasl.username", "u"),
         ("ssl.ca.location", "/ca"),
     ];
-    assert_eq!(properties, crate::config::properties::Properties::from(expected));
+    assert_eq!(properties, postrider_settings::properties::Properties::from(expected));
     let origin = loaded.origin(&["sinks", "K", "properties", "ssl.ca.location"]);
     assert_eq!(origin, Origin::Set);
 }

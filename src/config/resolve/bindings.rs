@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::tree::{Declare, Sink};
+use postrider_sinks::declare::Declare;
+
+use crate::config::tree::Sink;
 
 /// A warning for each routing key that, at a topic exchange declared beside it, matches itself alone.
 pub(super) fn warnings(sinks: &BTreeMap<String, Sink>) -> impl Iterator<Item = String> {

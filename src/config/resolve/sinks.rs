@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::config::keys::quoted;
+use postrider_settings::quoted;
+use postrider_sinks::declare::Declare;
+
 use crate::config::resolve::{NO_SINK, Rules, list};
-use crate::config::tree::{Config, Declare, Sink, SinkKind};
+use crate::config::tree::{Config, Sink, SinkKind};
 use crate::ids::SinkName;
 use crate::routing::{Glob, SinkRules, Template};
 use crate::sink::cloud_events::CloudEvents;

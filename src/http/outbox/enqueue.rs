@@ -30,9 +30,9 @@ use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::Record;
 use crate::outbox::undecoded::RawId;
 use crate::partition;
-use crate::relay::wakeup::ScanHint;
 use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
+use crate::wakeup::ScanHint;
 
 /// What MongoDB holds in one document, less what a relay adds to it.
 const LARGEST: usize = LARGEST_DOCUMENT - (16 << 10);

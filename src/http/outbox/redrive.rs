@@ -150,7 +150,7 @@ async fn one(
     if !dry_run {
         info!(actor = &*caller.name, id, act = ?redrive, "a record was changed");
         // What it blocked goes on, or it goes itself.
-        services.wake.iter().for_each(crate::relay::wakeup::Wakeup::changed);
+        services.wake.iter().for_each(crate::wakeup::Wakeup::changed);
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Topics that the operator declares.
 
-use postrider::config::properties::Properties;
-use postrider::config::tree::Topic as Declared;
 use postrider::sink::Sink;
+use postrider::sink::declare::Topic as Declared;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider_settings::properties::Properties;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;

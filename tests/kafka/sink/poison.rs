@@ -7,9 +7,9 @@ use postrider::ids::SinkName;
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::relay::wakeup::Wakeup;
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::sink::Sink;
+use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use super::util::{AMPLE, sink};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::config::properties::Properties;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
 use postrider::sink::{Message, PublishFailure, Sink};
+use postrider_settings::properties::Properties;
 
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::kafka::topic::Topic;

@@ -1,0 +1,235 @@
+//! Reading events.
+
+use std::ops::RangeInclusive;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Document, doc};
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use mongodb::Cursor;
+use postrider_outbox::fields::exactly;
+use postrider_store::{StoreError, limits, within};
+
+use crate::context::Kind;
+use crate::error::{Flaw, LoadError};
+use crate::names::{AggregateId, AggregateName};
+use crate::store::EventStore;
+use crate::stream::EventStream;
+use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, REQUEST_ID, TENANT_ID, VERSION};
+
+/// Documents that the server sends at once, at most: so much is read ahead of a slow reader.
+const BATCH: u32 = 500;
+
+const ACTION: &str = "read events";
+
+/// Which events of an aggregate: all, unless bounds are given. All bounds are inclusive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// The first version.
+    pub from_version: Option<i64>,
+    /// The last version.
+    pub to_version: Option<i64>,
+    /// The earliest time, in epoch milliseconds.
+    pub from_time: Option<i64>,
+    /// The latest time.
+    pub to_time: Option<i64>,
+    /// Only those of this tenant.
+    pub tenant_id: Option<String>,
+    /// At most so many appends.
+    pub limit: Option<u32>,
+}
+
+impl Range {
+    /// These versions.
+    pub fn versions(versions: RangeInclusive<i64>) -> Self {
+        let (from, to) = versions.into_inner();
+        Self { from_version: Some(from), to_version: Some(to), ..Self::default() }
+    }
+
+    /// These times, in epoch milliseconds.
+    pub fn times(times: RangeInclusive<i64>) -> Self {
+        let (from, to) = times.into_inner();
+        Self { from_time: Some(from), to_time: Some(to), ..Self::default() }
+    }
+
+    /// The bounds that can't be.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let bounds = [
+            ("fromVersion", self.from_version),
+            ("toVersion", self.to_version),
+            ("fromTime", self.from_time),
+            ("toTime", self.to_time),
+        ];
+        let negative = bounds.iter().filter(|(_, bound)| bound.is_some_and(|bound| bound < 0));
+        let mut flaws: Vec<Flaw> =
+            negative.map(|(field, _)| Flaw::new(*field, "is negative")).collect();
+        let is_inverted = |from, to| matches!((from, to), (Some(from), Some(to)) if from > to);
+        if is_inverted(self.from_version, self.to_version) {
+            flaws.push(Flaw::new("toVersion", "is below fromVersion"));
+        }
+        if is_inverted(self.from_time, self.to_time) {
+            flaws.push(Flaw::new("toTime", "is before fromTime"));
+        }
+        flaws
+    }
+}
+
+impl EventStore {
+    /// The events of an aggregate, ascending by version, as they are read: whoever does not go on
+    /// reading holds nothing up. An aggregate that is not there has none.
+    ///
+    /// # Errors
+    ///
+    /// A range that can't be; in between, MongoDB's.
+    pub async fn load(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+        range: &Range,
+    ) -> Result<impl Stream<Item = Result<EventStream, LoadError>> + Send + use<>, LoadError> {
+        if let Some(flaw) = range.flaws().into_iter().next() {
+            return Err(LoadError::Range(flaw));
+        }
+        let limit = range.limit.unwrap_or(0);
+        let filter = filter(id, range);
+        let found = self.find(name, filter, doc! { VERSION: 1 }, limit).await?;
+        Ok(found.map(|read| read.and_then(|raw| decode(&raw))))
+    }
+
+    /// The append that made this version.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn single(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+        version: i64,
+        tenant_id: Option<&str>,
+    ) -> Result<Option<EventStream>, LoadError> {
+        let tenant_id = tenant_id.map(str::to_owned);
+        let range = Range { tenant_id, ..Range::versions(version..=version) };
+        self.one(name, filter(id, &range)).await
+    }
+
+    /// The newest append.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn last(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+        tenant_id: Option<&str>,
+    ) -> Result<Option<EventStream>, LoadError> {
+        let range = Range { tenant_id: tenant_id.map(str::to_owned), ..Range::default() };
+        self.one(name, filter(id, &range)).await
+    }
+
+    /// Whether an append with this request id is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn exists_request_id(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+        request_id: &str,
+    ) -> Result<bool, LoadError> {
+        let filter = doc! { AGGREGATE_ID: id.as_str(), REQUEST_ID: request_id };
+        let found = self.find(name, filter, doc! {}, 1).await?;
+        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
+        Ok(!found.is_empty())
+    }
+
+    /// The ids of aggregates in the order of their bytes, behind `after`, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn aggregate_ids(
+        &self,
+        name: &AggregateName,
+        after: Option<&str>,
+        limit: u32,
+        tenant_id: Option<&str>,
+    ) -> Result<Vec<String>, LoadError> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        // By the version index alone: of each aggregate one key.
+        let mut filter = doc! { AGGREGATE_ID: { "$gt": after.unwrap_or("") }, VERSION: 1 };
+        if let Some(tenant) = tenant_id {
+            filter.insert(TENANT_ID, exactly(tenant));
+        }
+        let found = self.find(name, filter, doc! { AGGREGATE_ID: 1 }, limit).await?;
+        let id = |raw: RawDocumentBuf| raw.get_str(AGGREGATE_ID).unwrap_or_default().to_owned();
+        found.map_ok(id).try_collect().await
+    }
+
+    async fn one(
+        &self,
+        name: &AggregateName,
+        filter: Document,
+    ) -> Result<Option<EventStream>, LoadError> {
+        let found = self.find(name, filter, doc! { VERSION: -1 }, 1).await?;
+        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
+        found.first().map(decode).transpose()
+    }
+
+    /// With a limit of 0 all.
+    async fn find(
+        &self,
+        name: &AggregateName,
+        filter: Document,
+        sort: Document,
+        limit: u32,
+    ) -> Result<impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send + use<>, LoadError>
+    {
+        let streams = self.context().collection(Kind::Events, name.as_str());
+        let streams = streams.clone_with_type::<RawDocumentBuf>();
+        let finding = streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH);
+        let cursor = within(ACTION, limits::BATCH, finding.into_future()).await?;
+        Ok(patient(cursor))
+    }
+}
+
+/// A cursor that waits for the server no longer than any other operation.
+fn patient(
+    cursor: Cursor<RawDocumentBuf>,
+) -> impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send {
+    futures_util::stream::try_unfold(cursor, |mut cursor| async move {
+        let next = async { cursor.try_next().await };
+        let next: Result<_, StoreError> = within(ACTION, limits::BATCH, next).await;
+        Ok(next?.map(|document| (document, cursor)))
+    })
+}
+
+fn filter(id: &AggregateId, range: &Range) -> Document {
+    let mut filter = doc! { AGGREGATE_ID: id.as_str() };
+    for (field, from, to) in [
+        (VERSION, range.from_version, range.to_version),
+        (CREATE_TIME, range.from_time, range.to_time),
+    ] {
+        let mut bounds = Document::new();
+        if let Some(from) = from {
+            bounds.insert("$gte", from);
+        }
+        if let Some(to) = to {
+            bounds.insert("$lte", to);
+        }
+        if !bounds.is_empty() {
+            filter.insert(field, bounds);
+        }
+    }
+    if let Some(tenant) = &range.tenant_id {
+        filter.insert(TENANT_ID, exactly(tenant));
+    }
+    filter
+}
+
+fn decode(raw: &RawDocumentBuf) -> Result<EventStream, LoadError> {
+    bson::deserialize_from_slice(raw.as_bytes()).map_err(LoadError::Decode)
+}

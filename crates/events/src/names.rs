@@ -1,0 +1,123 @@
+//! Names that users choose and collections are called after, checked once.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest name of an aggregate.
+const LONGEST_NAME: usize = 64;
+
+/// The longest id of an aggregate, in characters.
+const LONGEST_ID: usize = 255;
+
+/// A name or an id that can't be used; `Display` tells the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongName {
+    /// Not a name of the contract.
+    #[error("is to begin with a letter, followed by at most 63 letters, digits, _ . -")]
+    Name,
+    /// MongoDB keeps such collections for itself.
+    #[error("may not begin with \"system.\": MongoDB keeps such collections for itself")]
+    System,
+    /// Not an id of the contract.
+    #[error("is to have 1 to 255 characters")]
+    Id,
+}
+
+/// The name of a kind of aggregate, such as `order`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AggregateName(Arc<str>);
+
+impl AggregateName {
+    /// The name, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it breaks.
+    pub fn new(text: &str) -> Result<Self, WrongName> {
+        check_name(text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What tells the aggregates of a name apart: 1 to 255 characters. Also the ordering key of
+/// their events.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AggregateId(Arc<str>);
+
+impl AggregateId {
+    /// The id, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it breaks.
+    pub fn new(text: &str) -> Result<Self, WrongName> {
+        check_id(text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whether a collection can be called after it.
+pub fn check_name(text: &str) -> Result<(), WrongName> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    if !begins || text.len() > LONGEST_NAME || !text.chars().all(legal) {
+        return Err(WrongName::Name);
+    }
+    match text.starts_with("system.") {
+        true => Err(WrongName::System),
+        false => Ok(()),
+    }
+}
+
+/// Whether it can tell things apart.
+pub fn check_id(text: &str) -> Result<(), WrongName> {
+    match (1..=LONGEST_ID).contains(&text.chars().count()) {
+        true => Ok(()),
+        false => Err(WrongName::Id),
+    }
+}
+
+impl fmt::Display for AggregateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for AggregateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_contract() {
+        for right in ["a", "Order", "order-item.v2_x", &"n".repeat(64)] {
+            assert!(AggregateName::new(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "1a", "_a", "größe", "a b", "a$", "a/b", &"n".repeat(65)] {
+            assert_eq!(AggregateName::new(wrong), Err(WrongName::Name), "{wrong}");
+        }
+        assert_eq!(AggregateName::new("system.users"), Err(WrongName::System));
+    }
+
+    #[test]
+    fn an_id_is_counted_in_characters() {
+        assert!(AggregateId::new(&"ß".repeat(255)).is_ok());
+        assert_eq!(AggregateId::new(&"ß".repeat(256)), Err(WrongName::Id));
+        assert_eq!(AggregateId::new(""), Err(WrongName::Id));
+    }
+}

@@ -1,0 +1,272 @@
+//! An append that was looked at: whatever can be wrong with it by itself is not.
+
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, Document};
+use postrider_store::limits::LARGEST_DOCUMENT;
+use uuid::Uuid;
+
+use crate::append::{Append, Appended, Expected, NewEvent};
+use crate::error::Flaw;
+use crate::names::{AggregateId, AggregateName};
+use crate::stream::{record_id, record_ids};
+
+/// The longest id of a request, command, tenant or owner, in characters: as an aggregate's.
+const LONGEST_ID: usize = 255;
+
+/// The longest name of an event, in bytes: it becomes the type of a message (AMQP's limit).
+const LONGEST_NAME: usize = 255;
+
+/// The largest stream document. Below MongoDB's 16 MiB by what an outbox record needs beside one
+/// event's body, its lease fields among them.
+const LARGEST: usize = LARGEST_DOCUMENT - (64 << 10);
+
+/// What an event takes in the stream and in the outbox beside what was given, roughly.
+const OVERHEAD: usize = 512;
+
+/// Which aggregate.
+pub(crate) type Aggregate = (AggregateName, AggregateId);
+
+/// An append with its ids, encoded once.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) append: Append,
+    /// The stream document's.
+    pub(crate) id: Uuid,
+    pub(crate) header: RawDocumentBuf,
+    pub(crate) bodies: Vec<RawDocumentBuf>,
+    /// What it takes in a transaction, roughly.
+    pub(crate) bytes: usize,
+}
+
+/// Where in its aggregate an append goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) version: i64,
+    pub(crate) create_time: i64,
+}
+
+impl Place {
+    /// int32 where it fits, as the seed has it.
+    pub(crate) fn version_as_stored(self) -> bson::raw::RawBson {
+        match i32::try_from(self.version) {
+            Ok(small) => bson::raw::RawBson::Int32(small),
+            Err(_) => bson::raw::RawBson::Int64(self.version),
+        }
+    }
+}
+
+impl Prepared {
+    /// Looks at all of it.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong.
+    pub(crate) fn new(append: Append) -> Result<Self, Vec<Flaw>> {
+        let mut flaws = append.flaws();
+        let header = encoded(&mut flaws, "header", &append.header);
+        let mut bodies = Vec::with_capacity(append.events.len());
+        for (index, event) in append.events.iter().enumerate() {
+            flaws.extend(
+                event
+                    .flaws()
+                    .into_iter()
+                    .map(|flaw| Flaw { field: format!("events[{index}].{}", flaw.field), ..flaw }),
+            );
+            bodies.push(encoded(&mut flaws, &format!("events[{index}].body"), &event.body));
+        }
+        if !flaws.is_empty() {
+            return Err(flaws);
+        }
+        let length = |body: &RawDocumentBuf| body.as_bytes().len();
+        let given: usize = bodies.iter().map(length).sum::<usize>() + length(&header);
+        let overhead = OVERHEAD * (bodies.len() + 1);
+        let prepared =
+            Self { append, id: Uuid::new_v4(), header, bodies, bytes: 2 * given + overhead };
+        let whole = prepared.document("", Place { version: i64::MAX, create_time: 0 });
+        if length(&whole) > LARGEST {
+            let detail = format!(
+                "takes {} bytes; an append takes at most {LARGEST}, MongoDB's limit: split it",
+                length(&whole)
+            );
+            return Err(vec![Flaw::new("events", detail)]);
+        }
+        Ok(prepared)
+    }
+
+    /// The document of an append that takes this place.
+    pub(crate) fn document(&self, context: &str, place: Place) -> RawDocumentBuf {
+        let given = &self.append;
+        let mut document = RawDocumentBuf::new();
+        document.append(cstr!("_id"), self.id.to_string());
+        document.append(cstr!("contextName"), context);
+        document.append(cstr!("aggregateName"), given.name.as_str());
+        document.append(cstr!("aggregateId"), given.id.as_str());
+        if let Some(tenant) = &given.tenant_id {
+            document.append(cstr!("tenantId"), tenant.as_str());
+        }
+        if let Some(owner) = &given.owner_id {
+            document.append(cstr!("ownerId"), owner.as_str());
+        }
+        document.append(cstr!("requestId"), given.request_id.as_str());
+        if let Some(command) = &given.command_id {
+            document.append(cstr!("commandId"), command.as_str());
+        }
+        document.append(cstr!("version"), place.version_as_stored());
+        document.append(cstr!("createTime"), place.create_time);
+        document.append(cstr!("header"), self.header.as_ref());
+        document.append(cstr!("size"), i32::try_from(given.events.len()).unwrap_or(i32::MAX));
+        let mut body = RawArrayBuf::new();
+        for (index, (event, encoded)) in given.events.iter().zip(&self.bodies).enumerate() {
+            let mut item = RawDocumentBuf::new();
+            item.append(cstr!("id"), record_id(&self.id, index).to_string());
+            item.append(cstr!("name"), event.name.as_str());
+            if let Some(revision) = &event.revision {
+                item.append(cstr!("revision"), revision.as_str());
+            }
+            if let Some(body_type) = &event.body_type {
+                item.append(cstr!("bodyType"), body_type.as_str());
+            }
+            item.append(cstr!("body"), encoded.as_ref());
+            body.push(item);
+        }
+        document.append(cstr!("body"), body);
+        document
+    }
+
+    /// What came of the append that takes this place.
+    pub(crate) fn appended(&self, place: Place) -> Appended {
+        let size = self.append.events.len();
+        Appended {
+            id: self.id.to_string(),
+            aggregate_id: self.append.id.to_string(),
+            version: place.version,
+            size: i64::try_from(size).unwrap_or(i64::MAX),
+            create_time: place.create_time,
+            records: record_ids(&self.id, size),
+            replayed: false,
+        }
+    }
+
+    pub(crate) fn aggregate(&self) -> Aggregate {
+        (self.append.name.clone(), self.append.id.clone())
+    }
+}
+
+fn id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
+    let legal = |text: &String| (1..=LONGEST_ID).contains(&text.chars().count());
+    if value.is_some_and(|text| !legal(text)) {
+        flaws.push(Flaw::new(field, format!("must have 1 to {LONGEST_ID} characters")));
+    }
+}
+
+impl Append {
+    /// What is wrong with its values, but for those of its events.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        id(&mut flaws, "requestId", Some(&self.request_id));
+        id(&mut flaws, "commandId", self.command_id.as_ref());
+        id(&mut flaws, "tenantId", self.tenant_id.as_ref());
+        id(&mut flaws, "ownerId", self.owner_id.as_ref());
+        if let Expected::Exact(version) = self.expected
+            && version < 0
+        {
+            flaws.push(Flaw::new("expectedVersion", "is negative; a version is 0 or above"));
+        }
+        if self.events.is_empty() {
+            flaws.push(Flaw::new("events", "is empty; append at least one event"));
+        }
+        flaws
+    }
+}
+
+impl NewEvent {
+    /// What is wrong with its names, by its own fields.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        if !(1..=LONGEST_NAME).contains(&self.name.len()) {
+            let detail = format!("must have 1 to {LONGEST_NAME} bytes: it is the message's type");
+            flaws.push(Flaw::new("name", detail));
+        }
+        id(&mut flaws, "revision", self.revision.as_ref());
+        id(&mut flaws, "bodyType", self.body_type.as_ref());
+        flaws
+    }
+}
+
+/// What MongoDB will not take: too deep, or a name with a NUL.
+fn encoded(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocumentBuf {
+    if too_deep(document, DEEPEST) {
+        let detail = format!("is nested deeper than {DEEPEST} levels");
+        flaws.push(Flaw::new(field, detail));
+        return RawDocumentBuf::new();
+    }
+    RawDocumentBuf::try_from(document).unwrap_or_else(|error| {
+        flaws.push(Flaw::new(field, format!("can't be kept as BSON: {error}")));
+        RawDocumentBuf::new()
+    })
+}
+
+/// MongoDB takes 180 levels in all; around a body there are four, around a payload one.
+const DEEPEST: usize = 170;
+
+fn too_deep(document: &Document, left: usize) -> bool {
+    left == 0 || document.values().any(|value| value_too_deep(value, left - 1))
+}
+
+fn value_too_deep(value: &Bson, left: usize) -> bool {
+    match value {
+        Bson::Document(document) => too_deep(document, left),
+        Bson::Array(items) => left == 0 || items.iter().any(|item| value_too_deep(item, left - 1)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn append(events: Vec<NewEvent>) -> Append {
+        let name = AggregateName::new("order").unwrap();
+        Append::new(name, AggregateId::new("1").unwrap(), "r", events)
+    }
+
+    fn fields(append: Append) -> Vec<String> {
+        let flaws = Prepared::new(append).err().unwrap_or_default();
+        flaws.into_iter().map(|flaw| flaw.field).collect()
+    }
+
+    #[test]
+    fn each_flaw_names_its_field() {
+        let event = || NewEvent::new("E", doc! {});
+        let deep = (0..200).fold(doc! {}, |inner, _| doc! { "d": inner });
+        let long = "x".repeat(256);
+
+        assert_eq!(fields(append(vec![])), ["events"]);
+        assert_eq!(fields(append(vec![event(), NewEvent::new("", doc! {})])), ["events[1].name"]);
+        assert_eq!(fields(append(vec![NewEvent::new("E", deep)])), ["events[0].body"]);
+        assert_eq!(
+            fields(append(vec![NewEvent::new("E", doc! { "a\0b": 1 })])),
+            ["events[0].body"]
+        );
+        assert_eq!(
+            fields(Append { request_id: "".into(), ..append(vec![event()]) }),
+            ["requestId"]
+        );
+        assert_eq!(fields(append(vec![event()]).tenant(&long)), ["tenantId"]);
+        assert_eq!(
+            fields(append(vec![event()]).expecting(Expected::Exact(-1))),
+            ["expectedVersion"]
+        );
+        assert!(fields(append(vec![event()])).is_empty());
+    }
+
+    #[test]
+    fn what_a_record_could_not_hold_is_refused() {
+        let large = |length| vec![NewEvent::new("E", doc! { "a": "x".repeat(length) })];
+
+        assert_eq!(fields(append(large(LARGEST))), ["events"]);
+        assert!(fields(append(large(LARGEST - 2_000))).is_empty());
+    }
+}

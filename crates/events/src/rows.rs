@@ -1,0 +1,58 @@
+//! The outbox records of an append: one for each event (contract, section 2).
+
+use bson::raw::{RawDocumentBuf, cstr};
+use bson::spec::BinarySubtype;
+use bson::{Binary, DateTime, Timestamp};
+use postrider_outbox::fields::PENDING;
+use postrider_outbox::partition;
+
+use crate::prepared::{Place, Prepared};
+use crate::stream::record_id;
+
+/// The records of an append that takes this place, in the order of its events.
+pub(crate) fn documents(append: &Prepared, place: Place) -> Vec<RawDocumentBuf> {
+    let given = &append.append;
+    let key = given.id.as_str();
+    let partition = i32::from(partition::of_key(key));
+    let created_at = DateTime::from_millis(place.create_time);
+    let rows = given.events.iter().zip(&append.bodies).enumerate();
+    let row = |(index, (event, body)): (usize, (&super::append::NewEvent, &RawDocumentBuf))| {
+        let id = record_id(&append.id, index);
+        let mut row = RawDocumentBuf::new();
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: id.as_bytes().to_vec() };
+        row.append(cstr!("_id"), id);
+        row.append(cstr!("key"), key);
+        row.append(cstr!("type"), event.name.as_str());
+        row.append(cstr!("payload"), body.as_ref());
+        row.append(cstr!("headers"), headers(append, place, index));
+        if let Some(tenant) = &given.tenant_id {
+            row.append(cstr!("tenantId"), tenant.as_str());
+        }
+        row.append(cstr!("status"), PENDING);
+        // The server replaces it with its cluster time: in the order of these inserts.
+        row.append(cstr!("seq"), Timestamp { time: 0, increment: 0 });
+        row.append(cstr!("partition"), partition);
+        row.append(cstr!("createdAt"), created_at);
+        row
+    };
+    rows.map(row).collect()
+}
+
+fn headers(append: &Prepared, place: Place, index: usize) -> RawDocumentBuf {
+    let given = &append.append;
+    let mut headers = RawDocumentBuf::new();
+    headers.append(cstr!("aggregate-name"), given.name.as_str());
+    headers.append(cstr!("aggregate-version"), place.version_as_stored());
+    headers.append(cstr!("event-index"), i32::try_from(index).unwrap_or(i32::MAX));
+    if let Some(command) = &given.command_id {
+        headers.append(cstr!("command-id"), command.as_str());
+    }
+    headers.append(cstr!("request-id"), given.request_id.as_str());
+    if let Some(parent) = &given.trace.parent {
+        headers.append(cstr!("traceparent"), parent.as_str());
+    }
+    if let Some(state) = &given.trace.state {
+        headers.append(cstr!("tracestate"), state.as_str());
+    }
+    headers
+}

@@ -1,0 +1,190 @@
+//! The collections of events, snapshots and prepare keys, and their indexes, each beside the query
+//! that it serves. The names are those of the Wow framework, whose data this can be.
+
+use bson::Document;
+use mongodb::Database;
+use postrider_store::schema::index::Key::{Ascending, Hashed};
+use postrider_store::schema::index::{Expiry, Index, Rival};
+use postrider_store::schema::layout::{Layout, Part};
+
+use crate::context::kind::{Kind, RequestIds};
+
+/// One document per append; sharded, if at all, by the hash of `aggregateId`. So a unique index
+/// begins with it: a shard can answer for no other.
+const EVENTS: [Index; 4] = [
+    Index {
+        name: "aggregateId_hashed",
+        keys: &[Hashed("aggregateId")],
+        serves: &["sh.shardCollection(…, {aggregateId: \"hashed\"}), which asks for it."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "aggregateId_1_version_1",
+        keys: &[Ascending("aggregateId"), Ascending("version")],
+        unique: true,
+        serves: &[
+            "Appends: refuses a second document of a version (error 11000). Every read of an",
+            "aggregate: by version, the last one; and aggregates in the order of their ids.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "tenantId_hashed",
+        keys: &[Hashed("tenantId")],
+        serves: &["Queries of one tenant's events."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "ownerId_hashed",
+        keys: &[Hashed("ownerId")],
+        serves: &["Queries of one owner's events."],
+        ..Index::PLAIN
+    },
+];
+
+/// `events.request_id_unique = "aggregate"`.
+const REQUEST_IN_AGGREGATE: Index = Index {
+    name: "aggregateId_1_requestId_1",
+    keys: &[Ascending("aggregateId"), Ascending("requestId")],
+    unique: true,
+    rival: Some(Rival {
+        keys: &[Ascending("requestId")],
+        setting: "events.request_id_unique = \"global\"",
+    }),
+    serves: &[
+        "Appends: refuses a request that the aggregate has had (error 11000), and finds the",
+        "answer that it was given.",
+    ],
+    ..Index::PLAIN
+};
+
+/// `events.request_id_unique = "global"`.
+const REQUEST_ANYWHERE: Index = Index {
+    name: "requestId_1",
+    keys: &[Ascending("requestId")],
+    unique: true,
+    rival: Some(Rival {
+        keys: &[Ascending("aggregateId"), Ascending("requestId")],
+        setting: "events.request_id_unique = \"aggregate\"",
+    }),
+    serves: &[
+        "Appends: refuses a request that any aggregate has had (error 11000), and finds the",
+        "answer that it was given. No shard could answer for it.",
+    ],
+    ..Index::PLAIN
+};
+
+/// One document per aggregate.
+const SNAPSHOTS: [Index; 4] = [
+    Index {
+        name: "tenantId_hashed",
+        keys: &[Hashed("tenantId")],
+        serves: &["Queries of one tenant's snapshots."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "ownerId_hashed",
+        keys: &[Hashed("ownerId")],
+        serves: &["Queries of one owner's snapshots."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "_id_hashed",
+        keys: &[Hashed("_id")],
+        serves: &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "deleted_hashed",
+        keys: &[Hashed("deleted")],
+        serves: &["Queries of what was deleted: most ask for what was not."],
+        ..Index::PLAIN
+    },
+];
+
+/// One document per key.
+const PREPARE: [Index; 2] = [
+    Index {
+        name: "ttlAt_1",
+        keys: &[Ascending("ttlAt")],
+        expiry: Some(Expiry::AtDate),
+        serves: &[
+            "MongoDB's TTL monitor: deletes keys whose time is over, a minute late or more; so",
+            "every operation judges that itself.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: "_id_hashed",
+        keys: &[Hashed("_id")],
+        serves: &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+        ..Index::PLAIN
+    },
+];
+
+/// The indexes of a collection of this kind, in the order in which they are created.
+pub fn indexes(kind: Kind, request_ids: RequestIds) -> Vec<&'static Index> {
+    let request = match request_ids {
+        RequestIds::Aggregate => &REQUEST_IN_AGGREGATE,
+        RequestIds::Global => &REQUEST_ANYWHERE,
+    };
+    match kind {
+        Kind::Events => {
+            let [shard, version, tenant, owner] = &EVENTS;
+            vec![shard, version, request, tenant, owner]
+        }
+        Kind::Snapshots => SNAPSHOTS.iter().collect(),
+        Kind::Prepare => PREPARE.iter().collect(),
+    }
+}
+
+/// The collection of a kind that is called after `name`.
+pub(crate) fn layout(
+    database: Database,
+    kind: Kind,
+    name: &str,
+    request_ids: RequestIds,
+) -> Layout {
+    let indexes = indexes(kind, request_ids);
+    let part = Part { name: kind.collection(name), options: Document::new(), indexes };
+    // None of them goes by a retention.
+    Layout { database, parts: vec![part], retention: 0, elsewhere: kind.setting() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unique_index_begins_with_the_shard_key_unless_request_ids_are_global() {
+        for kind in Kind::ALL {
+            let shard_key = match kind {
+                Kind::Events => "aggregateId",
+                // `_id` is unique by itself.
+                Kind::Snapshots | Kind::Prepare => "_id",
+            };
+            let indexes = indexes(kind, RequestIds::Aggregate);
+
+            for index in indexes.iter().filter(|index| index.unique) {
+                assert_eq!(index.keys[0].field(), shard_key, "{}", index.name);
+            }
+            let hashed = [Hashed(shard_key)];
+            assert!(indexes.iter().any(|index| index.keys == hashed), "{kind:?}");
+        }
+        let global = indexes(Kind::Events, RequestIds::Global);
+        assert!(global.iter().any(|index| index.unique && index.keys[0].field() == "requestId"));
+    }
+
+    #[test]
+    fn each_index_is_called_as_mongodb_would_call_it() {
+        for request_ids in [RequestIds::Aggregate, RequestIds::Global] {
+            for index in Kind::ALL.into_iter().flat_map(|kind| indexes(kind, request_ids)) {
+                let words = index.key().into_iter().map(|(field, order)| match order.as_str() {
+                    Some(order) => format!("{field}_{order}"),
+                    None => format!("{field}_1"),
+                });
+                assert_eq!(index.name, words.collect::<Vec<_>>().join("_"));
+            }
+        }
+    }
+}

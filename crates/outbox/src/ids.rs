@@ -1,0 +1,216 @@
+//! Identities that must not be mixed up, as types.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bson::oid::ObjectId;
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::spec::BinarySubtype;
+use bson::{Bson, doc};
+use uuid::Uuid;
+
+/// Proof of one acquisition: one per batch taken, kept by renewals.
+///
+/// Every settling write filters on it, so a relay whose record has passed to
+/// another matches nothing and learns that it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(Uuid);
+
+impl LeaseId {
+    /// A lease id that nobody has used before.
+    pub fn fresh() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl From<LeaseId> for Bson {
+    fn from(id: LeaseId) -> Self {
+        Bson::Binary(bson::Uuid::from_uuid_1(id.0).into())
+    }
+}
+
+/// One process of Postrider, from start to end; `leaseOwner` in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(Uuid);
+
+impl InstanceId {
+    /// An id for this process.
+    pub fn fresh() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// The id that a document names; `None` where it is no UUID.
+    pub fn read(value: &Bson) -> Option<Self> {
+        let Bson::Binary(binary) = value else { return None };
+        let uuid = binary.to_uuid().ok()?;
+        Some(Self(uuid.to_uuid_1()))
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<InstanceId> for Bson {
+    fn from(id: InstanceId) -> Self {
+        Bson::Binary(bson::Uuid::from_uuid_1(id.0).into())
+    }
+}
+
+/// In front of the text of an `_id` that no other text names: its bytes in base64 follow.
+pub const RAW: &str = "raw:";
+
+/// The text that names the `_id` of this document, whatever it is.
+pub fn raw_text(id: &RawDocument) -> String {
+    format!("{RAW}{}", URL_SAFE_NO_PAD.encode(id.as_bytes()))
+}
+
+/// The `_id` of an outbox record, and the message id that consumers see.
+///
+/// `Display` gives the text that is the same on every delivery, and by which commands know the
+/// record. Kinds outside the contract are kept as they are ([`RecordId::Other`]), so that a
+/// malformed record can still be addressed, to be made dead.
+#[derive(Clone, Debug)]
+pub enum RecordId {
+    /// BinData 4; shown in lower case with hyphens.
+    Uuid(Uuid),
+    /// Shown as 24 hexadecimal digits.
+    ObjectId(ObjectId),
+    /// Shown as it is.
+    String(String),
+    /// int32 or int64, which MongoDB holds equal; shown in decimal.
+    Int(i64),
+    /// Any other kind: such a record is malformed. Shown as `raw:` and its bytes.
+    Other(Bson),
+}
+
+impl RecordId {
+    /// Whether the contract allows an `_id` of this kind.
+    pub fn is_well_formed(&self) -> bool {
+        !matches!(self, Self::Other(_))
+    }
+
+    /// The ids that a text can mean, likeliest first: UUID, ObjectId, integer, string. A prefix
+    /// `uuid:`, `oid:`, `int:` or `str:` forces one; what it forces and is not gives none.
+    pub fn readings(text: &str) -> Vec<Self> {
+        let uuid = |text: &str| Uuid::try_parse(text).ok().map(Self::Uuid);
+        let oid = |text: &str| ObjectId::parse_str(text).ok().map(Self::ObjectId);
+        let int = |text: &str| text.parse().ok().map(Self::Int);
+        let forced = match text.split_once(':') {
+            Some(("uuid", rest)) => Some(uuid(rest)),
+            Some(("oid", rest)) => Some(oid(rest)),
+            Some(("int", rest)) => Some(int(rest)),
+            Some(("str", rest)) => Some(Some(Self::String(rest.to_owned()))),
+            _ => None,
+        };
+        match forced {
+            Some(one) => one.into_iter().collect(),
+            None => {
+                let string = Some(Self::String(text.to_owned()));
+                [uuid(text), oid(text), int(text), string].into_iter().flatten().collect()
+            }
+        }
+    }
+}
+
+// As the server has it: a NaN is the same `_id` as itself.
+impl PartialEq for RecordId {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Uuid(one), Self::Uuid(other)) => one == other,
+            (Self::ObjectId(one), Self::ObjectId(other)) => one == other,
+            (Self::String(one), Self::String(other)) => one == other,
+            (Self::Int(one), Self::Int(other)) => one == other,
+            (Self::Other(one), Self::Other(other)) => {
+                one == other || format!("{one:?}") == format!("{other:?}")
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Eq for RecordId {}
+
+impl std::hash::Hash for RecordId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Uuid(id) => id.hash(state),
+            Self::ObjectId(id) => id.hash(state),
+            Self::String(text) => text.hash(state),
+            Self::Int(number) => number.hash(state),
+            Self::Other(other) => other.to_string().hash(state),
+        }
+    }
+}
+
+impl From<Bson> for RecordId {
+    fn from(value: Bson) -> Self {
+        match value {
+            Bson::String(text) => Self::String(text),
+            Bson::ObjectId(id) => Self::ObjectId(id),
+            Bson::Int32(number) => Self::Int(number.into()),
+            Bson::Int64(number) => Self::Int(number),
+            Bson::Binary(binary) if binary.subtype == BinarySubtype::Uuid => {
+                match Uuid::from_slice(&binary.bytes) {
+                    Ok(id) => Self::Uuid(id),
+                    Err(_) => Self::Other(Bson::Binary(binary)),
+                }
+            }
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<&RecordId> for Bson {
+    fn from(id: &RecordId) -> Self {
+        match id {
+            RecordId::Uuid(id) => Bson::Binary(bson::Uuid::from_uuid_1(*id).into()),
+            RecordId::ObjectId(id) => Bson::ObjectId(*id),
+            RecordId::String(text) => Bson::String(text.clone()),
+            RecordId::Int(number) => Bson::Int64(*number),
+            RecordId::Other(other) => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uuid(id) => id.fmt(f),
+            Self::ObjectId(id) => id.fmt(f),
+            Self::String(text) => f.write_str(text),
+            Self::Int(number) => number.fmt(f),
+            Self::Other(other) => {
+                let id = RawDocumentBuf::try_from(&doc! { "_id": other }).unwrap_or_default();
+                f.write_str(&raw_text(&id))
+            }
+        }
+    }
+}
+
+/// The name of a `[sinks.<name>]` table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SinkName(Arc<str>);
+
+impl SinkName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for SinkName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl fmt::Display for SinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

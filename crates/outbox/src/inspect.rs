@@ -1,0 +1,88 @@
+//! Looking at an outbox from outside: single records and counts. (Lists: [`list`](super::list).
+//! Figures: [`stats`](super::stats).)
+
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Document, doc};
+use mongodb::options::Hint;
+use postrider_store::{StoreError, limits, read, within};
+
+use crate::collections::{Collections, names};
+use crate::fields::ID;
+use crate::undecoded::{RawId, Shown, Writer};
+
+/// Serves operators: `{deadAt}` where dead.
+pub const DEAD_INDEX: &str = "dead_idx";
+
+/// Deletes delivered records when they expire, and serves operators: `{doneAt}` where done.
+pub const DONE_TTL_INDEX: &str = "done_ttl_idx";
+
+/// MongoDB's own index of `_id`.
+pub(super) const ID_INDEX: &str = "_id_";
+
+/// Reads an outbox without changing anything.
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    pub(super) collections: Collections,
+}
+
+impl Inspector {
+    /// An inspector of these collections.
+    pub fn new(collections: Collections) -> Self {
+        Self { collections }
+    }
+
+    /// The record with the first of these ids that there is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn show(&self, ids: &[RawId]) -> Result<Option<Shown>, StoreError> {
+        for id in ids {
+            let filter = Writer::default().element(id, ID).finish();
+            if let Some(found) = self.first(&filter).await? {
+                return Ok(Some(Shown::read(&found)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs a `find` or an `aggregate` of records, of which the rest is written byte by byte.
+    pub(super) async fn read(
+        &self,
+        action: &'static str,
+        command: &str,
+        rest: impl FnOnce(Writer) -> Writer,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let command = doc! { command: self.collections.name(names::RECORDS) };
+        let command = rest(Writer::default().fields(&command)).fields(&read::options());
+        read::all(self.collections.database(), action, command.finish()).await
+    }
+
+    /// Counts the records of an index that match, up to a limit.
+    pub(super) async fn count(
+        &self,
+        conditions: &Document,
+        index: &str,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let records = self.collections.records();
+        let counting = records
+            .count_documents(conditions.clone())
+            .limit(limit)
+            .hint(Hint::Name(index.to_owned()));
+        let counted = within("count records", limits::SURVEY, counting.into_future());
+        self.collections.by_index(index, counted).await
+    }
+
+    /// How many records there are, of whatever status, as the server has noted.
+    pub(super) async fn total(&self) -> Result<u64, StoreError> {
+        let records = self.collections.records();
+        let counting = records.estimated_document_count();
+        within("count records", limits::BATCH, counting.into_future()).await
+    }
+}
+
+/// A record as far as it can be shown.
+pub fn decoded(record: &RawDocument) -> Document {
+    Shown::read(record).document
+}

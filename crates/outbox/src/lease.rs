@@ -1,0 +1,366 @@
+//! Leasing: one conditional update for a whole batch, judged on the server's clock.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::ReadConcern;
+use postrider_store::codes::TOO_LARGE;
+use postrider_store::connect::primary;
+use postrider_store::write::{Certainty, Written, update};
+use postrider_store::{StoreError, limits, within};
+
+use crate::collections::{Collections, names};
+use crate::fields::{
+    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS,
+    UNTOUCHED, VISIBLE_AT,
+};
+use crate::ids::{InstanceId, LeaseId, RecordId};
+
+/// The id under which an instance leases: its own id at first, and another one after each time that
+/// its partitions were lost. So a peer that has found it dead can take over its old leases, and none
+/// that it took since.
+#[derive(Debug)]
+pub struct OwnerId(Mutex<Owner>);
+
+/// The id under which an instance leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The id.
+    pub id: InstanceId,
+    /// How often it was replaced.
+    pub lapses: i64,
+}
+
+impl OwnerId {
+    /// The id of an instance that has lost nothing yet.
+    pub fn new(instance: InstanceId) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Owner { id: instance, lapses: 0 })))
+    }
+
+    /// The id in use.
+    pub fn current(&self) -> InstanceId {
+        self.get().id
+    }
+
+    /// The id in use, and how often it was replaced.
+    pub fn get(&self) -> Owner {
+        *self.owner()
+    }
+
+    /// Replaces the id, after the partitions were lost.
+    pub fn replace(&self) {
+        let mut owner = self.owner();
+        *owner = Owner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What a lease command achieved.
+#[derive(Debug, Default)]
+pub struct Grant {
+    /// The records that the lease id holds now.
+    pub held: HashSet<RecordId>,
+    /// Records on which the lease fields don't fit: so near are they to 16 MiB.
+    pub oversized: Vec<RecordId>,
+    /// Records that the server refuses to change, with its code: by a validator that is not ours.
+    pub refused: HashMap<RecordId, i32>,
+}
+
+/// What one lease command asks for.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseRequest {
+    /// Records that have a field by which a lease is judged.
+    pub touched: Vec<RecordId>,
+    /// Records that have none: what is so still is leased.
+    pub untouched: Vec<RecordId>,
+    /// Owner ids of instances that are dead: their leases are taken over before they expire
+    /// ([`LeaseOwners`](postrider_relay::lease_owners::LeaseOwners) says which are).
+    pub dead_owners: Vec<InstanceId>,
+}
+
+impl LeaseRequest {
+    /// Asks for these records, whatever fields they have.
+    pub fn touched(ids: Vec<RecordId>) -> Self {
+        Self { touched: ids, ..Self::default() }
+    }
+
+    /// All records that are asked for.
+    pub fn ids(&self) -> Vec<RecordId> {
+        [self.touched.as_slice(), &self.untouched].concat()
+    }
+}
+
+/// Leases records for one instance.
+#[derive(Clone, Debug)]
+pub struct Leaser {
+    collections: Collections,
+    owner: Arc<OwnerId>,
+    length: Duration,
+}
+
+impl Leaser {
+    /// Leases in the name of `owner`, for `length` of the server's time.
+    pub fn new(collections: Collections, owner: Arc<OwnerId>, length: Duration) -> Self {
+        Self { collections, owner, length }
+    }
+
+    /// The id under which it leases now.
+    pub fn owner(&self) -> InstanceId {
+        self.owner.current()
+    }
+
+    /// How long a lease or renewal holds.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// Leases what of these is still pending, due and free: not leased, or by a lease that has expired
+    /// or whose owner is dead.
+    ///
+    /// Every matched record is charged one attempt, and one crash where it had a lease that ended
+    /// without an outcome. The filter repeats status and expiry,
+    /// since between the reading and this a peer may have finished or taken any of
+    /// them (hazard 3). `updateMany` is no retryable write: on a lost answer it is sent once
+    /// more with the same id, and charges only where the id differs (hazard 4).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, after one repetition; nothing may be published then. What the lease
+    /// holds is unknown, unless MongoDB refuses the command: [`release`](Self::release) it.
+    pub async fn lease(&self, lease: LeaseId, request: &LeaseRequest) -> Result<Grant, StoreError> {
+        let LeaseRequest { touched, untouched, dead_owners } = request;
+        let ids = &request.ids();
+        let mut statements = Vec::new();
+        if !untouched.is_empty() {
+            statements.push(self.first(lease, untouched));
+        }
+        if !touched.is_empty() {
+            statements.push(self.statement(lease, touched, dead_owners));
+        }
+        let written = match self.send(statements).await {
+            Ok(written) => written,
+            Err(error) if error.is_refusal() => return Err(error),
+            Err(lost) => match self.send(vec![self.statement(lease, ids, dead_owners)]).await {
+                // The first one may hold them all the same.
+                Err(error) if error.is_refusal() => return Err(lost),
+                written => written?,
+            },
+        };
+        if written.failed.is_empty() && written.matched == ids.len() as u64 {
+            return Ok(Grant { held: ids.iter().cloned().collect(), ..Grant::default() });
+        }
+        // Fewer than asked: some were gone, or one stopped the statement half way.
+        let mut grant = Grant { held: self.held(lease, ids).await?, ..Grant::default() };
+        if !written.failed.is_empty() {
+            self.one_by_one(lease, request, &mut grant).await?;
+        }
+        Ok(grant)
+    }
+
+    /// Prolongs the lease on `ids`; answers how many it still holds.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; the lease then ends when it would have.
+    pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
+        let statement = doc! {
+            "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
+            "u": [{ "$set": { LEASE_UNTIL: self.until() } }],
+            "multi": true,
+        };
+        Ok(self.send(vec![statement]).await?.matched)
+    }
+
+    /// Which of `ids` the lease holds, read back from the primary.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn held(
+        &self,
+        lease: LeaseId,
+        ids: &[RecordId],
+    ) -> Result<HashSet<RecordId>, StoreError> {
+        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find(filter)
+            .projection(doc! { ID: 1 })
+            // What this very primary has, since the lease asked no more of it.
+            .read_concern(ReadConcern::local())
+            .selection_criteria(primary());
+        let reading = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("read back a lease", limits::BATCH, reading).await?;
+        Ok(found
+            .into_iter()
+            .filter_map(|mut document| document.remove(ID))
+            .map(RecordId::from)
+            .collect())
+    }
+
+    /// Releases, uncharged, what of `ids` a lease of unknown outcome holds; answers whether a
+    /// majority says that it holds nothing any more. Safe to repeat.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; it may hold them still.
+    pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
+        let action = "release a lease of unknown outcome";
+        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
+        let statement = doc! {
+            "q": &filter,
+            "u": {
+                "$inc": { ATTEMPT: -1 },
+                "$unset": { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" },
+            },
+            "multi": true,
+        };
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        let written = update(database, &name, action, vec![statement], Certainty::Majority).await?;
+        if let Some((_, code)) = written.failed.first() {
+            return Err(StoreError::Refused { action, code: *code });
+        }
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find_one(filter)
+            .projection(doc! { ID: 1 })
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(primary());
+        Ok(within(action, limits::BATCH, find.into_future()).await?.is_none())
+    }
+
+    /// Leases what the failed statement did not reach, a statement each, to find the
+    /// record that failed it.
+    async fn one_by_one(
+        &self,
+        lease: LeaseId,
+        request: &LeaseRequest,
+        grant: &mut Grant,
+    ) -> Result<(), StoreError> {
+        let mut missing = request.ids();
+        missing.retain(|id| !grant.held.contains(id));
+        let statement = |id| self.statement(lease, std::slice::from_ref(id), &request.dead_owners);
+        let written = self.send(missing.iter().map(statement).collect()).await?;
+        for (index, code) in written.failed {
+            let Some(id) = missing.get(index) else { continue };
+            match TOO_LARGE.contains(&code) {
+                true => grant.oversized.push(id.clone()),
+                false => _ = grant.refused.insert(id.clone(), code),
+            }
+        }
+        grant.held = self.held(lease, &request.ids()).await?;
+        Ok(())
+    }
+
+    async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        update(database, &name, "lease records", statements, Certainty::Primary).await
+    }
+
+    /// The first lease of records that have none of the fields by which it is judged: it costs
+    /// MongoDB a quarter less than to judge them.
+    fn first(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
+        let mut filter = doc! { ID: { "$in": bson_ids(ids) }, STATUS: PENDING };
+        filter.extend(UNTOUCHED.map(|name| (name.to_owned(), doc! { "$exists": false }.into())));
+        let set = doc! {
+            ATTEMPT: 1,
+            LEASE_ID: lease,
+            LEASE_UNTIL: self.until(),
+            LEASE_OWNER: self.owner(),
+        };
+        doc! { "q": filter, "u": [{ "$set": set }], "multi": true }
+    }
+
+    fn statement(&self, lease: LeaseId, ids: &[RecordId], dead_owners: &[InstanceId]) -> Document {
+        let mine = Bson::from(lease);
+        let mut free_or_mine = free();
+        free_or_mine.push(doc! { LEASE_ID: mine.clone() });
+        if !dead_owners.is_empty() {
+            let dead: Vec<Bson> = dead_owners.iter().map(|owner| Bson::from(*owner)).collect();
+            free_or_mine.push(doc! { LEASE_OWNER: { "$in": dead } });
+        }
+        let is_mine = doc! { "$eq": [format!("${LEASE_ID}"), mine.clone()] };
+        let had_no_lease = doc! { "$or": [
+            is_mine.clone(),
+            { "$ne": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
+            { "$ne": [{ "$type": format!("${LEASE_UNTIL}") }, "date"] },
+        ] };
+        doc! {
+            "q": {
+                ID: { "$in": bson_ids(ids) },
+                STATUS: PENDING,
+                "$and": [
+                    { "$or": free_or_mine },
+                    { "$or": [
+                        { VISIBLE_AT: { "$not": { "$type": "date" } } },
+                        { "$expr": { "$lte": [format!("${VISIBLE_AT}"), "$$NOW"] } },
+                    ] },
+                ],
+            },
+            "u": [{ "$set": {
+                ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), one_more(ATTEMPT)] },
+                LEASE_CRASHES: {
+                    "$cond": [had_no_lease, format!("${LEASE_CRASHES}"), one_more(LEASE_CRASHES)],
+                },
+                LEASE_ID: mine,
+                LEASE_UNTIL: self.until(),
+                LEASE_OWNER: self.owner(),
+            } }],
+            "multi": true,
+        }
+    }
+
+    fn until(&self) -> Document {
+        let millis = i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX);
+        doc! { "$add": ["$$NOW", millis] }
+    }
+}
+
+/// What of these matches is not leased, by the server's clock.
+pub(crate) fn free() -> Vec<Document> {
+    vec![
+        doc! { LEASE_UNTIL: { "$not": { "$type": "date" } } },
+        doc! { LEASE_ID: { "$not": uuids() } },
+        doc! { LEASE_ID: { "$type": "array" } },
+        doc! { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
+    ]
+}
+
+/// What matches a UUID: the server orders binaries by length, then by subtype, then by bytes.
+fn uuids() -> Document {
+    let uuid = |byte| bson::Uuid::from_bytes([byte; 16]);
+    doc! { "$gte": uuid(0), "$lte": uuid(u8::MAX) }
+}
+
+/// The field plus 1, where what is no count (another type, negative, a fraction) is zero.
+/// A plain `$inc` would stop the whole statement at the first such record.
+fn one_more(field: &str) -> Document {
+    let field = format!("${field}");
+    let is_count = doc! { "$and": [
+        { "$isNumber": field.clone() },
+        { "$gte": [field.clone(), 0] },
+        { "$lte": [field.clone(), f64::MAX] },
+        { "$eq": [field.clone(), { "$trunc": field.clone() }] },
+    ] };
+    let capped = doc! { "$toInt": { "$min": [field.clone(), ATTEMPT_LIMIT - 1] } };
+    // The common cases first: absent on the first delivery, an int afterwards.
+    doc! { "$switch": {
+        "branches": [
+            { "case": { "$eq": [{ "$type": field }, "missing"] }, "then": 1 },
+            { "case": is_count, "then": { "$add": [capped, 1] } },
+        ],
+        "default": 1,
+    } }
+}
+
+pub(crate) fn bson_ids(ids: &[RecordId]) -> Vec<Bson> {
+    ids.iter().map(Bson::from).collect()
+}

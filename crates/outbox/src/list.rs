@@ -1,0 +1,587 @@
+//! Lists of records, page by page: oldest first, or by id.
+//!
+//! Each sort reads as its index allows. Dates are read in the order of their index. `seq` and
+//! `attempt` are in no index by themselves: up to `SORTED` records are sorted. By id, records that no
+//! index chooses are looked for step by step, for `PATIENCE`; a page then ends where the search did.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, Timestamp, doc};
+use postrider_store::{ServerClock, StoreError};
+
+use crate::fields::{
+    ATTEMPT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, HEADERS, ID, KEY, PAYLOAD, PENDING,
+    SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+};
+use crate::filter::{beginning, between, compared, invalid, seq};
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector};
+use crate::repair::SCHEDULED_INDEX;
+use crate::snapshot::LANE_INDEX;
+use crate::undecoded::{RawId, Shown, Writer};
+
+/// So many records are sorted at most where no index has the order.
+const SORTED: u32 = 1_000_000;
+
+/// So few records of a status are sooner sorted by id than found among all the others.
+const FEW: u64 = 10_000;
+
+/// Records of one step of a search by id.
+const STEP: u32 = 20_000;
+
+/// How long one search by id goes on.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// In front of a place in a list that is not sorted by id.
+const PLACE: &str = "at:";
+
+/// A status as a list is chosen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chapter {
+    /// To be delivered.
+    Pending,
+    /// Not due yet.
+    Scheduled,
+    /// Delivered.
+    Done,
+    /// Given up.
+    Dead,
+    /// Of a status that is none of the others: never delivered.
+    Invalid,
+}
+
+/// What a list is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// `_id`.
+    Id,
+    /// Pending records by their place in line, oldest first.
+    Seq,
+    /// Dead records, the longest dead first.
+    DeadAt,
+    /// Scheduled records, the next one due first.
+    VisibleAt,
+    /// Pending or dead records, most attempts first.
+    Attempt,
+}
+
+/// Which records to list.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Of this status.
+    pub status: Option<Chapter>,
+    /// Of this key.
+    pub key: Option<String>,
+    /// Of this type.
+    pub kind: Option<String>,
+    /// Dead, and whose `deadReason` begins so.
+    pub reason: Option<String>,
+    /// Pending, dead or done for longer than this, or overdue for longer.
+    pub older_than: Option<Duration>,
+    /// By age where it is not given and the status has one; else by id.
+    pub sort: Option<Sort>,
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub struct Page {
+    /// In the list's order.
+    pub records: Vec<Shown>,
+    /// The place behind the last of them, where there are or may be more.
+    pub next: Option<String>,
+    /// What the list leaves out, where it does.
+    pub note: Option<String>,
+}
+
+/// What can't be listed so: the name of the parameter, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unlistable(pub &'static str, pub String);
+
+impl Chapter {
+    /// The words for them.
+    pub const WORDS: [&str; 5] = [PENDING, SCHEDULED, DONE, DEAD, "invalid"];
+
+    /// The one of this word.
+    pub fn of(word: &str) -> Option<Self> {
+        let all = [Self::Pending, Self::Scheduled, Self::Done, Self::Dead, Self::Invalid];
+        all.into_iter().find(|chapter| chapter.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+
+    fn filter(self) -> Document {
+        match self {
+            Self::Invalid => invalid(),
+            of => doc! { STATUS: exactly(of.word()) },
+        }
+    }
+
+    /// The index of its records, and the date or place by which their age is told.
+    fn index(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Pending => Some((LANE_INDEX, SEQ)),
+            Self::Scheduled => Some((SCHEDULED_INDEX, VISIBLE_AT)),
+            Self::Done => Some((DONE_TTL_INDEX, DONE_AT)),
+            Self::Dead => Some((DEAD_INDEX, DEAD_AT)),
+            Self::Invalid => None,
+        }
+    }
+}
+
+impl Sort {
+    /// The words for them.
+    pub const WORDS: [&str; 5] = [ID_WORD, SEQ, DEAD_AT, VISIBLE_AT, ATTEMPT];
+
+    /// The one of this word.
+    pub fn of(word: &str) -> Option<Self> {
+        let all = [Self::Id, Self::Seq, Self::DeadAt, Self::VisibleAt, Self::Attempt];
+        all.into_iter().find(|sort| sort.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+}
+
+const ID_WORD: &str = "id";
+
+impl Filter {
+    /// The sort of the list.
+    ///
+    /// # Errors
+    ///
+    /// What does not go together.
+    fn judge(&self) -> Result<Sort, Unlistable> {
+        let wrong = |name, detail: &str| Err(Unlistable(name, detail.to_owned()));
+        if self.reason.is_some() && !matches!(self.status, None | Some(Chapter::Dead)) {
+            return wrong("reason", "only dead records have one");
+        }
+        let status = self.status();
+        if self.older_than.is_some() && status.and_then(Chapter::index).is_none() {
+            return wrong("olderThan", "needs a status: pending, scheduled, done or dead");
+        }
+        let sort = self.sort.unwrap_or(match status {
+            Some(Chapter::Pending) => Sort::Seq,
+            Some(Chapter::Dead) => Sort::DeadAt,
+            Some(Chapter::Scheduled) => Sort::VisibleAt,
+            _ => Sort::Id,
+        });
+        match (sort, status) {
+            (Sort::Seq, status) if status != Some(Chapter::Pending) => {
+                wrong("sort", "seq is an order of pending records: needs status pending")
+            }
+            (Sort::DeadAt, status) if status != Some(Chapter::Dead) => {
+                wrong("sort", "deadAt is an order of dead records: needs status dead")
+            }
+            (Sort::VisibleAt, status) if status != Some(Chapter::Scheduled) => {
+                wrong("sort", "visibleAt is an order of scheduled records: needs status scheduled")
+            }
+            (Sort::Attempt, status)
+                if !matches!(status, Some(Chapter::Pending | Chapter::Dead)) =>
+            {
+                wrong("sort", "attempt needs status pending or dead")
+            }
+            _ => Ok(sort),
+        }
+    }
+
+    fn status(&self) -> Option<Chapter> {
+        self.status.or_else(|| self.reason.as_ref().map(|_| Chapter::Dead))
+    }
+
+    /// What matches it, at this time of the server.
+    fn conditions(&self, now: DateTime) -> Document {
+        let mut conditions = self.status().map(Chapter::filter).unwrap_or_default();
+        for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
+            if let Some(text) = text {
+                conditions.insert(field, text);
+            }
+        }
+        if let Some(reason) = &self.reason {
+            conditions.insert(DEAD_REASON, beginning(reason));
+        }
+        if let (Some(age), Some((_, field))) =
+            (self.older_than, self.status().and_then(Chapter::index))
+        {
+            let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            let before = now.timestamp_millis().saturating_sub(age);
+            let before = match field {
+                SEQ => {
+                    let time = u32::try_from(before.max(0) / 1_000).unwrap_or(u32::MAX);
+                    Bson::Timestamp(Timestamp { time, increment: 0 })
+                }
+                _ => Bson::DateTime(DateTime::from_millis(before)),
+            };
+            conditions.insert(field, doc! { "$lt": before });
+        }
+        conditions
+    }
+}
+
+impl Inspector {
+    /// A page of records, without payload and headers, behind a place: a page's `next`, or an id.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn list(
+        &self,
+        filter: &Filter,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Result<Page, Unlistable>, StoreError> {
+        let sort = match filter.judge() {
+            Ok(sort) => sort,
+            Err(unlistable) => return Ok(Err(unlistable)),
+        };
+        let place = match after {
+            None => None,
+            Some(text) => match self.place(sort, text).await? {
+                Ok(place) => Some(place),
+                Err(unlistable) => return Ok(Err(unlistable)),
+            },
+        };
+        let now = match filter.older_than {
+            Some(_) => ServerClock::asked(self.collections.database()).await?,
+            None => DateTime::MIN,
+        };
+        let chosen = Selection {
+            inspector: self,
+            status: filter.status(),
+            conditions: filter.conditions(now),
+            has_key: filter.key.is_some(),
+            limit,
+        };
+        let page = match sort {
+            Sort::Id => chosen.by_id(place.map(|place| place.id)).await,
+            Sort::DeadAt | Sort::VisibleAt => chosen.by_date(sort, place).await,
+            Sort::Seq | Sort::Attempt => chosen.sorted(sort, place).await,
+        };
+        page.map(Ok)
+    }
+
+    /// The place that a text means.
+    async fn place(&self, sort: Sort, text: &str) -> Result<Result<Place, Unlistable>, StoreError> {
+        let wrong = |detail: String| Ok(Err(Unlistable("after", detail)));
+        if let Some(place) = text.strip_prefix(PLACE) {
+            return match Place::read(sort, place) {
+                Some(place) => Ok(Ok(place)),
+                None => wrong(format!("is no place in a list by {}; begin again", sort.word())),
+            };
+        }
+        let mut ids = RawId::readings(text);
+        if ids.is_empty() || text.is_empty() {
+            return wrong("is neither an id nor the next place of a list".to_owned());
+        }
+        if sort == Sort::Id && ids.len() == 1 {
+            return Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) }));
+        }
+        // Ids of different kinds sort apart: the one that there is, else the likeliest.
+        for id in &ids {
+            let filter = Writer::default().element(id, ID).finish();
+            if let Some(record) = self.first(&filter).await? {
+                return Ok(Ok(Place::of(sort, &record)));
+            }
+        }
+        match sort {
+            // It may be gone since the list that ended with it.
+            Sort::Id => Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) })),
+            _ => wrong(format!(
+                "there is no record with this id any more, so it has no place by {}: give what the \
+                 list named as the next place, or begin again",
+                sort.word()
+            )),
+        }
+    }
+
+    /// The first record that matches, whole.
+    pub(super) async fn first(
+        &self,
+        filter: &RawDocumentBuf,
+    ) -> Result<Option<RawDocumentBuf>, StoreError> {
+        let one = |find: Writer| {
+            find.document("filter", filter).fields(&doc! { "limit": 1, "singleBatch": true })
+        };
+        Ok(self.read("read a record", "find", one).await?.into_iter().next())
+    }
+}
+
+/// A place in a list: behind the record with this value and id.
+#[derive(Debug)]
+struct Place {
+    value: RawId,
+    id: RawId,
+}
+
+impl Place {
+    fn of(sort: Sort, record: &RawDocument) -> Self {
+        let id = RawId::of(record);
+        let value = match sort {
+            Sort::Id => id.clone(),
+            Sort::DeadAt | Sort::VisibleAt => RawId::field(record, sort.word()),
+            Sort::Seq => match record.get_timestamp(SEQ) {
+                Ok(seq) if seq != crate::position::NO_SEQ => RawId::from(&Bson::Timestamp(seq)),
+                _ => RawId::from(&Bson::MaxKey),
+            },
+            Sort::Attempt => {
+                let number = RawId::field(record, ATTEMPT);
+                match number.number() {
+                    Some(number) => RawId::from(&Bson::Double(-number)),
+                    None => RawId::from(&Bson::Double(0.0)),
+                }
+            }
+        };
+        Self { value, id }
+    }
+
+    fn read(sort: Sort, text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let place = RawDocumentBuf::from_bytes(bytes).ok()?;
+        let is_of_this = place.get_str("sort").is_ok_and(|word| word == sort.word());
+        is_of_this.then(|| Self { value: RawId::field(&place, "value"), id: RawId::of(&place) })
+    }
+
+    fn text(&self, sort: Sort) -> String {
+        if sort == Sort::Id {
+            return self.id.text();
+        }
+        let place = Writer::default().fields(&doc! { "sort": sort.word() });
+        let place = place.element(&self.value, "value").element(&self.id, ID).finish();
+        format!("{PLACE}{}", URL_SAFE_NO_PAD.encode(place.as_bytes()))
+    }
+}
+
+/// The records that a page is of.
+struct Selection<'a> {
+    inspector: &'a Inspector,
+    status: Option<Chapter>,
+    conditions: Document,
+    has_key: bool,
+    limit: u32,
+}
+
+impl Selection<'_> {
+    async fn by_id(&self, after: Option<RawId>) -> Result<Page, StoreError> {
+        let by_ids = self.conditions.is_empty().then_some(ID_INDEX);
+        if let Some(index) = self.narrowest().await?.or(by_ids) {
+            let behind = between(after.as_ref(), None);
+            let found = self.find(behind, doc! { ID: 1 }, index, self.limit + 1).await?;
+            return Ok(self.page(Sort::Id, found));
+        }
+        let mut found = Vec::new();
+        let mut after = after;
+        let (mut looked_at, began) = (0_u64, Instant::now());
+        loop {
+            let end = self.inspector.step(after.as_ref()).await?;
+            let within = between(after.as_ref(), end.as_ref());
+            let room = self.limit + 1 - u32::try_from(found.len()).unwrap_or(self.limit);
+            found.extend(self.find(within, doc! { ID: 1 }, ID_INDEX, room).await?);
+            let Some(end) = end else { return Ok(self.page(Sort::Id, found)) };
+            if found.len() > self.limit as usize {
+                return Ok(self.page(Sort::Id, found));
+            }
+            looked_at += u64::from(STEP);
+            after = Some(end);
+            if began.elapsed() >= PATIENCE {
+                let place = after.map(|id| id.text());
+                let note = format!(
+                    "{looked_at} records were looked at, and there are more: no index has what was \
+                     asked for; go on behind `next`"
+                );
+                let page = self.page(Sort::Id, found);
+                return Ok(Page { next: page.next.or(place), note: Some(note), ..page });
+            }
+        }
+    }
+
+    /// In the order of the index: what has the value of the place, what lies behind it, and all of
+    /// the last value that is begun, so that records of one millisecond are in the order of their ids.
+    async fn by_date(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
+        let field = sort.word();
+        let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
+        let wanted = self.limit as usize;
+        let mut found = Vec::new();
+        let mut behind = vec![single(field)];
+        if let Some(place) = &place {
+            let of_value =
+                vec![same(field, &place.value), compared("$gt", ID, &place.id), single(field)];
+            found = self.find(of_value, doc! { ID: 1 }, index, self.limit + 1).await?;
+            behind.push(compared("$gt", field, &place.value));
+        }
+        let mut has_more = found.len() > wanted;
+        found.truncate(wanted);
+        if !has_more {
+            let room = wanted - found.len();
+            let limit = u32::try_from(room + 1).unwrap_or(u32::MAX);
+            let mut later = self.find(behind, doc! { field: 1 }, index, limit).await?;
+            has_more = later.len() > room;
+            later.truncate(room);
+            // The page may end within the records of one value: those are read again, by id.
+            let last = later.last().map(|record| RawId::field(record, field));
+            if let Some(last) = last {
+                later.retain(|record| RawId::field(record, field) != last);
+                let room = u32::try_from(room - later.len()).unwrap_or(u32::MAX);
+                let of_last = vec![same(field, &last), single(field)];
+                later.extend(self.find(of_last, doc! { ID: 1 }, index, room).await?);
+            }
+            found.extend(later);
+        }
+        // Numbers of two types may be one value, and were read twice.
+        let mut seen = HashSet::new();
+        found.retain(|record| seen.insert(RawId::of(record)));
+        let last = found.last().filter(|_| has_more);
+        let next = last.map(|last| Place::of(sort, last).text(sort));
+        let records = found.iter().map(|record| Shown::read(record)).collect();
+        Ok(Page { records, next, note: None })
+    }
+
+    /// By a value that no index has in its order.
+    async fn sorted(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
+        let inspector = self.inspector;
+        let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
+        let value = match sort {
+            Sort::Seq => doc! { "$ifNull": [seq(), { "$literal": Bson::MaxKey }] },
+            _ => {
+                let attempt = format!("${ATTEMPT}");
+                let negative = doc! { "$multiply": [-1, { "$toDouble": &attempt }] };
+                doc! { "$cond": [{ "$isNumber": &attempt }, negative, 0.0] }
+            }
+        };
+        let literal = |id: &RawId| Writer::default().element(id, "$literal").finish();
+        let stage = |stage: Document| Writer::default().fields(&stage).finish();
+        let mut pipeline = vec![
+            stage(doc! { "$match": self.conditions.clone() }),
+            stage(doc! { "$limit": SORTED }),
+            stage(doc! { "$project": { "value": value } }),
+        ];
+        if let Some(place) = place {
+            let (value, id) = (literal(&place.value), literal(&place.id));
+            let vars = Writer::default().document("value", &value).document("id", &id).finish();
+            let behind = doc! { "$or": [
+                { "$gt": ["$value", "$$value"] },
+                { "$and": [{ "$eq": ["$value", "$$value"] }, { "$gt": [format!("${ID}"), "$$id"] }] },
+            ] };
+            let within = Writer::default().document("vars", &vars).fields(&doc! { "in": behind });
+            let within = Writer::default().document("$let", &within.finish()).finish();
+            let within = Writer::default().document("$expr", &within).finish();
+            pipeline.push(Writer::default().document("$match", &within).finish());
+        }
+        pipeline.push(stage(doc! { "$sort": { "value": 1, ID: 1 } }));
+        pipeline.push(stage(doc! { "$limit": self.limit + 1 }));
+        let pipeline = |command: Writer| {
+            let rest = doc! { "cursor": {}, "hint": index };
+            command.documents("pipeline", &pipeline).fields(&rest)
+        };
+        let order = inspector.read("list records", "aggregate", pipeline);
+        let order = inspector.collections.by_index(index, order).await?;
+        let ids: Vec<RawId> = order.iter().map(|one| RawId::of(one)).collect();
+        let among = Writer::default().list("$in", &ids).finish();
+        let filter = Writer::default().document(ID, &among).finish();
+        let found = self.find_by(filter, doc! {}, ID_INDEX, 0).await?;
+        let mut by_id: HashMap<RawId, RawDocumentBuf> =
+            found.into_iter().map(|record| (RawId::of(&record), record)).collect();
+        let has_more = order.len() > self.limit as usize;
+        let last = order.iter().take(self.limit as usize).next_back();
+        let next = last.filter(|_| has_more).map(|last| {
+            Place { value: RawId::field(last, "value"), id: RawId::of(last) }.text(sort)
+        });
+        // What is gone meanwhile is left out.
+        let records = ids.iter().take(self.limit as usize).filter_map(|id| by_id.remove(id));
+        let records = records.map(|record| Shown::read(&record)).collect();
+        let most = u64::from(SORTED) + 1;
+        let may_be_more = inspector.total().await? >= most;
+        let is_cut = may_be_more && inspector.count(&self.conditions, index, most).await? == most;
+        let note = is_cut.then(|| {
+            format!(
+                "there are more than {SORTED} such records, and no index has them in this order: the \
+                 first {SORTED} of the index {index} were sorted; narrow the list by key or type"
+            )
+        });
+        Ok(Page { records, next, note })
+    }
+
+    /// The index by which a list by id is short work; `None` where to walk along the ids is.
+    async fn narrowest(&self) -> Result<Option<&'static str>, StoreError> {
+        let Some((index, _)) = self.status.and_then(Chapter::index) else { return Ok(None) };
+        // This one holds the key too.
+        if index == LANE_INDEX && self.has_key {
+            return Ok(Some(index));
+        }
+        let conditions = self.status.map(Chapter::filter).unwrap_or_default();
+        let count = self.inspector.count(&conditions, index, FEW + 1).await?;
+        Ok((count <= FEW).then_some(index))
+    }
+
+    async fn find(
+        &self,
+        more: Vec<RawDocumentBuf>,
+        order: Document,
+        index: &str,
+        limit: u32,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let mut all = more;
+        all.push(Writer::default().fields(&self.conditions).finish());
+        let filter = Writer::default().documents("$and", &all).finish();
+        self.find_by(filter, order, index, limit).await
+    }
+
+    async fn find_by(
+        &self,
+        filter: RawDocumentBuf,
+        order: Document,
+        index: &str,
+        limit: u32,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let rest = doc! {
+            "projection": { PAYLOAD: 0, HEADERS: 0 }, "sort": order, "limit": i64::from(limit),
+            "hint": index,
+        };
+        let found = |find: Writer| find.document("filter", &filter).fields(&rest);
+        let found = self.inspector.read("list records", "find", found);
+        self.inspector.collections.by_index(index, found).await
+    }
+
+    /// A page of what was found, of which one more than the limit says that there is another page.
+    fn page(&self, sort: Sort, mut found: Vec<RawDocumentBuf>) -> Page {
+        let has_more = found.len() > self.limit as usize;
+        found.truncate(self.limit as usize);
+        let last = found.last().filter(|_| has_more);
+        let next = last.map(|last| Place::of(sort, last).text(sort));
+        Page { records: found.iter().map(|record| Shown::read(record)).collect(), next, note: None }
+    }
+}
+
+impl Inspector {
+    /// The id with which a step along the ids ends; `None` where the rest is less than a step.
+    pub(super) async fn step(&self, after: Option<&RawId>) -> Result<Option<RawId>, StoreError> {
+        let behind = match after {
+            Some(id) => compared("$gt", ID, id),
+            None => RawDocumentBuf::new(),
+        };
+        let rest = doc! {
+            "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP - 1, "limit": 1,
+            "hint": ID_INDEX,
+        };
+        let last = |find: Writer| find.document("filter", &behind).fields(&rest);
+        let found = self.read("list records", "find", last).await?;
+        Ok(found.first().map(|record| RawId::of(record)))
+    }
+}
+
+/// No list of values: the index would have such a record in several places. It is in the list by id.
+fn single(field: &str) -> RawDocumentBuf {
+    Writer::default().fields(&doc! { field: { "$not": { "$type": "array" } } }).finish()
+}
+
+/// Equality; what is absent is null.
+fn same(field: &str, value: &RawId) -> RawDocumentBuf {
+    match value.is_null() {
+        true => compared("$lte", field, value),
+        false => compared("$eq", field, value),
+    }
+}

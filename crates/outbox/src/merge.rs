@@ -1,0 +1,96 @@
+//! Records of one key from two reads: those without a partition, and those that name it. Pure.
+
+use bson::Timestamp;
+
+use crate::record::Record;
+
+/// What one of the two reads showed of a key.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    /// In the order of their `seq`.
+    pub records: Vec<Record>,
+    /// Whether the read ended behind the last of them, with more to come perhaps.
+    pub is_cut: bool,
+}
+
+impl Part {
+    /// Up to where everything of the key is known from this read; `None` where that is all of it.
+    fn end(&self) -> Option<Option<Timestamp>> {
+        let last = self.records.last().filter(|_| self.is_cut)?;
+        Some(last.seq)
+    }
+}
+
+/// The leading records of a key, in the order of their `seq`, without a gap: where one of the two
+/// reads was cut, so is the other. One without a usable `seq` comes before all that have one.
+pub(crate) fn merged(one: Part, other: Part) -> Vec<Record> {
+    let ends = [one.end(), other.end()];
+    let is_known = |record: &Record| ends.iter().flatten().all(|end| record.seq <= *end);
+    let (mut one, mut other) =
+        (one.records.into_iter().peekable(), other.records.into_iter().peekable());
+    let mut all = Vec::new();
+    loop {
+        let next = match (one.peek(), other.peek()) {
+            (Some(first), Some(second)) if second.seq < first.seq => other.next(),
+            (Some(_), _) => one.next(),
+            (None, _) => other.next(),
+        };
+        let Some(next) = next else { return all };
+        if is_known(&next) {
+            all.push(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use bson::raw::RawDocumentBuf;
+
+    use super::*;
+    use crate::ids::RecordId;
+
+    /// Records with these increments as `seq` and `_id`; zero has no `seq`.
+    fn part(increments: &[u32], is_cut: bool) -> Part {
+        let record = |increment: &u32| {
+            let seq = Timestamp { time: 0, increment: *increment };
+            let document = doc! { "_id": *increment, "key": "k", "seq": seq };
+            Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+        };
+        Part { records: increments.iter().map(record).collect(), is_cut }
+    }
+
+    fn ids(records: &[Record]) -> Vec<i64> {
+        let number = |record: &Record| match record.id {
+            RecordId::Int(number) => number,
+            ref other => panic!("{other:?}"),
+        };
+        records.iter().map(number).collect()
+    }
+
+    #[test]
+    fn records_of_both_reads_come_in_the_order_of_their_seq() {
+        for (one, other, expected) in [
+            (&[1, 4, 5][..], &[2, 3, 6][..], &[1, 2, 3, 4, 5, 6][..]),
+            (&[], &[1, 2], &[1, 2]),
+            (&[1, 2], &[], &[1, 2]),
+            (&[3], &[0, 4], &[0, 3, 4]),
+        ] {
+            assert_eq!(ids(&merged(part(one, false), part(other, false))), expected);
+        }
+    }
+
+    #[test]
+    fn where_one_read_was_cut_so_is_the_other() {
+        for (one, other, expected) in [
+            (part(&[1, 4], true), part(&[2, 3, 5], false), &[1, 2, 3, 4][..]),
+            (part(&[1, 6], false), part(&[2, 3], true), &[1, 2, 3]),
+            (part(&[1, 4], true), part(&[2, 9], true), &[1, 2, 4]),
+            (part(&[], true), part(&[2], false), &[2]),
+            // What is behind one without a `seq` is not known.
+            (part(&[0], true), part(&[2], false), &[0]),
+        ] {
+            assert_eq!(ids(&merged(one, other)), expected);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Removing what is over: delivered records before their retention ends, dead ones that nobody
+//! will ask for.
+
+use std::time::Duration;
+
+use bson::{DateTime, doc};
+use mongodb::options::Hint;
+use postrider_store::write::{self, Certainty};
+use postrider_store::{ServerClock, StoreError, limits, within};
+
+use crate::collections::{Collections, names};
+use crate::fields::{BLOCKS, DEAD, DEAD_AT, DONE, DONE_AT, ID, STATUS, exactly};
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
+use crate::undecoded::{RawId, Writer};
+
+/// Records that one command removes.
+const BATCH: usize = 2_000;
+
+/// What can be pruned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Delivered.
+    Done,
+    /// Given up.
+    Dead,
+}
+
+/// What a prune came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Records removed.
+    pub removed: u64,
+    /// Dead records as old that hold their key: they stay, to be requeued or discarded by name.
+    pub blocking: u64,
+}
+
+/// Removes what has been over for longer than `age`, by the server's clock, oldest first.
+///
+/// # Errors
+///
+/// Those of the store; what was removed until then stays so, and to repeat it is safe.
+pub async fn prune(
+    collections: &Collections,
+    over: Over,
+    age: Duration,
+) -> Result<Pruned, StoreError> {
+    let now = ServerClock::asked(collections.database()).await?;
+    let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+    let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(age));
+    let (status, date, index) = match over {
+        Over::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
+        Over::Dead => (DEAD, DEAD_AT, DEAD_INDEX),
+    };
+    let old = doc! { STATUS: exactly(status), date: { "$lt": before } };
+    let mut removable = old.clone();
+    removable.insert(BLOCKS, doc! { "$ne": true });
+    let records = collections.records();
+    // One cursor to the end: to begin anew for each batch would be to pass over all that is gone.
+    let find = records
+        .find(removable.clone())
+        .projection(doc! { ID: 1 })
+        .sort(doc! { date: 1 })
+        .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
+        .hint(Hint::Name(index.to_owned()));
+    let found = within("choose records", limits::SURVEY, find.into_future());
+    let mut cursor = collections.by_index(index, found).await?;
+    let mut pruned = Pruned::default();
+    let mut more = true;
+    while more {
+        let mut ids = Vec::new();
+        while more && ids.len() < BATCH {
+            more = within("choose records", limits::SURVEY, cursor.advance()).await?;
+            if more {
+                ids.push(RawId::of(cursor.current()));
+            }
+        }
+        let among = Writer::default().list("$in", &ids).finish();
+        let q = Writer::default().document(ID, &among).fields(&removable).finish();
+        // By their ids: the index of the date is full of what is gone.
+        let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
+        let statement = Writer::default().document("q", &q).fields(&by_id).finish();
+        let command = Writer::default()
+            .fields(&doc! { "delete": collections.name(names::RECORDS) })
+            .documents("deletes", &[statement])
+            .fields(&write::options(Certainty::Majority));
+        let deleted =
+            write::send(collections.database(), "prune records", command.finish()).await?;
+        pruned.removed += deleted.matched;
+    }
+    if over == Over::Dead {
+        let mut blocking = old;
+        blocking.insert(BLOCKS, true);
+        let counting = records.count_documents(blocking);
+        let counting = counting.hint(Hint::Name(index.to_owned()));
+        pruned.blocking = within("count records", limits::SURVEY, counting.into_future()).await?;
+    }
+    Ok(pruned)
+}

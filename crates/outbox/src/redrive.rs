@@ -1,0 +1,440 @@
+//! What a person does about records that were given up or are not to be delivered: requeue,
+//! discard (contract, section 4.5).
+//!
+//! Each is one conditional write that a majority acknowledges (guard 4): whoever reads a key
+//! afterwards sees it in its place or not at all. A requeued record keeps its `seq`, so it goes
+//! before whatever of its key is not delivered yet. If its death was skipped, later ones may have
+//! gone already; if it blocked, none has.
+
+use std::collections::HashMap;
+
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, doc};
+use mongodb::options::Hint;
+use postrider_store::codes::TOO_LARGE;
+use postrider_store::text::bounded;
+use postrider_store::write::{self, Certainty, Written};
+use postrider_store::{ServerClock, StoreError, limits, within};
+
+use crate::collections::Collections;
+use crate::fields::{
+    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_CRASHES, LEASE_ID,
+    LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+};
+use crate::filter::{beginning, invalid};
+use crate::inspect::{DEAD_INDEX, Inspector};
+use crate::lease::free;
+use crate::repair::SCHEDULED_INDEX;
+use crate::snapshot::LANE_INDEX;
+use crate::undecoded::{RawId, Writer};
+
+/// Characters of an invalid status that are shown.
+const LONGEST_STATUS: usize = 80;
+
+/// Records that one command changes.
+const BATCH: usize = 1_000;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redrive {
+    /// Dead records become pending again.
+    Requeue,
+    /// The same, and delivered ones too: their consumers see them twice.
+    Redeliver,
+    /// Dead, scheduled, pending and invalid records are removed, unless somebody holds them.
+    Discard,
+}
+
+/// Whether a statement that fails keeps those behind it from being tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Strict,
+    Any,
+}
+
+/// Which records a redrive of many is for.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen {
+    /// Of this status; dead where none is given.
+    pub status: Option<Removable>,
+    /// Of this key.
+    pub key: Option<String>,
+    /// Of this type.
+    pub kind: Option<String>,
+    /// Whose `deadReason` begins so.
+    pub reason: Option<String>,
+}
+
+/// What can be discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removable {
+    /// Given up.
+    Dead,
+    /// Not due yet.
+    Scheduled,
+    /// To be delivered, and in nobody's hands.
+    Pending,
+}
+
+/// What a redrive of many came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Records that were chosen.
+    pub matched: u64,
+    /// Those that were changed: fewer where a peer was quicker, or where one can't be changed.
+    pub changed: u64,
+    /// Those that are so near to 16 MiB that nothing fits in.
+    pub too_large: u64,
+    /// Those that MongoDB refuses to change.
+    pub refused: u64,
+    /// With this code, the latest of them.
+    pub code: Option<i32>,
+}
+
+impl Redriven {
+    /// What was left as it is and why, with the remedy; `None` where nothing was.
+    pub fn left(&self) -> Option<String> {
+        let too_large = (self.too_large > 0).then(|| {
+            let count = self.too_large;
+            format!(
+                "{count} are so near to 16 MiB that nothing fits in: shorten their payloads first"
+            )
+        });
+        let refused = self.code.map(|code| {
+            let count = self.refused;
+            format!(
+                "{count} are refused by MongoDB (code {code}): let the validator of outbox_records \
+                 permit the change"
+            )
+        });
+        let left: Vec<String> = too_large.into_iter().chain(refused).collect();
+        (!left.is_empty()).then(|| left.join("; "))
+    }
+
+    fn note_failed(&mut self, code: i32) {
+        match TOO_LARGE.contains(&code) {
+            true => self.too_large += 1,
+            false => (self.refused, self.code) = (self.refused + 1, Some(code)),
+        }
+    }
+}
+
+/// Why one record was left as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// There is no record with this id.
+    Missing,
+    /// Somebody delivers it at this moment.
+    Leased {
+        /// When its lease ends, unless it is renewed.
+        until: Option<DateTime>,
+    },
+    /// It is of a status for which this is not done: a known one, or in words what it has in place
+    /// of one.
+    Status(String),
+    /// It is so near to 16 MiB that nothing can be added.
+    TooLarge,
+    /// The server refuses the change, with this code: by a validator that is not ours.
+    Server(i32),
+}
+
+/// Requeues and discards.
+#[derive(Clone, Debug)]
+pub struct Redriver {
+    collections: Collections,
+}
+
+impl Redriver {
+    /// A redriver of these collections.
+    pub fn new(collections: Collections) -> Self {
+        Self { collections }
+    }
+
+    /// Does it to the record with the first of these ids that there is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: whether it was done is unknown, and to repeat it is safe.
+    pub async fn one(
+        &self,
+        redrive: Redrive,
+        ids: &[RawId],
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let inspector = Inspector::new(self.collections.clone());
+        // Twice at most: it may become of another status between the look and the write.
+        for _ in 0..2 {
+            let Some(record) = inspector.show(ids).await? else {
+                return Ok(Err(Refusal::Missing));
+            };
+            let written = self.write(redrive, &[vec![record.id]], Order::Any).await?;
+            match (written.matched, written.failed.first()) {
+                (1.., _) => return Ok(Ok(())),
+                (0, Some((_, code))) => {
+                    return Ok(Err(match TOO_LARGE.contains(code) {
+                        true => Refusal::TooLarge,
+                        false => Refusal::Server(*code),
+                    }));
+                }
+                _ => {}
+            }
+            let refusal = refusal(redrive, &record.document);
+            if let Some(refusal) = refusal {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Err(Refusal::Leased { until: None }))
+    }
+
+    /// What [`one`](Self::one) would answer now; nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn would(
+        &self,
+        redrive: Redrive,
+        ids: &[RawId],
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let inspector = Inspector::new(self.collections.clone());
+        let Some(record) = inspector.show(ids).await? else { return Ok(Err(Refusal::Missing)) };
+        let filter = Writer::default().element(&record.id, ID).fields(&redrive.filter()).finish();
+        Ok(match inspector.first(&filter).await? {
+            None => {
+                Err(refusal(redrive, &record.document).unwrap_or(Refusal::Leased { until: None }))
+            }
+            Some(_) => Ok(()),
+        })
+    }
+
+    /// How many records a redrive of many would change now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn matching(&self, chosen: &Chosen) -> Result<u64, StoreError> {
+        let records = self.collections.records();
+        let counting = records.count_documents(chosen.filter());
+        let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
+        let counted = within("count records", limits::SURVEY, counting.into_future());
+        self.collections.by_index(chosen.index(), counted).await
+    }
+
+    /// Does it to all that are chosen now, in the order of their `seq`. What becomes one of them
+    /// meanwhile (a requeued record that dies again) is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what was done until then stays done, and to repeat it is safe.
+    pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
+        let records = self.collections.records();
+        let mut filter = chosen.filter();
+        if chosen.status() == Removable::Dead {
+            let now = ServerClock::asked(self.collections.database()).await?;
+            let newer = doc! { "$gt": [format!("${DEAD_AT}"), now] };
+            filter.insert("$expr", doc! { "$not": [newer] });
+        }
+        let find = records
+            .find(filter)
+            .projection(doc! { ID: 1, KEY: 1 })
+            .sort(doc! { SEQ: 1 })
+            .allow_disk_use(true)
+            .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
+            .hint(Hint::Name(chosen.index().to_owned()));
+        let found = within("choose records", limits::SURVEY, find.into_future());
+        let mut cursor = self.collections.by_index(chosen.index(), found).await?;
+        let mut redriven = Redriven::default();
+        loop {
+            let mut rounds = Rounds::default();
+            while rounds.count < BATCH
+                && within("choose records", limits::SURVEY, cursor.advance()).await?
+            {
+                rounds.add(cursor.current());
+            }
+            if rounds.count == 0 {
+                return Ok(redriven);
+            }
+            redriven.matched += rounds.count as u64;
+            self.write_all(redrive, &rounds.ids, &mut redriven).await?;
+        }
+    }
+
+    /// Writes a batch. A record that is refused keeps no other from being changed.
+    async fn write_all(
+        &self,
+        redrive: Redrive,
+        mut rounds: &[Vec<RawId>],
+        redriven: &mut Redriven,
+    ) -> Result<(), StoreError> {
+        while !rounds.is_empty() {
+            let written = self.write(redrive, rounds, Order::Strict).await?;
+            redriven.changed += written.matched;
+            let Some((stopped, _)) = written.failed.first() else { return Ok(()) };
+            let (tried, rest) = rounds.split_at((*stopped + 1).min(rounds.len()));
+            // The server stops in the middle of a statement, and does not say how far it came.
+            let each: Vec<Vec<RawId>> =
+                tried.last().into_iter().flatten().map(|id| vec![id.clone()]).collect();
+            let written = self.write(redrive, &each, Order::Any).await?;
+            redriven.changed += (each.len() - written.failed.len()) as u64;
+            written.failed.iter().for_each(|(_, code)| redriven.note_failed(*code));
+            rounds = rest;
+        }
+        Ok(())
+    }
+
+    /// One statement for each list of ids, one after the other.
+    async fn write(
+        &self,
+        redrive: Redrive,
+        rounds: &[Vec<RawId>],
+        order: Order,
+    ) -> Result<Written, StoreError> {
+        let change = doc! {
+            "u": {
+                "$set": { STATUS: PENDING, ATTEMPT: 0 },
+                "$unset": {
+                    DEAD_AT: "", DEAD_REASON: "", DONE_AT: "", BLOCKS: "", VISIBLE_AT: "",
+                    LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "", LEASE_CRASHES: "",
+                },
+            },
+            "multi": true,
+        };
+        let (action, command, effect) = match redrive {
+            Redrive::Discard => ("discard records", "delete", doc! { "limit": 0 }),
+            _ => ("requeue records", "update", change),
+        };
+        let list: Vec<RawDocumentBuf> = rounds
+            .iter()
+            .map(|ids| {
+                let among = Writer::default().list("$in", ids).finish();
+                let within_reach = Writer::default().document(ID, &among).fields(&redrive.filter());
+                Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
+            })
+            .collect();
+        let mut options = write::options(Certainty::Majority);
+        options.insert("ordered", order == Order::Strict);
+        let command = Writer::writes(&self.collections, command, &list, &options);
+        write::send(self.collections.database(), action, command).await
+    }
+}
+
+impl Redrive {
+    /// The records that it may be done to.
+    fn filter(self) -> Document {
+        match self {
+            Self::Requeue => doc! { STATUS: exactly(DEAD) },
+            Self::Redeliver => {
+                doc! { "$or": [{ STATUS: exactly(DEAD) }, { STATUS: exactly(DONE) }] }
+            }
+            Self::Discard => doc! { "$or": [
+                { STATUS: exactly(DEAD) },
+                { STATUS: exactly(SCHEDULED) },
+                { STATUS: exactly(PENDING), "$or": free() },
+                invalid(),
+            ] },
+        }
+    }
+}
+
+impl Chosen {
+    fn status(&self) -> Removable {
+        self.status.unwrap_or(Removable::Dead)
+    }
+
+    fn filter(&self) -> Document {
+        let mut filter = match self.status() {
+            Removable::Dead => doc! { STATUS: exactly(DEAD) },
+            Removable::Scheduled => doc! { STATUS: exactly(SCHEDULED) },
+            Removable::Pending => doc! { STATUS: exactly(PENDING), "$or": free() },
+        };
+        for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
+            if let Some(text) = text {
+                filter.insert(field, text);
+            }
+        }
+        if let Some(reason) = &self.reason {
+            filter.insert(DEAD_REASON, beginning(reason));
+        }
+        filter
+    }
+
+    fn index(&self) -> &'static str {
+        match self.status() {
+            Removable::Dead => DEAD_INDEX,
+            Removable::Scheduled => SCHEDULED_INDEX,
+            Removable::Pending => LANE_INDEX,
+        }
+    }
+}
+
+/// Why this record was not changed; `None` where it looks as if it could have been.
+fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
+    let status = match record.get(STATUS) {
+        Some(Bson::String(status)) => status.as_str(),
+        _ => {
+            return (redrive != Redrive::Discard)
+                .then(|| Refusal::Status("of no status".to_owned()));
+        }
+    };
+    match (redrive, status) {
+        (Redrive::Discard, PENDING) => {
+            Some(Refusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
+        }
+        (Redrive::Requeue | Redrive::Redeliver, DEAD) | (Redrive::Redeliver, DONE) => None,
+        (Redrive::Discard, status) if status != DONE => None,
+        (_, PENDING | SCHEDULED | DONE | DEAD) => Some(Refusal::Status(status.to_owned())),
+        _ => {
+            let status = bounded(status, LONGEST_STATUS);
+            Some(Refusal::Status(format!("of the invalid status {status:?}")))
+        }
+    }
+}
+
+/// A batch as statements that follow one another: the first record of each key, then the second
+/// of each, and so on. Within a statement the server goes by `_id`, and a relay that reads
+/// meanwhile must not see a record of a key without those before it.
+#[derive(Default)]
+struct Rounds {
+    ids: Vec<Vec<RawId>>,
+    seen: HashMap<RawId, usize>,
+    count: usize,
+}
+
+impl Rounds {
+    fn add(&mut self, record: &RawDocument) {
+        let key = RawId::field(record, KEY);
+        let round = match key.is_null() {
+            true => 0,
+            false => {
+                let next = self.seen.entry(key).or_default();
+                *next += 1;
+                *next - 1
+            }
+        };
+        if self.ids.len() <= round {
+            self.ids.push(Vec::new());
+        }
+        self.ids[round].push(RawId::of(record));
+        self.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn records_of_a_key_are_in_statements_that_follow_one_another() {
+        let mut rounds = Rounds::default();
+        for (id, key) in [(1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "b")] {
+            rounds.add(&rawdoc! { "_id": id, "key": key });
+        }
+        rounds.add(&rawdoc! { "_id": 6 });
+
+        let expected = [vec![1, 2, 6], vec![3, 5], vec![4]]
+            .map(|ids| ids.into_iter().map(|id| RawId::from(&Bson::Int32(id))).collect::<Vec<_>>());
+        assert_eq!(rounds.ids, expected);
+        assert_eq!(rounds.count, 6);
+    }
+}

@@ -1,0 +1,132 @@
+//! The outbox's collections, and the indexes of its records, each beside the query that it serves.
+
+pub mod options;
+pub mod validator;
+
+use bson::Document;
+
+pub use options::{SchemaOptions, Validator};
+
+use postrider_store::schema::apply::Applied;
+use postrider_store::schema::error::SchemaError;
+use postrider_store::schema::index::Key::Ascending;
+use postrider_store::schema::index::{Expiry, Index, Partial};
+use postrider_store::schema::layout::{Layout, Part};
+use postrider_store::schema::verify::Difference;
+
+use crate::collections::{Collections, names};
+use crate::fields::{
+    BLOCKS, DEAD, DEAD_AT, DEDUP_KEY, DONE, DONE_AT, KEY, PARTITION, PENDING, SCHEDULED, SEQ,
+    VISIBLE_AT,
+};
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
+use crate::repair::SCHEDULED_INDEX;
+use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+
+/// Refuses a `dedupKey` that another record has.
+pub const DEDUP_INDEX: &str = "dedup_idx";
+
+/// All of them, in the order in which they are created.
+pub const INDEXES: [Index; 6] = [
+    Index {
+        name: LANE_INDEX,
+        keys: &[Ascending(PARTITION), Ascending(KEY), Ascending(SEQ)],
+        partial: Some(Partial::Status(PENDING)),
+        serves: &[
+            "Every read of a take: the pending records of the partitions owned, by key and seq,",
+            "those without a partition, and one key from its very beginning.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: BLOCKS_INDEX,
+        keys: &[Ascending(KEY)],
+        partial: Some(Partial::True(BLOCKS)),
+        serves: &[
+            "Keys that a dead record holds (relay.on_dead = \"block\"): all, or some by name.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: SCHEDULED_INDEX,
+        keys: &[Ascending(VISIBLE_AT)],
+        partial: Some(Partial::Status(SCHEDULED)),
+        serves: &["Scheduled records that are due, earliest first, and when the next one is due."],
+        ..Index::PLAIN
+    },
+    Index {
+        name: DONE_TTL_INDEX,
+        keys: &[Ascending(DONE_AT)],
+        partial: Some(Partial::Status(DONE)),
+        expiry: Some(Expiry::Retention),
+        serves: &[
+            "MongoDB's TTL monitor: deletes delivered records when the retention has passed.",
+            "A changed retention is adjusted in place. Done records by date, for operators.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: DEDUP_INDEX,
+        keys: &[Ascending(DEDUP_KEY)],
+        partial: Some(Partial::Text(DEDUP_KEY)),
+        unique: true,
+        serves: &[
+            "Insertions: refuses a second record with the same dedupKey (error 11000). Partial on",
+            "text, since null and absent differ in a unique index and neither may clash; a query",
+            "by dedupKey must say so too: {dedupKey: {$eq: …, $type: \"string\"}}.",
+        ],
+        ..Index::PLAIN
+    },
+    Index {
+        name: DEAD_INDEX,
+        keys: &[Ascending(DEAD_AT)],
+        partial: Some(Partial::Status(DEAD)),
+        serves: &["Dead records by date, for operators: list, requeue, discard, prune, stats."],
+        ..Index::PLAIN
+    },
+];
+
+/// Creates what is missing of the outbox, and adjusts the retention.
+///
+/// Where instances with different retentions do it at once, the last one's stays. A collection
+/// that exists keeps its validator or lack of one.
+///
+/// # Errors
+///
+/// Those of [`Layout::apply`].
+pub async fn apply(
+    collections: &Collections,
+    options: &SchemaOptions,
+) -> Result<Applied, SchemaError> {
+    layout(collections, options).apply().await
+}
+
+/// Compares the outbox with what it should be.
+///
+/// # Errors
+///
+/// Those of [`Layout::verify`].
+pub async fn verify(
+    collections: &Collections,
+    options: &SchemaOptions,
+) -> Result<Vec<Difference>, SchemaError> {
+    layout(collections, options).verify().await
+}
+
+fn layout(collections: &Collections, options: &SchemaOptions) -> Layout {
+    let part = |base| {
+        let (options, indexes) = match base {
+            names::RECORDS => {
+                (validator::collection_options(options.validator), INDEXES.iter().collect())
+            }
+            _ => (Document::new(), Vec::new()),
+        };
+        Part { name: collections.name(base), options, indexes }
+    };
+    Layout {
+        database: collections.database().clone(),
+        parts: names::ALL.into_iter().map(part).collect(),
+        retention: options.expire_after_seconds(),
+        elsewhere: "outbox.database or outbox.collection_prefix",
+    }
+}

@@ -1,0 +1,69 @@
+//! What of the schema is configured.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How long a delivered record stays by default: long enough to look into last week's incident.
+pub const DEFAULT_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The two settings that the schema depends on, beside the collections' prefix.
+///
+/// The default is the configuration's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchemaOptions {
+    /// How long a delivered record stays.
+    pub retention: Duration,
+    /// What happens to a wrong record at its insertion, where the collection is created.
+    pub validator: Validator,
+}
+
+impl SchemaOptions {
+    /// The retention as a TTL index takes it.
+    ///
+    /// A part of a second counts as a whole one, so that no record goes before its time;
+    /// beyond 68 years it is the most that MongoDB accepts.
+    pub fn expire_after_seconds(&self) -> i32 {
+        let part = u64::from(self.retention.subsec_nanos() > 0);
+        let seconds = self.retention.as_secs().saturating_add(part);
+        i32::try_from(seconds).unwrap_or(i32::MAX)
+    }
+}
+
+impl Default for SchemaOptions {
+    fn default() -> Self {
+        Self { retention: DEFAULT_RETENTION, validator: Validator::Error }
+    }
+}
+
+/// What the validator does with a wrong record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validator {
+    /// The insertion fails.
+    Error,
+    /// MongoDB logs it.
+    Warn,
+    /// There is no validator.
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_second_is_a_whole_one_and_nothing_is_too_long() {
+        for (retention, expected) in [
+            (Duration::ZERO, 0),
+            (Duration::from_millis(1), 1),
+            (Duration::from_millis(1_001), 2),
+            (Duration::from_secs(604_800), 604_800),
+            (Duration::MAX, i32::MAX),
+        ] {
+            let options = SchemaOptions { retention, ..SchemaOptions::default() };
+
+            assert_eq!(options.expire_after_seconds(), expected, "{retention:?}");
+        }
+    }
+}

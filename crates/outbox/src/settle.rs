@@ -1,0 +1,513 @@
+//! Settling: what becomes of a leased record, written only by the one who holds it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::ReadConcern;
+use postrider_store::codes::{PASSING, TOO_LARGE};
+use postrider_store::connect::primary;
+use postrider_store::write::{Certainty, Written, delete, update};
+use postrider_store::{StoreError, limits, within};
+
+use crate::collections::{Collections, names};
+use crate::fields::{
+    ATTEMPT, ATTEMPT_LIMIT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, LAST_ERROR,
+    LAST_ERROR_AT, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
+};
+use crate::ids::{LeaseId, RecordId};
+use crate::lease::bson_ids;
+use crate::reason::{DeadReason, shortened};
+
+/// What became of one delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The broker confirmed it.
+    Done,
+    /// It failed and is charged: again after `delay`, by the server's clock.
+    Retry {
+        /// Time until it is due again.
+        delay: Duration,
+        /// The last failure, for `lastError`.
+        error: String,
+    },
+    /// It will not be delivered.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// Whether it holds its key until requeued or discarded (`on_dead = "block"`).
+        blocks: bool,
+    },
+    /// Given back uncharged, at once free for the next taker.
+    Released,
+}
+
+impl Outcome {
+    /// In a word, as in `postrider_records_settled_total`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry { .. } => "retry",
+            Self::Dead { .. } => "dead",
+            Self::Released => "released",
+        }
+    }
+}
+
+/// One settling write: the record, the lease that proves it ours, and the outcome.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The record.
+    pub id: RecordId,
+    /// The proof.
+    pub lease: LeaseId,
+    /// Deliveries charged, with the one that this lease is for: who leases it after us charges
+    /// another, so that what he writes is not taken for ours.
+    pub attempt: u32,
+    /// What to write.
+    pub outcome: Outcome,
+}
+
+/// What of a batch was not written.
+#[derive(Debug, Default, PartialEq)]
+pub struct Unsettled {
+    /// Records that the lease no longer holds: in other hands, and final.
+    pub lost: HashSet<RecordId>,
+    /// Records that the server refuses to change, with its code: by a validator that is not ours.
+    /// They are as they were; the same write succeeds once the validator permits it.
+    pub refused: HashMap<RecordId, i32>,
+}
+
+impl Unsettled {
+    /// Whether all was written.
+    pub fn is_empty(&self) -> bool {
+        self.lost.is_empty() && self.refused.is_empty()
+    }
+}
+
+/// Writes outcomes in batches.
+#[derive(Clone, Debug)]
+pub struct Settlements {
+    collections: Collections,
+    delete_done: bool,
+}
+
+impl Settlements {
+    /// Settles in `collections`; `delete_done` removes what is delivered at once (retention `"0s"`).
+    pub fn new(collections: Collections, delete_done: bool) -> Self {
+        Self { collections, delete_done }
+    }
+
+    /// Writes all of `batch` in one or two commands and answers which records were *lost*:
+    /// no longer held by the lease that claims them; and which the server refuses to change. One
+    /// that is refused is singled out: the others are written.
+    ///
+    /// Safe to repeat after a lost answer: what a first try has settled is recognised when
+    /// it is read back. Acknowledged by a majority (guard 4).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: the outcome of the batch is unknown, repeat it.
+    pub async fn write(&self, batch: &[Settlement]) -> Result<Unsettled, StoreError> {
+        let (gone, kept): (Vec<_>, Vec<_>) = batch
+            .iter()
+            .partition(|settlement| self.delete_done && settlement.outcome == Outcome::Done);
+        let mut unclear = Vec::new();
+        let mut refused = HashMap::new();
+        if !kept.is_empty() {
+            unclear.extend(self.update(&kept, &mut refused).await?);
+        }
+        if !gone.is_empty() {
+            unclear.extend(self.delete(&gone).await?);
+        }
+        let lost = match unclear.is_empty() {
+            true => HashSet::new(),
+            false => self.read_back(&unclear).await?,
+        };
+        Ok(Unsettled { lost, refused })
+    }
+
+    /// Answers the settlements of which some did not match; empty when all did. Those in `refused`
+    /// are not among them.
+    async fn update<'a>(
+        &self,
+        batch: &[&'a Settlement],
+        refused: &mut HashMap<RecordId, i32>,
+    ) -> Result<Vec<&'a Settlement>, StoreError> {
+        let (statements, members) = statements(batch);
+        let written = self.send(statements).await?;
+        let mut matched = written.matched;
+        let mut singly: Vec<&Settlement> = Vec::new();
+        for (index, code) in written.failed {
+            match members[index].as_slice() {
+                [settlement] => matched += self.after_failure(settlement, code, refused).await?,
+                several => {
+                    passing(code)?;
+                    singly.extend(several);
+                }
+            }
+        }
+        if !singly.is_empty() {
+            let statements = singly.iter().map(|one| statement(one, change(&one.outcome)));
+            let written = self.send(statements.collect()).await?;
+            matched += written.matched;
+            for (index, code) in written.failed {
+                matched += self.after_failure(singly[index], code, refused).await?;
+            }
+        }
+        if matched + refused.len() as u64 == batch.len() as u64 {
+            return Ok(Vec::new());
+        }
+        let is_unclear = |one: &&&Settlement| !refused.contains_key(&one.id);
+        Ok(batch.iter().filter(is_unclear).copied().collect())
+    }
+
+    /// What becomes of one whose statement failed: a record near 16 MiB leaves out what does not
+    /// fit, step by step; any other is refused. Answers how many records were matched.
+    async fn after_failure(
+        &self,
+        settlement: &Settlement,
+        mut code: i32,
+        refused: &mut HashMap<RecordId, i32>,
+    ) -> Result<u64, StoreError> {
+        passing(code)?;
+        if TOO_LARGE.contains(&code) {
+            for slimmer in slimmer(&settlement.outcome) {
+                let written = self.send(vec![statement(settlement, slimmer)]).await?;
+                match written.failed.first() {
+                    None => return Ok(written.matched),
+                    Some((_, next)) => code = *next,
+                }
+            }
+            passing(code)?;
+        }
+        refused.insert(settlement.id.clone(), code);
+        Ok(0)
+    }
+
+    async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        update(database, &name, "settle records", statements, Certainty::Majority).await
+    }
+
+    async fn delete<'a>(
+        &self,
+        batch: &[&'a Settlement],
+    ) -> Result<Vec<&'a Settlement>, StoreError> {
+        let mut statements = Vec::new();
+        for (lease, ids) in by_lease(batch) {
+            statements.push(doc! { "q": held(lease, &ids), "limit": 0 });
+        }
+        let name = self.collections.name(names::RECORDS);
+        let database = self.collections.database();
+        let action = "delete delivered records";
+        let written = delete(database, &name, action, statements, Certainty::Majority).await?;
+        let all = written.failed.is_empty() && written.matched == batch.len() as u64;
+        Ok(if all { Vec::new() } else { batch.to_vec() })
+    }
+
+    /// Sorts what a first try has settled from what is lost.
+    ///
+    /// By what a majority has, as it has the first try since the second was acknowledged. A peer's
+    /// death may look like ours, where a failover has undone our lease and with it the charge; one
+    /// that the next failover undoes must let no follower go (guard 4).
+    async fn read_back(&self, unclear: &[&Settlement]) -> Result<HashSet<RecordId>, StoreError> {
+        let ids: Vec<Bson> = unclear.iter().map(|settlement| Bson::from(&settlement.id)).collect();
+        let records = self.collections.records().clone_with_type::<Document>();
+        let find = records
+            .find(doc! { ID: { "$in": ids } })
+            .projection(doc! { ID: 1, STATUS: 1, ATTEMPT: 1, LEASE_ID: 1, LAST_ERROR: 1 })
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(primary());
+        let reading = async { find.await?.try_collect::<Vec<_>>().await };
+        let found = within("read back settled records", limits::BATCH, reading).await?;
+        let mut states: HashMap<RecordId, Document> = found
+            .into_iter()
+            .filter_map(|mut state| Some((RecordId::from(state.remove(ID)?), state)))
+            .collect();
+        let lost = unclear
+            .iter()
+            .filter(|settlement| !is_written(settlement, states.remove(&settlement.id)))
+            .map(|settlement| settlement.id.clone())
+            .collect();
+        Ok(lost)
+    }
+}
+
+/// Whether a record that was read back is as this settlement leaves it; `None` where it is gone.
+fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
+    let Some(state) = state else {
+        // Gone: deleted on delivery, or by retention.
+        return settlement.outcome == Outcome::Done;
+    };
+    let status = state.get_str(STATUS).unwrap_or_default();
+    let leased = state.contains_key(LEASE_ID);
+    // The lease has made it an int, and no more than this.
+    let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
+    let charged = charged.min(ATTEMPT_LIMIT);
+    let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
+    match &settlement.outcome {
+        Outcome::Done => status == DONE && is_charged(charged),
+        Outcome::Dead { .. } => status == DEAD && is_charged(charged),
+        Outcome::Released => status == PENDING && !leased && is_charged(charged - 1),
+        Outcome::Retry { error, .. } => {
+            status == PENDING
+                && !leased
+                && is_charged(charged)
+                && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
+        }
+    }
+}
+
+/// An error where a statement failed by something that passes: the batch is repeated as it is.
+fn passing(code: i32) -> Result<(), StoreError> {
+    match PASSING.contains(&code) {
+        true => Err(StoreError::Answer {
+            action: "settle records",
+            detail: format!("a statement failed with code {code}"),
+        }),
+        false => Ok(()),
+    }
+}
+
+fn held(lease: LeaseId, ids: &[RecordId]) -> Document {
+    doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING }
+}
+
+fn by_lease(batch: &[&Settlement]) -> Vec<(LeaseId, Vec<RecordId>)> {
+    let mut groups: Vec<(LeaseId, Vec<RecordId>)> = Vec::new();
+    for settlement in batch {
+        match groups.iter_mut().find(|(lease, _)| *lease == settlement.lease) {
+            Some((_, ids)) => ids.push(settlement.id.clone()),
+            None => groups.push((settlement.lease, vec![settlement.id.clone()])),
+        }
+    }
+    groups
+}
+
+/// The statements of a batch, and whose each is: one for all done records of a lease, one
+/// for all released ones, one for each that failed.
+fn statements<'a>(batch: &[&'a Settlement]) -> (Vec<Document>, Vec<Vec<&'a Settlement>>) {
+    let mut statements = Vec::new();
+    let mut members = Vec::new();
+    for alike in [Outcome::Done, Outcome::Released] {
+        let same: Vec<&Settlement> =
+            batch.iter().copied().filter(|settlement| settlement.outcome == alike).collect();
+        for (lease, ids) in by_lease(&same) {
+            let of_lease = same.iter().copied().filter(|one| one.lease == lease).collect();
+            members.push(of_lease);
+            statements.push(doc! {
+                "q": held(lease, &ids),
+                "u": change(&alike),
+                "multi": true,
+            });
+        }
+    }
+    for settlement in batch {
+        if !matches!(settlement.outcome, Outcome::Done | Outcome::Released) {
+            statements.push(statement(settlement, change(&settlement.outcome)));
+            members.push(vec![*settlement]);
+        }
+    }
+    (statements, members)
+}
+
+fn statement(settlement: &Settlement, change: Bson) -> Document {
+    let ids = std::slice::from_ref(&settlement.id);
+    doc! { "q": held(settlement.lease, ids), "u": change, "multi": false }
+}
+
+fn no_lease() -> Document {
+    doc! { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" }
+}
+
+fn change(outcome: &Outcome) -> Bson {
+    let document = match outcome {
+        Outcome::Done => doc! {
+            "$set": { STATUS: DONE },
+            "$currentDate": { DONE_AT: true },
+            "$unset": no_lease(),
+        },
+        Outcome::Released => doc! { "$inc": { ATTEMPT: -1 }, "$unset": no_lease() },
+        Outcome::Dead { reason, blocks } => {
+            return dead(&shortened(&reason.to_string()), reason.last_error(), *blocks);
+        }
+        Outcome::Retry { delay, error } => return retry(*delay, Some(error)),
+    };
+    Bson::Document(document)
+}
+
+fn retry(delay: Duration, error: Option<&str>) -> Bson {
+    let millis = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+    let mut set = doc! { VISIBLE_AT: { "$add": ["$$NOW", millis] }, LAST_ERROR_AT: "$$NOW" };
+    if let Some(error) = error {
+        set.insert(LAST_ERROR, doc! { "$literal": shortened(error) });
+    }
+    bson::bson!([{ "$set": set }, { "$unset": [LEASE_ID, LEASE_UNTIL, LEASE_OWNER] }])
+}
+
+fn dead(reason: &str, last_error: Option<&str>, blocks: bool) -> Bson {
+    let mut set = doc! { STATUS: DEAD, DEAD_REASON: reason };
+    let mut dates = doc! { DEAD_AT: true };
+    if let Some(error) = last_error {
+        set.insert(LAST_ERROR, shortened(error));
+        dates.insert(LAST_ERROR_AT, true);
+    }
+    if blocks {
+        set.insert(BLOCKS, true);
+    }
+    Bson::Document(doc! { "$set": set, "$currentDate": dates, "$unset": no_lease() })
+}
+
+/// Ever smaller forms of an outcome, for a document with no room to spare.
+fn slimmer(outcome: &Outcome) -> Vec<Bson> {
+    match outcome {
+        Outcome::Retry { delay, .. } => vec![retry(*delay, None)],
+        Outcome::Dead { reason, blocks } => smallest_deaths(reason, *blocks),
+        Outcome::Done | Outcome::Released => Vec::new(),
+    }
+}
+
+/// Deaths that need ever less room; the last one makes the document smaller.
+pub(crate) fn smallest_deaths(reason: &DeadReason, blocks: bool) -> Vec<Bson> {
+    let word = format!("{}:", reason.word());
+    let mut bare = doc! { STATUS: DEAD };
+    if blocks {
+        bare.insert(BLOCKS, true);
+    }
+    vec![
+        dead(&shortened(&reason.to_string()), None, blocks),
+        dead(&word, None, blocks),
+        Bson::Document(doc! { "$set": bare, "$unset": no_lease() }),
+        Bson::Document(doc! { "$set": { STATUS: DEAD }, "$unset": no_lease() }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settlement(id: i64, lease: LeaseId, outcome: Outcome) -> Settlement {
+        Settlement { id: RecordId::Int(id), lease, attempt: 3, outcome }
+    }
+
+    fn retry_of(error: &str) -> Outcome {
+        Outcome::Retry { delay: Duration::from_secs(1), error: error.into() }
+    }
+
+    fn death() -> Outcome {
+        Outcome::Dead { reason: DeadReason::Refused("no".into()), blocks: false }
+    }
+
+    #[test]
+    fn of_what_is_read_back_only_what_we_would_have_left_is_ours() {
+        let lease = LeaseId::fresh();
+        let is_ours = |outcome: Outcome, state: Document| {
+            is_written(&settlement(1, lease, outcome), Some(state))
+        };
+
+        for (outcome, status) in [(Outcome::Done, "done"), (death(), "dead")] {
+            assert!(is_ours(outcome.clone(), doc! { "status": status, "attempt": 3 }));
+            assert!(!is_ours(outcome.clone(), doc! { "status": status, "attempt": 4 }));
+            assert!(!is_ours(outcome.clone(), doc! { "status": status }));
+            assert!(!is_ours(outcome, doc! { "status": "pending", "attempt": 3 }));
+        }
+        let released = |status: &str, attempt: i32| doc! { "status": status, "attempt": attempt };
+        assert!(is_ours(Outcome::Released, released("pending", 2)));
+        assert!(!is_ours(Outcome::Released, released("pending", 3)));
+        assert!(!is_ours(Outcome::Released, released("dead", 2)));
+        let leased = doc! { "status": "pending", "attempt": 2, "leaseId": LeaseId::fresh() };
+        assert!(!is_ours(Outcome::Released, leased));
+
+        let failed = |status: &str, attempt: i32, error: &str| {
+            doc! { "status": status, "attempt": attempt, "lastError": error }
+        };
+        assert!(is_ours(retry_of("x"), failed("pending", 3, "x")));
+        assert!(!is_ours(retry_of("x"), failed("pending", 3, "y")));
+        assert!(!is_ours(retry_of("x"), failed("pending", 2, "x")));
+        assert!(!is_ours(retry_of("x"), failed("dead", 3, "x")));
+        let mut leased = failed("pending", 3, "x");
+        leased.insert("leaseId", LeaseId::fresh());
+        assert!(!is_ours(retry_of("x"), leased));
+    }
+
+    #[test]
+    fn what_is_gone_was_delivered() {
+        let lease = LeaseId::fresh();
+        let is_ours = |outcome| is_written(&settlement(1, lease, outcome), None);
+
+        assert!(is_ours(Outcome::Done));
+        assert!(!is_ours(Outcome::Released) && !is_ours(death()) && !is_ours(retry_of("x")));
+    }
+
+    #[test]
+    fn an_attempt_beyond_the_limit_counts_as_the_limit() {
+        let mut settled = settlement(1, LeaseId::fresh(), Outcome::Done);
+        settled.attempt = u32::MAX;
+
+        assert!(is_written(&settled, Some(doc! { "status": "done", "attempt": ATTEMPT_LIMIT })));
+    }
+
+    #[test]
+    fn what_is_alike_in_a_lease_is_one_statement_and_each_failure_one() {
+        let (one, other) = (LeaseId::fresh(), LeaseId::fresh());
+        let batch = [
+            settlement(1, one, Outcome::Done),
+            settlement(2, one, retry_of("x")),
+            settlement(3, other, Outcome::Done),
+            settlement(4, one, Outcome::Done),
+            settlement(5, other, Outcome::Released),
+            settlement(6, other, death()),
+        ];
+        let (statements, members) = statements(&batch.iter().collect::<Vec<_>>());
+
+        let ids: Vec<Vec<RecordId>> = members
+            .iter()
+            .map(|members| members.iter().map(|one| one.id.clone()).collect())
+            .collect();
+        let of = |ids: &[i64]| ids.iter().map(|id| RecordId::Int(*id)).collect::<Vec<_>>();
+        assert_eq!(ids, [of(&[1, 4]), of(&[3]), of(&[5]), of(&[2]), of(&[6])]);
+        let leases = [one, other, other, one, other];
+        for ((statement, ids), lease) in statements.iter().zip(&ids).zip(leases) {
+            assert_eq!(statement.get_document("q").unwrap(), &held(lease, ids));
+        }
+        let multi: Vec<bool> =
+            statements.iter().map(|statement| statement.get_bool("multi").unwrap()).collect();
+        assert_eq!(multi, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn an_outcome_that_does_not_fit_is_written_ever_smaller() {
+        let without_words = slimmer(&retry_of("long"));
+        assert_eq!(without_words, [retry(Duration::from_secs(1), None)]);
+        assert!(slimmer(&Outcome::Done).is_empty() && slimmer(&Outcome::Released).is_empty());
+        let deaths = slimmer(&death());
+        assert_eq!(deaths.len(), 4);
+        let sizes: Vec<usize> = deaths
+            .iter()
+            .map(|change| bson::serialize_to_vec(&doc! { "u": change }).unwrap().len())
+            .collect();
+        assert!(sizes.is_sorted_by(|one, next| one >= next), "{sizes:?}");
+        let last = deaths.last().unwrap().as_document().unwrap();
+        assert_eq!(last, &doc! { "$set": { "status": "dead" }, "$unset": no_lease() });
+    }
+
+    #[test]
+    fn outcomes_have_the_words_of_the_metric() {
+        let outcomes = [Outcome::Done, retry_of("x"), death(), Outcome::Released];
+        let words = outcomes.each_ref().map(Outcome::word);
+
+        assert_eq!(words, ["done", "retry", "dead", "released"]);
+    }
+
+    #[test]
+    fn only_what_was_written_whole_leaves_nothing() {
+        let id = RecordId::Int(1);
+        let lost = Unsettled { lost: HashSet::from([id.clone()]), ..Unsettled::default() };
+        let refused = Unsettled { refused: HashMap::from([(id, 121)]), ..Unsettled::default() };
+
+        assert!(Unsettled::default().is_empty() && !lost.is_empty() && !refused.is_empty());
+    }
+}

@@ -1,0 +1,458 @@
+//! Counting an outbox, for people and for gauges.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::Hint;
+use postrider_store::{StoreError, limits, within};
+use serde::Serialize;
+
+use crate::fields::{
+    DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, STATUS, TYPE, exactly,
+};
+use crate::filter::{between, invalid, seq};
+use crate::ids::RecordId;
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector, decoded};
+use crate::partition::PARTITIONS;
+use crate::record::{LaneKey, Placement, Record};
+use crate::repair::SCHEDULED_INDEX;
+use crate::shown;
+use crate::snapshot::LANE_INDEX;
+use crate::undecoded::{RawId, Writer};
+
+/// Records that are sampled in one place.
+const SAMPLE: i64 = 100;
+
+/// Partitions of which the first records are sampled.
+const STRETCH: i32 = 32;
+
+/// Counts are exact up to this many records; beyond, they are marked as what they are. To count by an
+/// index reads each record, 100,000 of them in about 0.2 s.
+pub const EXACT: u64 = 100_000;
+
+/// The gauges count up to this many records, in the background, at most a hundredth of the time.
+const GAUGED: u64 = 10_000_000;
+
+/// How long a count looks for invalid records among others.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Records by status (contract, section 6).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Stats {
+    /// To be delivered.
+    pub pending: u64,
+    /// To become pending at their time.
+    pub scheduled: u64,
+    /// Delivered.
+    pub done: u64,
+    /// Given up, for the reason in each.
+    pub dead: u64,
+    /// Of any other status: never delivered.
+    pub invalid: u64,
+    /// Age of the oldest pending record in seconds, by its `seq` and the server's clock.
+    pub oldest_pending_seconds: Option<u64>,
+    /// Which of these figures are not exact, and what they are instead; absent where all are exact, as
+    /// they are up to 100,000 records.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub accuracy: BTreeMap<String, Accuracy>,
+}
+
+/// What a figure is that is not exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum Accuracy {
+    /// The true figure is this one or larger.
+    AtLeast,
+    /// The true figure is this one or smaller.
+    AtMost,
+    /// The true figure is near.
+    Estimate,
+}
+
+/// What waits and what died: the figures that cost no look at delivered records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// To be delivered.
+    pub pending: u64,
+    /// To become pending at their time.
+    pub scheduled: u64,
+    /// Given up.
+    pub dead: u64,
+    /// Age of the oldest pending record.
+    pub oldest_pending: Option<Duration>,
+}
+
+/// What pending and dead records are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    /// `type`.
+    Type,
+    /// The fixed word with which `deadReason` begins.
+    Reason,
+    /// `key`.
+    Key,
+}
+
+impl GroupBy {
+    /// The words for them.
+    pub const WORDS: [&str; 3] = [TYPE, "reason", KEY];
+}
+
+/// The largest groups of pending and of dead records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Groups {
+    /// The largest of each status first.
+    pub groups: Vec<Group>,
+    /// Statuses of which the first 100,000 records were counted, as there are more.
+    pub partial: Vec<String>,
+}
+
+/// Records of one status that have something in common.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Group {
+    /// pending or dead.
+    pub status: String,
+    /// What they have in common; null where they have none.
+    pub value: serde_json::Value,
+    /// How many.
+    pub count: u64,
+}
+
+/// Records of a sample whose `partition` is not the hash of their key: their producer gives up
+/// order across instances.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mismatches {
+    /// Records with a key and a partition that were looked at.
+    pub sampled: u64,
+    /// Those that disagree.
+    pub mismatched: u64,
+    /// One of them.
+    pub example: Option<RecordId>,
+}
+
+impl Mismatches {
+    fn add(&mut self, record: Record) {
+        // What has no key is ordered with nothing; what has no valid partition has the right one.
+        let (LaneKey::Keyed(_), Placement::Stamped) = (&record.lane, record.placement) else {
+            return;
+        };
+        self.sampled += 1;
+        if record.partition != record.hashed_partition() {
+            self.mismatched += 1;
+            self.example.get_or_insert(record.id);
+        }
+    }
+}
+
+impl Inspector {
+    /// Counts records by their status: each of them where there are few, else those that wait or died
+    /// by their indexes, up to [`EXACT`]. Delivered ones are the rest.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn stats(&self) -> Result<Stats, StoreError> {
+        let total = self.total().await?;
+        if total <= EXACT
+            && let Some(stats) = self.each().await?
+        {
+            return Ok(stats);
+        }
+        let (pending, scheduled, dead, (invalid, is_all)) = tokio::try_join!(
+            self.pending(EXACT + 1),
+            self.count_of(SCHEDULED, SCHEDULED_INDEX, EXACT + 1),
+            self.count_of(DEAD, DEAD_INDEX, EXACT + 1),
+            self.probe(),
+        )?;
+        let (pending, oldest) = pending;
+        let mut stats = Stats {
+            invalid,
+            oldest_pending_seconds: oldest.map(|age| age.as_secs()),
+            ..Stats::default()
+        };
+        let mut accuracy = BTreeMap::new();
+        if !is_all {
+            accuracy.insert("invalid".to_owned(), Accuracy::AtLeast);
+        }
+        let counts = [
+            (PENDING, pending, &mut stats.pending),
+            (SCHEDULED, scheduled, &mut stats.scheduled),
+            (DEAD, dead, &mut stats.dead),
+        ];
+        for (name, count, figure) in counts {
+            *figure = count.min(EXACT);
+            if count > EXACT {
+                accuracy.insert(name.to_owned(), Accuracy::AtLeast);
+            }
+        }
+        let rest = stats.pending + stats.scheduled + stats.dead + stats.invalid;
+        stats.done = total.saturating_sub(rest);
+        accuracy.insert(DONE.to_owned(), Accuracy::Estimate);
+        if pending > EXACT {
+            accuracy.insert("oldestPendingSeconds".to_owned(), Accuracy::AtLeast);
+        }
+        if pending > EXACT || scheduled > EXACT || dead > EXACT {
+            accuracy.insert(DONE.to_owned(), Accuracy::AtMost);
+            // Where few are done, the others are the rest.
+            let done = self.count_of(DONE, DONE_TTL_INDEX, EXACT + 1).await?;
+            if done <= EXACT {
+                accuracy.remove(DONE);
+                let uncounted = stats.done.saturating_sub(done);
+                stats.done = done;
+                if pending > EXACT && scheduled <= EXACT && dead <= EXACT {
+                    stats.pending += uncounted;
+                    accuracy.insert(PENDING.to_owned(), Accuracy::Estimate);
+                }
+            }
+        }
+        stats.accuracy = accuracy;
+        Ok(stats)
+    }
+
+    /// Counts every record, in one pass; `None` where there are more than [`EXACT`].
+    async fn each(&self) -> Result<Option<Stats>, StoreError> {
+        let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
+        let pipeline = [
+            doc! { "$limit": i64::try_from(EXACT + 1).unwrap_or(i64::MAX) },
+            doc! { "$group": {
+                ID: format!("${STATUS}"),
+                "count": { "$sum": 1 },
+                "oldest": { "$min": { "$cond": [is_pending, seq(), Bson::Null] } },
+                "now": { "$first": "$$NOW" },
+            } },
+        ];
+        let mut stats = Stats::default();
+        let mut total = 0;
+        for group in self.aggregate("count records", pipeline, ID_INDEX).await? {
+            // A status may be text that is no UTF-8.
+            let group = decoded(&group);
+            let count = number(group.get("count"));
+            total += count;
+            match group.get_str(ID) {
+                Ok(PENDING) => {
+                    stats.pending = count;
+                    stats.oldest_pending_seconds = oldest(&group).map(|age| age.as_secs());
+                }
+                Ok(SCHEDULED) => stats.scheduled = count,
+                Ok(DONE) => stats.done = count,
+                Ok(DEAD) => stats.dead = count,
+                _ => stats.invalid += count,
+            }
+        }
+        Ok((total <= EXACT).then_some(stats))
+    }
+
+    /// Counts what waits and what died, by the indexes, up to ten million of each status.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn backlog(&self) -> Result<Backlog, StoreError> {
+        let (pending, oldest_pending) = self.pending(GAUGED).await?;
+        Ok(Backlog {
+            pending,
+            scheduled: self.count_of(SCHEDULED, SCHEDULED_INDEX, GAUGED).await?,
+            dead: self.count_of(DEAD, DEAD_INDEX, GAUGED).await?,
+            oldest_pending,
+        })
+    }
+
+    /// How many pending records there are, up to a limit, and the age of the oldest of those.
+    async fn pending(&self, limit: u64) -> Result<(u64, Option<Duration>), StoreError> {
+        let pipeline = [
+            doc! { "$match": { STATUS: exactly(PENDING) } },
+            doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
+            doc! { "$group": {
+                ID: Bson::Null,
+                "count": { "$sum": 1 },
+                "oldest": { "$min": seq() },
+                "now": { "$first": "$$NOW" },
+            } },
+        ];
+        let found = self.aggregate("count pending records", pipeline, LANE_INDEX).await?;
+        let found = found.first().map(|group| decoded(group)).unwrap_or_default();
+        Ok((number(found.get("count")), oldest(&found)))
+    }
+
+    /// Counts records whose status is none of the known ones, which are never delivered: those of one
+    /// step along the ids behind `after`. Answers where the next step begins; `None` at the end.
+    ///
+    /// No index has them, and an index of them would be a cost of every write.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn invalid(&self, after: Option<&RawId>) -> Result<(u64, Option<RawId>), StoreError> {
+        let end = self.step(after).await?;
+        let mut within = between(after, end.as_ref());
+        within.push(Writer::default().fields(&invalid()).finish());
+        let stages = [
+            Writer::default()
+                .document("$match", &Writer::default().documents("$and", &within).finish())
+                .finish(),
+            Writer::default().fields(&doc! { "$count": "count" }).finish(),
+        ];
+        let pipeline = |command: Writer| {
+            let rest = doc! { "cursor": {}, "hint": ID_INDEX };
+            command.documents("pipeline", &stages).fields(&rest)
+        };
+        let found = self.read("count invalid records", "aggregate", pipeline).await?;
+        let found = found.first().map(|group| decoded(group)).unwrap_or_default();
+        Ok((number(found.get("count")), end))
+    }
+
+    /// Counts invalid records for a moment; and whether those are all.
+    async fn probe(&self) -> Result<(u64, bool), StoreError> {
+        let began = Instant::now();
+        let (mut count, mut after) = (0, None);
+        loop {
+            let (found, end) = self.invalid(after.as_ref()).await?;
+            count += found;
+            if end.is_none() || began.elapsed() >= PATIENCE {
+                return Ok((count, end.is_none()));
+            }
+            after = end;
+        }
+    }
+
+    /// The largest groups of pending records, and of dead ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn groups(&self, by: GroupBy, top: u32) -> Result<Groups, StoreError> {
+        let value = match by {
+            GroupBy::Type => Bson::String(format!("${TYPE}")),
+            GroupBy::Key => Bson::String(format!("${KEY}")),
+            GroupBy::Reason => word_of(&format!("${DEAD_REASON}")).into(),
+        };
+        let statuses = [(PENDING, LANE_INDEX), (DEAD, DEAD_INDEX)];
+        let mut groups = Groups::default();
+        for (status, index) in statuses {
+            if by == GroupBy::Reason && status == PENDING {
+                continue;
+            }
+            let most = i64::try_from(EXACT).unwrap_or(i64::MAX);
+            let pipeline = [
+                doc! { "$match": { STATUS: exactly(status) } },
+                doc! { "$limit": most },
+                doc! { "$group": { ID: value.clone(), "count": { "$sum": 1 } } },
+                doc! { "$sort": { "count": -1, ID: 1 } },
+                doc! { "$limit": i64::from(top) },
+            ];
+            for group in self.aggregate("group records", pipeline, index).await? {
+                let group = decoded(&group);
+                let value = group.get(ID).map(shown::value).unwrap_or_default();
+                let count = number(group.get("count"));
+                groups.groups.push(Group { status: status.to_owned(), value, count });
+            }
+            if self.count_of(status, index, EXACT + 1).await? > EXACT {
+                groups.partial.push(status.to_owned());
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Compares the partition of some records with the hash of their key: of pending ones here and
+    /// there, and of those that were delivered last.
+    ///
+    /// Not by `$sample`: it took a minute where many records had just been deleted.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn mismatches(&self) -> Result<Mismatches, StoreError> {
+        let mut mismatches = Mismatches::default();
+        // Together these are all partitions, begun elsewhere each time.
+        let first = rand::random_range(0..STRETCH) - STRETCH;
+        for from in (first..i32::from(PARTITIONS)).step_by(STRETCH as usize) {
+            let stretch = doc! { "$gte": from, "$lt": from + STRETCH };
+            let filter = doc! { STATUS: exactly(PENDING), PARTITION: stretch };
+            self.compare(filter, doc! { PARTITION: 1 }, LANE_INDEX, &mut mismatches).await?;
+        }
+        let done = doc! { STATUS: exactly(DONE) };
+        self.compare(done, doc! { DONE_AT: -1 }, DONE_TTL_INDEX, &mut mismatches).await?;
+        Ok(mismatches)
+    }
+
+    async fn compare(
+        &self,
+        filter: Document,
+        order: Document,
+        index: &str,
+        mismatches: &mut Mismatches,
+    ) -> Result<(), StoreError> {
+        let records = self.collections.records();
+        let find = records
+            .find(filter)
+            .sort(order)
+            .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
+            .limit(SAMPLE)
+            .hint(Hint::Name(index.to_owned()));
+        let sampling = async {
+            let mut cursor = find.await?;
+            while cursor.advance().await? {
+                mismatches.add(Record::read(cursor.current()));
+            }
+            Ok(())
+        };
+        let sampled = within("sample records", limits::SURVEY, sampling);
+        self.collections.by_index(index, sampled).await
+    }
+
+    async fn count_of(&self, status: &str, index: &str, limit: u64) -> Result<u64, StoreError> {
+        self.count(&doc! { STATUS: exactly(status) }, index, limit).await
+    }
+
+    async fn aggregate(
+        &self,
+        action: &'static str,
+        pipeline: impl IntoIterator<Item = Document>,
+        index: &str,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let records = self.collections.records();
+        let aggregation = records
+            .aggregate(pipeline)
+            .allow_disk_use(true)
+            .hint(Hint::Name(index.to_owned()))
+            .with_type::<RawDocumentBuf>();
+        let running = async { aggregation.await?.try_collect().await };
+        let found = within(action, limits::SURVEY, running);
+        self.collections.by_index(index, found).await
+    }
+}
+
+/// What a text has before its first colon.
+fn word_of(field: &str) -> Document {
+    let cut = doc! { "$cond": [
+        { "$gte": ["$$at", 0] }, { "$substrBytes": [field, 0, "$$at"] }, field,
+    ] };
+    let word = doc! { "$let": { "vars": { "at": { "$indexOfBytes": [field, ":"] } }, "in": cut } };
+    doc! { "$cond": [{ "$eq": [{ "$type": field }, "string"] }, word, Bson::Null] }
+}
+
+/// The age of a group's `oldest` at its `now`.
+fn oldest(group: &Document) -> Option<Duration> {
+    let oldest = group.get_timestamp("oldest").ok()?;
+    let now = group.get_datetime("now").ok()?;
+    let seconds = now.timestamp_millis() / 1_000 - i64::from(oldest.time);
+    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+}
+
+fn number(value: Option<&Bson>) -> u64 {
+    let number = match value {
+        Some(Bson::Int32(number)) => i64::from(*number),
+        Some(Bson::Int64(number)) => *number,
+        _ => 0,
+    };
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,303 @@
+//! Leases what a scan or the change stream has found, and puts it into lanes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider_outbox::ids::{LeaseId, RecordId};
+use postrider_outbox::lease::{Grant, LeaseRequest};
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::settle::Outcome;
+use postrider_store::StoreError;
+use postrider_store::failpoint;
+use postrider_store::moment::Moment;
+use postrider_store::text::chain;
+use tracing::{debug, info, instrument, warn};
+
+use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::context::RelayContext;
+use crate::lane::Lane;
+use crate::lease::{Lease, LeasedRecord};
+use crate::refused_changes::RefusedChanges;
+use crate::repairer::Repairer;
+use crate::sink::Sink;
+
+/// Pause before a lease of unknown outcome is released again.
+const RELEASE_RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long a stop waits for the release of a lease of unknown outcome.
+const RELEASE_GRACE: Duration = Duration::from_secs(2);
+
+/// Records of one lane that are to be leased, in order.
+#[derive(Debug)]
+pub struct Acquisition {
+    pub(super) lane: Arc<Lane>,
+    /// Empty where a refill found nothing.
+    pub(super) records: Vec<Record>,
+    /// Whether the key has more behind these.
+    pub(super) more: bool,
+    pub(super) origin: Origin,
+}
+
+/// Why records are to be leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// They are the first of a new lane.
+    NewLane,
+    /// Their lane asked for more of its key.
+    Refill,
+    /// The change stream brought them, for a lane that is complete.
+    Stream,
+}
+
+/// What of an acquisition was leased.
+struct Leased {
+    lane: Arc<Lane>,
+    asked: Vec<RecordId>,
+    /// How many of the leading ones.
+    count: usize,
+    more: bool,
+    origin: Origin,
+}
+
+/// What became of all acquisitions of one lease.
+#[derive(Default)]
+struct Sorted {
+    /// The leading records of each lane, in the order of `leased`.
+    fronts: Vec<Record>,
+    leased: Vec<Leased>,
+    /// Leased behind one that was not: to be released.
+    behind_gap: Vec<(Arc<Lane>, Record)>,
+    /// Records that have no room for a lease.
+    oversized: Vec<Record>,
+    /// Of each key the first record that MongoDB refused to have leased.
+    refused: HashMap<LaneKey, Blocker>,
+}
+
+/// Leases records. Publishes nothing: the lanes that it returns must be run.
+#[derive(Debug)]
+pub struct Acquirer<'a, S> {
+    context: &'a RelayContext<S>,
+}
+
+impl<'a, S: Sink> Acquirer<'a, S> {
+    /// An acquirer of this relay.
+    pub fn new(context: &'a RelayContext<S>) -> Self {
+        Self { context }
+    }
+
+    /// Leases all acquisitions with one command. Returns the new lanes, which must be run. After a
+    /// stop nothing is leased.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. What was leased all the same waits out its lease.
+    pub async fn acquire(
+        &self,
+        acquisitions: Vec<Acquisition>,
+    ) -> Result<Vec<Arc<Lane>>, StoreError> {
+        if self.context.is_stopping() {
+            acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+            return Ok(Vec::new());
+        }
+        self.lease(acquisitions).await
+    }
+
+    /// Leases one record by itself, for a lane that is registered. Returns `None` where it could
+    /// not be leased.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(super) async fn acquire_one(
+        &self,
+        lane: Arc<Lane>,
+        record: Record,
+    ) -> Result<Option<Arc<Lane>>, StoreError> {
+        lane.begin(std::slice::from_ref(&record), false);
+        self.context.state.in_flight.add(&record);
+        let (records, origin) = (vec![record], Origin::NewLane);
+        let acquisition = Acquisition { lane, records, more: false, origin };
+        Ok(self.lease(vec![acquisition]).await?.pop())
+    }
+
+    #[instrument(name = "lease", level = "debug", skip_all, fields(keys = acquisitions.len()))]
+    async fn lease(&self, acquisitions: Vec<Acquisition>) -> Result<Vec<Arc<Lane>>, StoreError> {
+        let records = acquisitions.iter().flat_map(|acquisition| &acquisition.records);
+        let (touched, untouched): (Vec<&Record>, Vec<&Record>) =
+            records.partition(|record| record.is_touched);
+        let ids = |records: Vec<&Record>| -> Vec<RecordId> {
+            records.into_iter().map(|record| record.id.clone()).collect()
+        };
+        let dead_owners = self.context.state.lease_owners.dead_among(touched.iter().copied());
+        let (touched, untouched) = (ids(touched), ids(untouched));
+        let request = LeaseRequest { touched, untouched, dead_owners };
+        let asked = request.ids();
+        let (id, leaser) = (LeaseId::fresh(), &self.context.leaser);
+        let lease = Lease::new(id, leaser.length(), Moment::now());
+        let granted =
+            if asked.is_empty() { Ok(Grant::default()) } else { leaser.lease(id, &request).await };
+        let grant = match granted {
+            Ok(grant) => grant,
+            Err(error) => {
+                let is_released =
+                    !error.is_refusal() && self.release_unknown(id, &asked, &error).await;
+                acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+                // Where it is, MongoDB answers again, and the outage is reported already.
+                return if is_released { Ok(Vec::new()) } else { Err(error) };
+            }
+        };
+        failpoint::hit("relay::after_lease");
+        let Sorted { fronts, leased, behind_gap, oversized, mut refused } =
+            self.sort(acquisitions, &grant);
+        self.context.state.leases.add(&lease);
+        let (lanes_of_gaps, behind_gap): (Vec<_>, Vec<_>) = behind_gap.into_iter().unzip();
+        let records = fronts.into_iter().chain(behind_gap);
+        let mut held = lease.hold(records).into_iter();
+        let mut lanes = Vec::new();
+        for one in leased {
+            let records: Vec<LeasedRecord> = held.by_ref().take(one.count).collect();
+            if one.origin == Origin::NewLane && records.is_empty() {
+                self.end_unleased(&one.lane, refused.remove(&one.lane.key));
+                continue;
+            }
+            match one.origin {
+                Origin::NewLane => {
+                    one.lane.add_expected(records, &one.asked, Some(one.more));
+                    lanes.push(one.lane);
+                }
+                Origin::Refill => one.lane.add(records, one.more),
+                Origin::Stream => one.lane.add_expected(records, &one.asked, None),
+            }
+        }
+        for (lane, record) in lanes_of_gaps.iter().zip(held) {
+            self.context.queues.settlements.settle(lane, record, "", Outcome::Released).await;
+        }
+        let repairer = Repairer::new(self.context);
+        for record in &oversized {
+            if let Err(error) = repairer.mark_oversized(record, "the lease").await {
+                let error = chain(&error);
+                warn!(error, "failed to make an oversized record dead; the next scan tries again");
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Of each lane keeps the leading records that are leased: what is behind a gap would overtake
+    /// it (guard 3).
+    fn sort(&self, acquisitions: Vec<Acquisition>, grant: &Grant) -> Sorted {
+        let mut sorted = Sorted::default();
+        for Acquisition { lane, records, more, origin } in acquisitions {
+            let asked: Vec<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+            let before = sorted.fronts.len();
+            let mut is_leading = true;
+            for record in records {
+                let is_leased = grant.held.contains(&record.id);
+                is_leading &= is_leased;
+                if is_leading {
+                    sorted.fronts.push(record);
+                } else if is_leased {
+                    sorted.behind_gap.push((lane.clone(), record));
+                } else {
+                    self.note_unleased(&lane, record, grant, &mut sorted);
+                }
+            }
+            let count = sorted.fronts.len() - before;
+            let more = more && count == asked.len();
+            sorted.leased.push(Leased { lane, asked, count, more, origin });
+        }
+        sorted
+    }
+
+    fn note_unleased(&self, lane: &Lane, record: Record, grant: &Grant, sorted: &mut Sorted) {
+        let state = &self.context.state;
+        state.in_flight.remove(record.size());
+        if grant.oversized.contains(&record.id) {
+            sorted.oversized.push(record);
+        } else if let Some(code) = grant.refused.get(&record.id) {
+            // Only the first of its key: those behind it wait for it in any case.
+            if !sorted.refused.contains_key(&lane.key) {
+                sorted.refused.insert(lane.key.clone(), Blocker::of(&record));
+                state.refused_changes.report(&record, *code);
+            }
+        }
+    }
+
+    /// Ends a new lane of which nothing was leased: by a peer's lease, or refused by MongoDB.
+    fn end_unleased(&self, lane: &Lane, refused: Option<Blocker>) {
+        lane.close();
+        let key_table = &self.context.state.key_table;
+        key_table.release(&lane.key);
+        if let Some(blocker) = refused {
+            let until = Some(Instant::now() + RefusedChanges::RETRY_PAUSE);
+            key_table.block(lane.key.clone(), KeyBlock::new(BlockReason::Refused, blocker, until));
+        }
+    }
+
+    /// Releases what a lease whose answer was lost may hold, uncounted, until a majority confirms
+    /// that it holds nothing. Returns whether a majority has.
+    ///
+    /// Its keys stay registered meanwhile, so that its records do not become suspects when the lease
+    /// expires. What waits so is bounded by the leases that may be under way at once; a stop waits
+    /// no longer than [`RELEASE_GRACE`].
+    async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) -> bool {
+        let records = ids.len();
+        let cause = chain(error);
+        warn!(
+            records,
+            error = cause,
+            "the outcome of a lease is unknown; its records are released"
+        );
+        let releasing = async {
+            // The second time for a command that was still on its way.
+            let mut empty = 0;
+            while empty < 2 {
+                match self.context.leaser.release(lease, ids).await {
+                    Ok(true) => empty += 1,
+                    Ok(false) => empty = 0,
+                    Err(StoreError::Refused { .. }) => return false,
+                    Err(error) => {
+                        debug!(error = chain(&error), "not released yet");
+                        empty = 0;
+                    }
+                }
+                tokio::time::sleep(RELEASE_RETRY_PAUSE).await;
+            }
+            true
+        };
+        let stopping = async {
+            self.context.stopping().await;
+            tokio::time::sleep(RELEASE_GRACE).await;
+        };
+        let is_released = tokio::select! {
+            is_released = releasing => is_released,
+            () = stopping => false,
+        };
+        if is_released {
+            info!(records, "a lease of unknown outcome is released");
+        } else {
+            warn!(records, "a lease of unknown outcome was not released; it ends by itself");
+        }
+        is_released
+    }
+}
+
+/// Gives up an acquisition of which nothing was leased: its key is free again, and its lane expects
+/// no more of it.
+pub(super) fn give_up<S>(context: &RelayContext<S>, acquisition: Acquisition) {
+    let Acquisition { lane, records, origin, .. } = acquisition;
+    for record in &records {
+        context.state.in_flight.remove(record.size());
+    }
+    match origin {
+        Origin::NewLane => {
+            lane.close();
+            context.state.key_table.release(&lane.key);
+        }
+        Origin::Refill => lane.add(Vec::new(), false),
+        Origin::Stream => {
+            let asked: Vec<RecordId> = records.into_iter().map(|record| record.id).collect();
+            lane.add_expected(Vec::new(), &asked, None);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What the driver does when it is woken, above all with the events of the change stream.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::Timestamp;
+use metrics::gauge;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::wakeup::{ScanHint, StreamEvent, WakeReasons};
+use tracing::debug;
+
+use crate::acquirer::{self, Acquirer, Acquisition, Origin};
+use crate::blocker::Blocker;
+use crate::driver::{Driver, Event, MAX_TARGETS};
+use crate::key_table::KeyState;
+use crate::lane::Lane;
+use crate::live_mode::{LeaveReason, Phase};
+use crate::metrics::PARTITIONS_LIVE;
+use crate::scanner::{ScanResult, ScanTarget, Scanner};
+use crate::sink::Sink;
+
+/// Keys that wait for a scan, beyond which a rotation is cheaper.
+const MAX_PENDING_SCANS: usize = 2_048;
+
+/// Where an event leads to while rotations find the records.
+enum Hints {
+    None,
+    At(ScanHint),
+    Somewhere,
+}
+
+impl<S: Sink> Driver<S> {
+    /// Events came, or other reasons to scan.
+    pub(super) fn on_wakeup(&mut self) {
+        let WakeReasons { mut all, mut hints } = self.wakeup.take();
+        for event in self.wakeup.take_events() {
+            match self.handle(event) {
+                Hints::None => {}
+                Hints::At(hint) => hints.push(hint),
+                Hints::Somewhere => all = true,
+            }
+        }
+        if self.live.is_live() {
+            // What is pending is known.
+            return;
+        }
+        let targets: Vec<ScanTarget> = {
+            let share = self.share.borrow();
+            let is_ours = |hint: &ScanHint| share.partitions.contains(&hint.partition());
+            let ours = hints.into_iter().filter(is_ours);
+            ours.map(ScanTarget::At).filter(|target| !self.is_in_flight(target)).collect()
+        };
+        if self.targets.len() + targets.len() <= MAX_TARGETS && self.has_room() {
+            self.targets.extend(targets);
+        } else if !targets.is_empty() {
+            // The next rotation finds what there is no room for now.
+            all = true;
+        }
+        if all {
+            self.scan_now();
+        }
+    }
+
+    /// Whether a target's key is in flight: the scan after the end of its lane finds the rest.
+    fn is_in_flight(&self, target: &ScanTarget) -> bool {
+        match target {
+            ScanTarget::At(ScanHint::Key { key, .. }) => {
+                self.context.state.key_table.lane(&LaneKey::Keyed(key.clone())).is_some()
+            }
+            ScanTarget::At(ScanHint::Record { .. })
+            | ScanTarget::Refill(_)
+            | ScanTarget::Scan(..) => false,
+        }
+    }
+
+    /// Handles one event of the change stream. Returns where it leads to while rotations find the
+    /// records.
+    fn handle(&mut self, event: StreamEvent) -> Hints {
+        if let Some(at) = event.at() {
+            self.context.state.key_table.advance_to(at);
+            let now = (self.context.clock.now(), Instant::now());
+            if self.live.is_live() && self.live.is_behind(at, now.0, now.1) {
+                self.leave_live(LeaveReason::Overloaded);
+                return Hints::Somewhere;
+            }
+        }
+        match (event, self.live.phase()) {
+            (StreamEvent::Opened(_), _) => {
+                // (Over shards an event waits for the slowest shard: there it is only a reason to
+                // scan.)
+                self.live.opened(!self.context.collections.is_sharded());
+                Hints::Somewhere
+            }
+            (StreamEvent::Closed, _) => {
+                self.live.closed();
+                self.leave_live(LeaveReason::OnPurpose);
+                Hints::Somewhere
+            }
+            (StreamEvent::Somewhere, _) => {
+                self.leave_live(LeaveReason::OnPurpose);
+                Hints::Somewhere
+            }
+            (StreamEvent::Misplaced(record, at), phase) => {
+                let record = self.context.settings.in_lane(*record);
+                let hint = ScanHint::of(record.partition, record.lane.clone(), record.id.clone());
+                self.handle_misplaced(record, at);
+                if matches!(phase, Phase::Scanning) { Hints::At(hint) } else { Hints::None }
+            }
+            (event, Phase::Scanning) => event.hint().map_or(Hints::None, Hints::At),
+            (StreamEvent::Pending(record, at), Phase::Passing) => {
+                let key_table = &self.context.state.key_table;
+                key_table.record_partition(&record);
+                let record = self.context.settings.in_lane(*record);
+                key_table.withhold(record.lane, record.partition, record.id, at);
+                Hints::None
+            }
+            (StreamEvent::Touched { partition, lane, id, at }, _) => {
+                let lane = self.context.settings.lane_of(lane, &id);
+                self.context.state.key_table.withhold(lane, partition, id, at);
+                Hints::None
+            }
+            (StreamEvent::Pending(record, at), Phase::Live { .. }) => {
+                if self.share.borrow().partitions.contains(&record.partition) {
+                    self.handle_pending(*record, at);
+                }
+                Hints::None
+            }
+        }
+    }
+
+    /// A record with an invalid partition is corrected first, and its key waits until then: a scan
+    /// might not find it.
+    fn handle_misplaced(&mut self, record: Record, at: Timestamp) {
+        let is_ours = self.share.borrow().partitions.contains(&record.partition);
+        if !is_ours {
+            return;
+        }
+        let (lane, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
+        self.context.state.key_table.withhold(lane.clone(), partition, id, at);
+        self.context.state.key_table.block_for_repair(vec![(lane, Blocker::unseen(partition))]);
+        if !self.context.state.misplaced.note(record) {
+            // A pass reads everything again.
+            self.leave_live(LeaveReason::Overloaded);
+        }
+    }
+
+    /// A record became pending: leases it where nothing of its key is pending before it, or puts it
+    /// behind the records of a complete lane. Otherwise the event is withheld, and the key is scanned
+    /// in time.
+    fn handle_pending(&mut self, record: Record, at: Timestamp) {
+        let context = self.context.clone();
+        let (key_table, scanner) = (&context.state.key_table, Scanner::new(&context));
+        key_table.record_partition(&record);
+        let record = context.settings.in_lane(record);
+        let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
+        let withhold = || key_table.withhold(key.clone(), partition, id.clone(), at);
+        if self.schedule.is_store_failing() || !context.has_room() {
+            return withhold();
+        }
+        match key_table.state_of(&record, at) {
+            KeyState::Covered => {}
+            KeyState::Blocked => withhold(),
+            KeyState::InFlight(lane) => {
+                let run = scanner.plan_one(record).runs.pop();
+                match run.filter(|_| lane.offer(&id)) {
+                    Some(run) => self.acquire_live(lane, run.records, Origin::Stream),
+                    None => withhold(),
+                }
+            }
+            KeyState::Idle => {
+                let recoveries = key_table.recoveries();
+                let mut plan = scanner.plan_one(record);
+                if let Some(run) = plan.runs.pop() {
+                    let lane = Lane::new(key.clone(), partition);
+                    lane.begin(&run.records, true);
+                    if !key_table.register_idle(&lane, &run.records[0]) {
+                        return withhold();
+                    }
+                    return self.acquire_live(lane, run.records, Origin::NewLane);
+                }
+                let mut result = ScanResult::default();
+                scanner.register(plan, recoveries, None, None, &mut result);
+                self.on_result(result);
+                if !key_table.is_tracked(&key) {
+                    withhold();
+                }
+            }
+        }
+    }
+
+    fn acquire_live(&mut self, lane: Arc<Lane>, records: Vec<Record>, origin: Origin) {
+        Scanner::new(&self.context).reserve(&records);
+        self.live.add(Acquisition { lane, records, more: false, origin });
+    }
+
+    /// Scans the keys that wait for it, leases what came, and begins a pass when one is due.
+    pub(super) fn serve_live(&mut self, now: Instant) {
+        if self.live.wants_pass(now) && !self.schedule.is_store_failing() {
+            self.schedule.due_now(now);
+        }
+        let key_table = &self.context.state.key_table;
+        let is_following = !matches!(self.live.phase(), Phase::Scanning);
+        let is_overloaded =
+            key_table.pending_scans() > MAX_PENDING_SCANS || key_table.is_over_capacity();
+        if is_following && is_overloaded {
+            return self.leave_live(LeaveReason::Overloaded);
+        }
+        if !self.live.is_live() {
+            return;
+        }
+        if !self.scanning && self.targets.len() < MAX_TARGETS && self.context.has_room() {
+            let asked = key_table.take_pending_scans(MAX_TARGETS - self.targets.len()).into_iter();
+            self.targets.extend(asked.map(|(key, partition, id)| {
+                ScanTarget::Scan(key.clone(), ScanHint::of(partition, key, id))
+            }));
+        }
+        self.acquire();
+    }
+
+    /// Leases what the change stream brought.
+    fn acquire(&mut self) {
+        if !self.live.has_acquisitions() {
+            return;
+        }
+        let now = Instant::now();
+        let acquisitions = self.live.next_acquisitions(self.context.settings.batch_size, now);
+        // Records behind the first one of a lane that could not be leased.
+        let (ended, acquisitions): (Vec<_>, Vec<_>) =
+            acquisitions.into_iter().partition(|acquisition| acquisition.lane.is_closed());
+        ended.into_iter().for_each(|acquisition| acquirer::give_up(&self.context, acquisition));
+        if acquisitions.is_empty() {
+            return;
+        }
+        let number = self.live.acquire(&acquisitions, now);
+        let context = self.context.clone();
+        self.tasks.spawn(async move {
+            Event::AcquiredLive(number, Acquirer::new(&context).acquire(acquisitions).await)
+        });
+    }
+
+    /// A page of a rotation was read, the last one where there is no `more`. After a pass the change
+    /// stream carries the records.
+    pub(super) fn on_page(&mut self, is_all: bool, more: bool) {
+        let is_all = self.live.page_seen(is_all);
+        if !matches!(self.live.phase(), Phase::Passing) || more {
+            return;
+        }
+        let key_table = &self.context.state.key_table;
+        let pending_scans = key_table.pending_scans();
+        if !is_all || key_table.is_over_capacity() || pending_scans > MAX_PENDING_SCANS {
+            return self.leave_live(LeaveReason::Overloaded);
+        }
+        key_table.go_live();
+        self.live.went_live(Instant::now());
+        let partitions = self.share.borrow().partitions.len();
+        gauge!(PARTITIONS_LIVE).set(partitions as f64);
+        debug!(partitions, pending_scans, "the change stream carries the records");
+    }
+
+    /// Returns to rotations, before the next event is handled.
+    pub(super) fn leave_live(&mut self, why: LeaveReason) {
+        let Some(acquisitions) = self.live.leave(why, Instant::now()) else { return };
+        gauge!(PARTITIONS_LIVE).set(0.0);
+        self.context.state.key_table.stop_following();
+        acquisitions.into_iter().for_each(|one| acquirer::give_up(&self.context, one));
+        self.targets.retain(|target| !matches!(target, ScanTarget::Scan(..)));
+        self.scan_now();
+    }
+}

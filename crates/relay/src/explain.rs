@@ -1,0 +1,468 @@
+//! Why a record is not delivered yet: for people who look at one.
+
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, DateTime, Document, doc};
+use mongodb::options::Hint;
+use postrider_outbox::collections::{Collections, names as collection};
+use postrider_outbox::fields::{
+    BLOCKS, DEAD, DEAD_REASON, DONE, KEY, LAST_ERROR, LEASE_OWNER, PARTITION, PENDING, SCHEDULED,
+    SEQ, STATUS, exactly,
+};
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::inspect::decoded;
+use postrider_outbox::position::partitions_of;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
+use postrider_outbox::undecoded::lossy;
+use postrider_store::dates::rfc3339;
+use postrider_store::{ServerClock, StoreError, limits, within};
+use serde::Serialize;
+
+use crate::blocker::BlockReason;
+use crate::instance_state::{NAMED, fields, shortened, state_id};
+use crate::partition;
+use crate::partition::owner::{Owner, Ownership, of_partition};
+use crate::plan::{Defect, RecordState};
+
+/// Earlier records of a key that are counted.
+const EARLIER: u64 = 10_000;
+
+/// What a record waits for. The words are those of `postrider_keys_held` where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// The time at which it takes its place.
+    Scheduled,
+    /// A dead record of its key, under `on_dead = "block"`.
+    Blocked,
+    /// The end of a delivery that is under way.
+    Leased,
+    /// Its turn to go alone: its last delivery ended in a crash or a hang.
+    Suspect,
+    /// Its backoff, or the producer's `visibleAt`.
+    NotDue,
+    /// An instance that delivers what is in its partition: there is none at the moment.
+    Instance,
+    /// The end of a pause (`postrider relay pause`).
+    Paused,
+    /// MongoDB: it refuses to let the relay change it.
+    Refused,
+    /// A correction by the relay: it names an invalid partition, or has no usable `seq`.
+    Repair,
+    /// The sink of its dead letter, without which it does not become dead.
+    DeadLetter,
+    /// MongoDB: it refuses or does not do what the relay wants to do with it.
+    Store,
+    /// Its sink.
+    SinkPaused,
+    /// Its destination, which does not confirm.
+    DestinationPaused,
+    /// Nothing: the next look of a relay takes it.
+    Look,
+    /// Nothing that comes by itself: its status is none that a relay knows.
+    Invalid,
+}
+
+/// Why a record waits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// What for: of the record itself, or of the one that it is behind.
+    #[serde(rename = "for")]
+    pub waits_for: WaitsFor,
+    /// The same in words.
+    pub detail: String,
+    /// The record of its key that goes first, where it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
+    /// The instance that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_owner: Option<String>,
+    /// The sink of the record that goes first; known to whoever knows the routes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
+    /// The instance that delivers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The record that goes first, for a caller that knows the routes.
+    #[serde(skip)]
+    pub front: Document,
+    /// That instance, where nothing but its own state is in the way.
+    #[serde(skip)]
+    pub owner: Option<Owner>,
+}
+
+impl Waiting {
+    fn new(waits_for: WaitsFor, detail: String, front: Document) -> Self {
+        Self {
+            waits_for,
+            detail,
+            behind: None,
+            lease_owner: None,
+            sink: None,
+            instance: None,
+            front,
+            owner: None,
+        }
+    }
+
+    /// The front waits for something else than was known: its sink, say.
+    pub fn waits(&mut self, waits_for: WaitsFor, detail: &str) {
+        let front = self.behind.as_ref().map(|id| format!("behind {id}, which "));
+        self.waits_for = waits_for;
+        self.detail = format!("{}{detail}", front.unwrap_or_default());
+    }
+}
+
+/// Explains, by one look at the outbox: nothing is changed, and a moment later it may be otherwise.
+#[derive(Debug)]
+pub struct Explainer {
+    /// The outbox.
+    pub collections: Collections,
+    /// Whether records of a key go one after the other.
+    pub ordered: bool,
+    /// Deliveries that a record has.
+    pub max_attempts: u32,
+    /// How long an instance counts as alive after its last heartbeat.
+    pub stale_after: Duration,
+}
+
+impl Explainer {
+    /// Why `record` waits; `None` where it does not: it is done or dead, or never will go.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
+        let now = ServerClock::asked(self.collections.database()).await?;
+        match record.get_str(STATUS) {
+            Ok(SCHEDULED) => Ok(Some(scheduled(record, now))),
+            Ok(PENDING) => self.pending(record, now).await.map(Some),
+            Ok(DONE | DEAD) => Ok(None),
+            _ => Ok(Some(invalid(record))),
+        }
+    }
+
+    async fn pending(&self, record: &Document, now: DateTime) -> Result<Waiting, StoreError> {
+        let read = read(record);
+        let LaneKey::Keyed(key) = read.lane.clone() else {
+            return self.front(record.clone(), now).await;
+        };
+        if !self.ordered {
+            return self.front(record.clone(), now).await;
+        }
+        if let Some(dead) = self.blocking(&key).await? {
+            return Ok(blocked(dead));
+        }
+        let front = self.first(&key, &read).await?.unwrap_or_else(|| record.clone());
+        let id = id_of(&front);
+        if id == read.id {
+            return self.front(front, now).await;
+        }
+        let earlier = self.earlier(&key, &read).await?;
+        let others = match earlier.saturating_sub(1) {
+            0 => String::new(),
+            1 => " and one more earlier record of its key".to_owned(),
+            EARLIER.. => format!(" and more than {EARLIER} earlier records of its key"),
+            others => format!(" and {others} more earlier records of its key"),
+        };
+        let waiting = self.front(front, now).await?;
+        let detail = format!("behind {id}{others}; {id} {}", waiting.detail);
+        Ok(Waiting { detail, behind: Some(id.to_string()), ..waiting })
+    }
+
+    /// Why the first of its key waits.
+    async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
+        let record = read(&front);
+        let attempts = record.attempt;
+        match RecordState::of(&record, now, |_| false) {
+            RecordState::Leased => {
+                let owner = front.get(LEASE_OWNER).cloned();
+                let who = self.instance(owner.as_ref()).await?;
+                let until = time(record.lease_until);
+                let detail = format!("is leased until {until} by {who}");
+                let lease_owner = owner.map(text);
+                let waiting = Waiting::new(WaitsFor::Leased, detail, front);
+                Ok(Waiting { lease_owner, ..waiting })
+            }
+            RecordState::NotDue(due) => {
+                let due = time(Some(due));
+                if attempts >= self.max_attempts && self.is_dying(&record).await? {
+                    let detail = format!(
+                        "is to become dead: its last delivery failed, and its dead letter \
+                         (relay.dead_letter) is tried again at {due}"
+                    );
+                    return Ok(Waiting::new(WaitsFor::DeadLetter, detail, front));
+                }
+                let detail = match front.get_str(LAST_ERROR) {
+                    Ok(error) if attempts > 0 => format!(
+                        "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
+                        self.max_attempts
+                    ),
+                    _ => format!("must not be delivered before {due} (visibleAt)"),
+                };
+                Ok(Waiting::new(WaitsFor::NotDue, detail, front))
+            }
+            of_itself => self.owned(front, &record, of_itself).await,
+        }
+    }
+
+    /// Whether the instance that has its partition says that its dead letter waits.
+    async fn is_dying(&self, record: &Record) -> Result<bool, StoreError> {
+        let ownership = of_partition(&self.collections, record.partition, self.stale_after).await?;
+        Ok(match ownership {
+            Ownership::Owned(owner) => names(&owner, fields::DEAD_LETTER, record),
+            _ => false,
+        })
+    }
+
+    /// Why a record waits that is an instance's to see to.
+    async fn owned(
+        &self,
+        front: Document,
+        record: &Record,
+        of_itself: RecordState,
+    ) -> Result<Waiting, StoreError> {
+        let partition = record.partition;
+        let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
+            Ownership::Owned(owner) => owner,
+            Ownership::NoInstance => {
+                let detail = "waits for a relay: no instance is alive, start `postrider run`";
+                return Ok(Waiting::new(WaitsFor::Instance, detail.to_owned(), front));
+            }
+            Ownership::Paused => {
+                let detail = "waits: the relay is paused, `postrider relay resume` ends that";
+                return Ok(Waiting::new(WaitsFor::Paused, detail.to_owned(), front));
+            }
+            Ownership::Unowned => {
+                let detail = format!(
+                    "waits for a relay: no instance has its partition {partition} yet; one takes \
+                     it within seconds"
+                );
+                return Ok(Waiting::new(WaitsFor::Instance, detail, front));
+            }
+            Ownership::Stale(owner) => {
+                let detail = format!(
+                    "waits for a relay: its partition {partition} belongs to {}, whose heartbeat \
+                     is stale; another instance takes it over",
+                    owner.name()
+                );
+                let waiting = Waiting::new(WaitsFor::Instance, detail, front);
+                return Ok(Waiting { instance: Some(owner.id), ..waiting });
+            }
+        };
+        let who = owner.name();
+        let (waits_for, detail) = if names(&owner, fields::REFUSED, record) {
+            let detail = format!(
+                "waits for MongoDB, which refuses to let {who} change it: let the validator of \
+                 outbox_records permit what the relay writes"
+            );
+            (WaitsFor::Refused, detail)
+        } else if let RecordState::Defect(wrong) = of_itself {
+            let wrong = in_words(wrong, &front);
+            (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
+        } else if of_itself == RecordState::Suspect {
+            let (attempts, most) = (record.attempt, self.max_attempts);
+            let crashes = record.crashes();
+            let detail = format!(
+                "goes alone, in its turn, on {who}: {crashes} of its leases ended without an outcome \
+                 (delivery {attempts} of {most}){}",
+                unnamed(&owner)
+            );
+            (WaitsFor::Suspect, detail)
+        } else if names(&owner, fields::ALONE, record) {
+            let detail = format!(
+                "goes alone, in its turn, on {who}: it was in flight each time that its connection \
+                 was lost"
+            );
+            (WaitsFor::Suspect, detail)
+        } else if names(&owner, fields::DEAD_LETTER, record) {
+            let detail = format!(
+                "is to become dead; {who} waits until its dead letter can be sent \
+                 (relay.dead_letter): the sink is down, or the destination does not confirm"
+            );
+            (WaitsFor::DeadLetter, detail)
+        } else if names(&owner, fields::UNCONFIRMED, record) {
+            let detail = format!("waits for its destination, which does not confirm, {who} says");
+            (WaitsFor::DestinationPaused, detail)
+        } else if let Some(trouble) = store_trouble(&owner) {
+            let detail = format!("waits for MongoDB, {who} says ({}): {trouble}", owner.as_of());
+            (WaitsFor::Store, detail)
+        } else {
+            (WaitsFor::Look, format!("is taken by the next look of {who}{}", unnamed(&owner)))
+        };
+        let instance = Some(owner.id.clone());
+        let waiting = Waiting::new(waits_for, detail, front);
+        Ok(Waiting { instance, owner: Some(owner), ..waiting })
+    }
+
+    async fn blocking(&self, key: &str) -> Result<Option<Document>, StoreError> {
+        let filter = doc! { BLOCKS: true, STATUS: exactly(DEAD), KEY: key };
+        self.find_one(filter, doc! {}, BLOCKS_INDEX).await
+    }
+
+    /// The earliest pending record of the key, in its partition or in none yet.
+    async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
+        // Those of its key with an invalid partition are in none of these.
+        let number = |partition: u8| Bson::Int32(partition.into());
+        let hashed = number(partition::of_key(key));
+        let own = Some(number(record.partition)).filter(|own| *own != hashed);
+        let valid: Vec<Bson> = (0..=u8::MAX).map(number).chain([Bson::Null]).collect();
+        let invalid = Bson::Document(doc! { "$nin": valid });
+        let mut first = None;
+        for partition in own.into_iter().chain([hashed, Bson::Null, invalid]) {
+            let filter = doc! { STATUS: exactly(PENDING), PARTITION: partition, KEY: key };
+            let found = self.find_one(filter, doc! { SEQ: 1 }, LANE_INDEX).await?;
+            let Some(found) = found else { continue };
+            // One without a seq gets one of the future.
+            let seq = read(&found).seq;
+            let place = (seq.is_none(), seq);
+            if first.as_ref().is_none_or(|(earliest, _)| place < *earliest) {
+                first = Some((place, found));
+            }
+        }
+        Ok(first.map(|(_, found)| found))
+    }
+
+    async fn earlier(&self, key: &str, record: &Record) -> Result<u64, StoreError> {
+        let seq = record.seq.unwrap_or(postrider_outbox::position::NO_SEQ);
+        let filter = doc! {
+            STATUS: exactly(PENDING),
+            PARTITION: partitions_of(&[record.partition], key),
+            KEY: key,
+            SEQ: { "$lt": seq },
+        };
+        let records = self.collections.records();
+        let counting = records.count_documents(filter);
+        let counting = counting.limit(EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
+        let counted = within("count records", limits::BATCH, counting.into_future());
+        self.collections.by_index(LANE_INDEX, counted).await
+    }
+
+    /// An instance in words.
+    async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
+        let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
+        let instances = self.collections.collection(collection::INSTANCES);
+        let instances = instances.clone_with_type::<RawDocumentBuf>();
+        let finding = instances.find_one(doc! { "_id": id });
+        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
+        let name = text(id.clone());
+        let found = found.map(|instance| lossy(&instance).0);
+        Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
+            Some(host) => format!("instance {name} on {host}"),
+            None => format!("instance {name}, which no longer exists"),
+        })
+    }
+
+    async fn find_one(
+        &self,
+        filter: Document,
+        order: Document,
+        index: &str,
+    ) -> Result<Option<Document>, StoreError> {
+        let records = self.collections.records();
+        let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
+        let found = within("read a record", limits::BATCH, finding.into_future());
+        let found = self.collections.by_index(index, found).await?;
+        Ok(found.as_deref().map(decoded))
+    }
+}
+
+/// What MongoDB refuses or does not do for the instance.
+fn store_trouble(owner: &Owner) -> Option<&str> {
+    owner.relay.as_ref()?.get_str(fields::STORE_TROUBLE).ok()
+}
+
+/// What the relay must correct before it delivers the record.
+fn in_words(wrong: Defect, front: &Document) -> String {
+    match wrong {
+        Defect::Seq => "it has no usable seq".to_owned(),
+        Defect::Partition => {
+            let partition = front.get(PARTITION).map(ToString::to_string).unwrap_or_default();
+            let partition = shortened(&partition, 100);
+            format!("its partition, {partition}, is no integral number from 0 to 255")
+        }
+    }
+}
+
+/// Whether the instance names this record in a list of its state.
+fn names(owner: &Owner, list: &str, record: &Record) -> bool {
+    let named = owner.relay.as_ref().and_then(|relay| relay.get_array(list).ok());
+    let id = state_id(&record.id);
+    named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
+}
+
+/// That the owner does not name all records which wait for what it alone knows.
+fn unnamed(owner: &Owner) -> String {
+    let counts =
+        owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());
+    let count = |reason: &BlockReason| {
+        let count = counts.and_then(|counts| counts.get_i64(reason.as_str()).ok());
+        count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
+    };
+    let of_the_relay = [
+        BlockReason::Suspect,
+        BlockReason::Refused,
+        BlockReason::DeadLetter,
+        BlockReason::DestinationPaused,
+    ];
+    match of_the_relay.iter().map(count).max().unwrap_or(0) {
+        0..=NAMED => String::new(),
+        many => format!(
+            ", unless it is one of the {many} records of which that instance names {NAMED} only: \
+             `postrider relay blocked-keys` lists them"
+        ),
+    }
+}
+
+fn scheduled(record: &Document, now: DateTime) -> Waiting {
+    let due = read(record).visible_at;
+    let detail = match due.filter(|due| *due > now) {
+        Some(due) => format!("takes its place in its key at {} (visibleAt)", time(Some(due))),
+        None => "is due: a relay makes it pending at its next look".to_owned(),
+    };
+    Waiting::new(WaitsFor::Scheduled, detail, record.clone())
+}
+
+fn invalid(record: &Document) -> Waiting {
+    let status = match record.get(STATUS) {
+        Some(Bson::String(status)) => format!("its status {:?}", shortened(status, 100)),
+        Some(_) => "its status, which is not a string,".to_owned(),
+        None => "its status, which is absent,".to_owned(),
+    };
+    let detail = format!(
+        "waits for nothing that comes by itself: {status} is none of pending, scheduled, done and \
+         dead, so no relay delivers it; correct it or remove the record"
+    );
+    Waiting::new(WaitsFor::Invalid, detail, record.clone())
+}
+
+fn blocked(dead: Document) -> Waiting {
+    let id = id_of(&dead);
+    let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason is kept");
+    let detail = format!(
+        "behind {id}, which is dead and blocks its key ({reason}): `postrider outbox requeue` \
+         or `discard` lets the key go on"
+    );
+    Waiting { behind: Some(id.to_string()), ..Waiting::new(WaitsFor::Blocked, detail, dead) }
+}
+
+fn read(record: &Document) -> Record {
+    // What was decoded is encoded again without fail.
+    let raw = bson::RawDocumentBuf::try_from(record).unwrap_or_default();
+    Record::read(&raw)
+}
+
+fn id_of(record: &Document) -> RecordId {
+    RecordId::from(record.get("_id").cloned().unwrap_or(Bson::Null))
+}
+
+fn time(date: Option<DateTime>) -> String {
+    date.and_then(rfc3339).unwrap_or_else(|| "a time beyond all calendars".to_owned())
+}
+
+fn text(id: Bson) -> String {
+    RecordId::from(id).to_string()
+}

@@ -1,0 +1,225 @@
+//! What must be done apart from the scans: scheduled records, rare kinds of invalid partitions,
+//! the clock.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::Bson;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::undecoded::RawId;
+use postrider_outbox::wakeup::Wakeup;
+use postrider_store::codes::TOO_LARGE;
+use postrider_store::{Meaning, StoreError};
+use tracing::{debug, info, warn};
+
+use crate::context::RelayContext;
+use crate::key_table::LivePeriod;
+use crate::refused_changes::RefusedChanges;
+use crate::repairer::Repairer;
+use crate::report::RelayReport;
+use crate::reported::Reported;
+use crate::sink::Sink;
+use crate::store_health::{StoreWork, remedy, words};
+
+/// How often the server is asked for its time: the estimate drifts by the difference of
+/// two quartz clocks, a millisecond in this time at worst.
+const CLOCK: Duration = Duration::from_secs(10);
+
+/// Pauses before a round that failed is made again, from and to, where `poll_interval` is longer:
+/// when the next scheduled record is due is not known then.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// When everything was last searched for rare kinds of invalid partitions.
+///
+/// The search visits each partition, past all that was delivered of late. While the change stream
+/// carries the records it also brings these, so that the search is an audit, as rare as the other one.
+#[derive(Default)]
+struct Search {
+    /// The live period in which the last one began, and when.
+    last: Option<(LivePeriod, Instant)>,
+}
+
+impl Search {
+    /// Whether another one is due in this live period; by polling one always is.
+    fn is_due(&self, live: Option<LivePeriod>, now: Instant, interval: Duration) -> bool {
+        match (live, self.last) {
+            (Some(live), Some((last, began))) => live != last || now >= began + interval,
+            _ => true,
+        }
+    }
+}
+
+/// Scheduled records that MongoDB refuses to make pending, and until when they rest.
+#[derive(Default)]
+struct Unpromoted {
+    until: HashMap<RawId, Instant>,
+    reported: Reported<RawId>,
+}
+
+/// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
+pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
+    let mut clock_due = Instant::now();
+    let (mut unpromoted, mut search) = (Unpromoted::default(), Search::default());
+    let (mut again, mut is_told) = (AGAIN.0, false);
+    loop {
+        if clock_due <= Instant::now()
+            && context.clock.sample(context.collections.database()).await.is_ok()
+        {
+            clock_due = Instant::now() + CLOCK;
+        }
+        let poll = context.settings.poll_interval;
+        let began = Instant::now();
+        let pause = match once(&context, &wakeup, &mut unpromoted, &mut search).await {
+            Ok(pause) => {
+                again = AGAIN.0;
+                context.state.store_health.succeeded(StoreWork::Promote);
+                if std::mem::take(&mut is_told) {
+                    info!("scheduled records are made pending again");
+                }
+                pause
+            }
+            Err(error) => {
+                let is_first = context.state.store_health.failed(StoreWork::Promote, began, &error);
+                let (words, remedy) = (words(&error), remedy(&error));
+                // The scan meets the same error and reports it, where it finds anything to lease.
+                let is_news =
+                    !is_first && !is_told && !context.state.store_health.fails(StoreWork::Take);
+                if error.meaning() == Meaning::Permanent && is_news {
+                    is_told = true;
+                    let error = words;
+                    warn!(
+                        error,
+                        remedy, "MongoDB refuses the relay: scheduled records are not made pending"
+                    );
+                } else {
+                    debug!(error = words, "housekeeping is put off");
+                }
+                let longer = (again * 2).min(AGAIN.1);
+                std::mem::replace(&mut again, longer)
+            }
+        };
+        context.metrics.held(&RelayReport::new(&context).block_counts());
+        tokio::time::sleep(pause.min(poll)).await;
+    }
+}
+
+/// One round; returns how long until the next one. Those that are `unpromoted` hold up no others.
+async fn once<S: Sink>(
+    context: &RelayContext<S>,
+    wakeup: &Wakeup,
+    unpromoted: &mut Unpromoted,
+    search: &mut Search,
+) -> Result<Duration, StoreError> {
+    let limit = context.settings.batch_size;
+    let now = Instant::now();
+    let live = context.state.key_table.live_period();
+    let mut is_more_misplaced = false;
+    if search.is_due(live, now, context.settings.audit_interval) {
+        let found = correct_misplaced(context, wakeup).await?;
+        is_more_misplaced = found == Misplaced::More;
+        // Until it finds nothing: what MongoDB refuses to have corrected holds back its key.
+        search.last = live.filter(|_| found == Misplaced::Nothing).map(|live| (live, now));
+    }
+    unpromoted.until.retain(|_, until| *until > now);
+    let left_out: HashSet<RawId> = unpromoted.until.keys().cloned().collect();
+    let promoted = context.repairs.promote(limit, &left_out).await?;
+    if promoted.count > 0 {
+        wakeup.all();
+    }
+    for (id, code) in promoted.failed {
+        if !(TOO_LARGE.contains(&code) && Repairer::new(context).mark_unpromotable(&id).await?) {
+            if unpromoted.reported.is_news(&id) {
+                warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
+            }
+            unpromoted.until.insert(id, now + RefusedChanges::RETRY_PAUSE);
+        }
+    }
+    if promoted.more || is_more_misplaced {
+        return Ok(Duration::ZERO);
+    }
+    // A moment behind the due time, since the estimate is good to a round trip.
+    let next = promoted.next.map(|due| context.clock.until(due) + Duration::from_millis(2));
+    Ok(next.unwrap_or(Duration::MAX))
+}
+
+/// What a search for records with an invalid partition has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misplaced {
+    /// None.
+    Nothing,
+    /// Some; there may be others that MongoDB refuses to have corrected.
+    Some,
+    /// More than it may read at a time.
+    More,
+}
+
+/// Corrects records with an invalid partition of whatever kind.
+async fn correct_misplaced<S: Sink>(
+    context: &RelayContext<S>,
+    wakeup: &Wakeup,
+) -> Result<Misplaced, StoreError> {
+    let limit = context.settings.batch_size;
+    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    // Those that rest make room for others.
+    let resting = context.state.refused_changes.held();
+    let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
+    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
+    drop(snapshot);
+    let is_nothing = odd.is_empty() && resting.is_empty();
+    let is_cut = odd.len() >= limit;
+    odd.retain(|record| record.unfit.is_none());
+    let changed = mend_in_order(context, &odd).await?;
+    if changed {
+        wakeup.all();
+    }
+    Ok(match is_cut && changed {
+        true => Misplaced::More,
+        false if is_nothing => Misplaced::Nothing,
+        false => Misplaced::Some,
+    })
+}
+
+/// Corrects records for which no scan probes: of each key the earliest first, and the next one when
+/// a majority has that. So no scan sees one of them without those before it. Returns whether any
+/// was changed.
+async fn mend_in_order<S: Sink>(
+    context: &RelayContext<S>,
+    records: &[Record],
+) -> Result<bool, StoreError> {
+    let mut in_order: Vec<&Record> = records.iter().collect();
+    // One without a `seq` gets one of now.
+    in_order.sort_by_key(|record| (record.seq.is_none(), record.seq));
+    let mut lanes: BTreeMap<&LaneKey, VecDeque<&Record>> = BTreeMap::new();
+    for record in in_order {
+        lanes.entry(&record.lane).or_default().push_back(record);
+    }
+    let mut changed = false;
+    while !lanes.is_empty() {
+        let round: Vec<&Record> = lanes.values_mut().filter_map(VecDeque::pop_front).collect();
+        changed |= Repairer::new(context).correct(&round).await?;
+        lanes.retain(|lane, left| {
+            !left.is_empty() && !context.state.refused_changes.holds_key(lane)
+        });
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_an_audit_while_the_change_stream_carries_the_records() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(60));
+        let (live, later) = (LivePeriod::default(), now + interval);
+        let searched = Search { last: Some((live, now)) };
+
+        assert!(Search::default().is_due(Some(live), now, interval), "none has begun since");
+        assert!(searched.is_due(None, now, interval), "by polling in every round");
+        assert!(!searched.is_due(Some(live), later - Duration::from_millis(1), interval));
+        assert!(searched.is_due(Some(live), later, interval));
+        assert!(searched.is_due(Some(live.next()), now, interval), "live anew");
+    }
+}

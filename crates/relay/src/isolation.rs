@@ -1,0 +1,131 @@
+//! A sink's isolated connections, for messages that may take their connection down, and
+//! for those that probe a destination that does not confirm.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use postrider_outbox::ids::SinkName;
+use tokio::sync::OwnedMutexGuard;
+use tracing::{info, warn};
+
+use crate::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
+
+/// The pause after a connection could not be opened.
+const FAILED_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a confirm shows that the connection is sound. One record after the other goes this way
+/// after a crash, and a probe costs as much as a publish.
+const SOUND: Duration = Duration::from_secs(1);
+
+/// The isolated connections of one sink. Each connects when it is first needed.
+#[derive(Debug)]
+pub struct IsolatedConnections<S> {
+    name: SinkName,
+    /// For one message at a time.
+    exclusive: S,
+    room: Arc<tokio::sync::Mutex<()>>,
+    /// When the latest message was confirmed on it, unless something failed since.
+    confirmed: Mutex<Option<Instant>>,
+    /// For probes, each of which may take as long as a publish may: no other record waits for them.
+    shared: S,
+    /// Whether no isolated connection can be opened, while the main one is up.
+    lacking: AtomicBool,
+}
+
+/// A place on an isolated connection, until dropped.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Shared,
+    Exclusive { _room: OwnedMutexGuard<()> },
+}
+
+impl Place {
+    /// Whether nothing else is published on the connection meanwhile.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Exclusive { .. })
+    }
+}
+
+impl<S: Sink> IsolatedConnections<S> {
+    /// That of the sink of this name.
+    pub fn new(name: SinkName, sink: &S) -> Self {
+        Self {
+            name,
+            exclusive: sink.isolated(),
+            room: Arc::default(),
+            confirmed: Mutex::default(),
+            shared: sink.isolated(),
+            lacking: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits for a place. An exclusive one comes with a connection that was found sound just now:
+    /// the loss of an idle connection is not the fault of the record that comes next.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkDown`]: there is no connection.
+    pub(crate) async fn enter(&self, exclusive: bool) -> Result<Place, SinkDown> {
+        if !exclusive {
+            return Ok(Place::Shared);
+        }
+        let place = Place::Exclusive { _room: self.room.clone().lock_owned().await };
+        if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND) {
+            return Ok(place);
+        }
+        match self.exclusive.probe().await {
+            Ok(()) => Ok(place),
+            Err(down) => {
+                tokio::time::sleep(FAILED_PAUSE).await;
+                Err(down)
+            }
+        }
+    }
+
+    /// Publishes, connecting first if needed. Returns when the message was handed over.
+    pub(crate) async fn publish(
+        &self,
+        place: &Place,
+        message: Message,
+    ) -> (Instant, Result<(), PublishError>) {
+        let sink = if place.is_exclusive() { &self.exclusive } else { &self.shared };
+        let mut handed_over = Instant::now();
+        let mut result = sink.publish(message.clone()).await;
+        if matches!(&result, Err(error) if error.failure == PublishFailure::SinkDown) {
+            if let Err(down) = sink.probe().await {
+                return (handed_over, Err(PublishError::new(PublishFailure::SinkDown, down)));
+            }
+            handed_over = Instant::now();
+            result = sink.publish(message).await;
+        }
+        if result.is_ok() && self.lacking.swap(false, Ordering::Relaxed) {
+            info!(sink = %self.name, "there is an isolated connection again");
+        }
+        if place.is_exclusive() {
+            *self.confirmed() = result.is_ok().then(Instant::now);
+        }
+        (handed_over, result)
+    }
+
+    /// Warns, once, that no isolated connection can be opened while the main one is up.
+    pub(crate) fn lacks(&self, down: impl std::fmt::Display) {
+        if !self.lacking.swap(true, Ordering::Relaxed) {
+            warn!(
+                sink = %self.name,
+                cause = %down,
+                "no isolated connection can be opened: records that are to go alone, and paused \
+                 destinations, wait for one; allow the user six connections in all"
+            );
+        }
+    }
+
+    fn confirmed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Closes the connections.
+    pub(crate) async fn close(&self) {
+        tokio::join!(self.exclusive.close(), self.shared.close());
+    }
+}

@@ -1,0 +1,242 @@
+//! What the relay knows of keys: which are in flight, which are blocked, and by what.
+//!
+//! While rotations find the records, the table saves reads: a rotation skips the keys in it. It never
+//! decides that a record must wait. An entry ends when its time is over, when its sink is up, and when
+//! `recheck` finds that the blocker is gone, has changed, or is no longer the first of its key. A
+//! snapshot that shows the key fit to go outranks it.
+//!
+//! While the change stream carries the records, a key that is not in the table has nothing pending
+//! (`key_table::live`).
+
+mod entries;
+mod live;
+mod queries;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::Dead;
+
+use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::key_table::entries::Entries;
+use crate::lane::Lane;
+use crate::sink::Address;
+
+pub use entries::Recoveries;
+pub(super) use entries::{LivePeriod, ScanPoint, ScanStart};
+pub(super) use live::KeyState;
+pub use queries::BlockedKey;
+
+/// The keys of one relay. The order rests on the prefix rule, not on this table.
+#[derive(Debug, Default)]
+pub struct KeyTable {
+    entries: Mutex<Entries>,
+}
+
+impl KeyTable {
+    /// Makes these the partitions in which keys may be registered. Lanes of other partitions end as
+    /// soon as the outcome of what is under way is known; blocked keys there are removed.
+    pub fn set_owned(&self, partitions: &[u8]) {
+        let mut entries = self.entries();
+        entries.owned = [false; 256];
+        for partition in partitions {
+            entries.owned[usize::from(*partition)] = true;
+        }
+        for lane in entries.lanes.values() {
+            if !entries.owns(lane.partition) {
+                lane.revoke();
+            }
+        }
+        entries.remove_foreign();
+    }
+
+    /// Registers `lane`, unless its key is in flight or in quarantine, or in a partition of another
+    /// instance.
+    ///
+    /// A snapshot has shown its head fit to go, so a wait that the key table knows is over. Only what
+    /// the relay alone knows of that very head is stronger.
+    #[must_use]
+    pub fn register(&self, lane: &Arc<Lane>, head: &Record) -> bool {
+        self.entries().register(lane, head)
+    }
+
+    /// Enters a key as waiting for its turn to go alone; false where it does so already, or where
+    /// its partition is not ours.
+    #[must_use]
+    pub fn register_quarantined(&self, key: &LaneKey, head: Blocker) -> bool {
+        let mut entries = self.entries();
+        let is_entered = entries.lanes.contains_key(key) || entries.quarantined.contains_key(key);
+        let rests = entries.is_blocked_by_relay(key, || head.clone());
+        if !entries.owns(head.partition) || is_entered || rests {
+            return false;
+        }
+        entries.quarantined.insert(key.clone(), KeyBlock::new(BlockReason::Suspect, head, None));
+        entries.blocked.remove(key);
+        entries.pending_scans.remove(key);
+        entries.index(key);
+        true
+    }
+
+    /// Enters `lane` as busy where its key still waits for the turn of this record, as it was
+    /// read, and its partition is still ours.
+    #[must_use]
+    pub fn start_quarantined(&self, lane: &Arc<Lane>, head: &Blocker) -> bool {
+        let mut entries = self.entries();
+        let waits = entries.quarantined.get(&lane.key).is_some_and(|wait| wait.blocker == *head);
+        if !entries.owns(lane.partition) || !waits {
+            return false;
+        }
+        entries.remove(&lane.key);
+        entries.index(&lane.key);
+        entries.lanes.insert(lane.key.clone(), lane.clone());
+        true
+    }
+
+    /// The lane in flight for this key.
+    pub fn lane(&self, key: &LaneKey) -> Option<Arc<Lane>> {
+        self.entries().lanes.get(key).cloned()
+    }
+
+    /// Notes that a key is blocked, unless it is in flight.
+    pub fn block(&self, key: LaneKey, wait: KeyBlock) {
+        self.entries().block(key, wait);
+    }
+
+    /// How often some sink came up until now, for [`block_for_sink`](Self::block_for_sink).
+    pub fn recoveries(&self) -> Recoveries {
+        self.entries().recoveries
+    }
+
+    /// Notes that a key must wait for its sink, which was found paused after `as_of` was asked
+    /// for; unless a sink came up since: it may be this one's, and the key would stay blocked.
+    pub fn block_for_sink(&self, key: LaneKey, wait: KeyBlock, as_of: Recoveries) {
+        let mut entries = self.entries();
+        match entries.recoveries == as_of {
+            true => entries.block(key, wait),
+            false => entries.require_scan(key, wait.blocker.partition, wait.blocker.id),
+        }
+    }
+
+    /// Removes all keys that wait for a sink: one is up.
+    pub fn unblock_sinks(&self) {
+        let mut entries = self.entries();
+        entries.recoveries.0 += 1;
+        entries.release_blocked(|wait| wait.reason == BlockReason::SinkPaused);
+    }
+
+    /// Frees all keys that wait for the end of a lease: its owner may be dead.
+    pub(crate) fn unblock_leased(&self) {
+        self.entries().release_blocked(|wait| wait.reason == BlockReason::Leased);
+    }
+
+    /// Frees all keys that wait for a destination: it confirms again.
+    pub(crate) fn unblock_destination(&self, sink: &str, destination: &Address) {
+        self.entries().release_blocked(|wait| wait.is_for(sink, destination));
+    }
+
+    /// Of each of these destinations frees one key: one without a record that is itself suspected
+    /// if there is any, and of these the one that has waited the longest since it was read.
+    pub(crate) fn unblock_for_probes(
+        &self,
+        sink: &str,
+        destinations: &[Address],
+        is_suspected: impl Fn(&RecordId) -> bool,
+    ) -> Vec<(LaneKey, Blocker)> {
+        let mut entries = self.entries();
+        let rank = |wait: &KeyBlock| (is_suspected(&wait.blocker.id), wait.since);
+        let mut first: HashMap<&Address, (&LaneKey, &KeyBlock)> = HashMap::new();
+        let wanted: HashSet<&Address> = destinations.iter().collect();
+        for (key, wait) in &entries.blocked {
+            let Some(destination) = &wait.destination else { continue };
+            if !wanted.contains(destination) || wait.sink.as_deref() != Some(sink) {
+                continue;
+            }
+            let known = first.entry(destination).or_insert((key, wait));
+            if rank(wait) < rank(known.1) {
+                *known = (key, wait);
+            }
+        }
+        let called: Vec<_> =
+            first.into_values().map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect();
+        called.iter().for_each(|(key, _)| entries.release(key));
+        called
+    }
+
+    /// Removes a key: whatever it has pending may be taken.
+    pub fn release(&self, key: &LaneKey) {
+        self.entries().release(key);
+    }
+
+    /// Removes the key of a lane that has ended. `is_complete`: nothing of it is pending, as far
+    /// as the stream was handled.
+    pub(super) fn end_lane(&self, lane: &Lane, is_complete: bool) {
+        let mut entries = self.entries();
+        match is_complete && !entries.withheld.contains_key(&lane.key) {
+            true => {
+                entries.remove(&lane.key);
+                entries.strays.remove(&lane.key);
+            }
+            false => entries.release(&lane.key),
+        }
+    }
+
+    /// Removes a key that waits; one in flight stays.
+    pub fn unblock(&self, key: &LaneKey) {
+        let mut entries = self.entries();
+        if !entries.lanes.contains_key(key) {
+            entries.release(key);
+        }
+    }
+
+    /// Removes the keys whose wait is over by now; returns whether there were any.
+    pub fn unblock_due(&self, now: Instant) -> bool {
+        let mut entries = self.entries();
+        if entries.next_due.is_none_or(|due| now < due) {
+            return false;
+        }
+        let any = entries.release_blocked(|wait| wait.until.is_some_and(|until| until <= now));
+        entries.next_due = entries.blocked.values().filter_map(|wait| wait.until).min();
+        any
+    }
+
+    /// Frees a key that still waits for this blocker, as it was; returns whether it did.
+    pub fn unblock_from(&self, key: &LaneKey, blocker: &Blocker) -> bool {
+        let mut entries = self.entries();
+        let waits = entries.block_of(key).is_some_and(|wait| wait.blocker == *blocker);
+        if waits {
+            entries.release(key);
+        }
+        waits
+    }
+
+    /// A read has shown the blocker of a key, which was written since: later reads are compared with
+    /// this one.
+    pub(super) fn update_blocker(&self, key: &LaneKey, blocker: &Blocker, seen: Blocker) {
+        let mut entries = self.entries();
+        if let Some(wait) = entries.blocked.get_mut(key).filter(|wait| wait.blocker == *blocker) {
+            wait.blocker = seen;
+        }
+    }
+
+    /// Notes which keys a rotation found blocked by their dead.
+    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, Dead)>) {
+        let mut entries = self.entries();
+        match entries.follows {
+            true => entries.block_by_dead(keys),
+            false => {
+                entries.dead_blockers = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect()
+            }
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // A panic elsewhere ends the process; the key table itself is never left half written.
+        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests;

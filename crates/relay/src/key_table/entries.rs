@@ -1,0 +1,330 @@
+//! The key table itself: what is entered, and under which rules.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::Timestamp;
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::position::{Place, Range};
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::Dead;
+
+use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::lane::Lane;
+use crate::partition;
+
+/// Waits that are remembered at most, some 20 MB; one that is forgotten is met and noted again.
+const REMEMBERED: usize = 100_000;
+
+/// A key stands in one of the three.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// In which partitions anything may be entered as busy, or to become so.
+    pub(super) owned: [bool; 256],
+    pub(super) lanes: HashMap<LaneKey, Arc<Lane>>,
+    /// Those that wait for their turn to go alone.
+    pub(super) quarantined: HashMap<LaneKey, KeyBlock>,
+    pub(super) blocked: HashMap<LaneKey, KeyBlock>,
+    /// All keys by their places in `lane_idx`. (One that its producer has put elsewhere is not
+    /// passed over where it is, and no more.)
+    pub(super) positions: BTreeSet<Place>,
+    /// No wait ends before.
+    pub(super) next_due: Option<Instant>,
+    pub(super) recoveries: Recoveries,
+    /// Which keys the dead block, as the latest rotation read them; for operators alone.
+    pub(super) dead_blockers: Vec<(LaneKey, RecordId)>,
+    /// Whether the change stream carries the records, or is about to: no key is free then before
+    /// what it has pending is known.
+    pub(super) follows: bool,
+    /// Keys that must be read before anything of theirs is taken; only while it `follows`.
+    pub(super) pending_scans: HashMap<LaneKey, PendingScan>,
+    /// The latest event of each key that was not taken: a read counts at this moment or later.
+    pub(super) withheld: HashMap<LaneKey, Timestamp>,
+    /// In which partitions keys have records that are not the hash of the key.
+    pub(super) strays: HashMap<LaneKey, Strays>,
+    /// How often one of these was noted.
+    pub(super) strays_noted: StraysNoted,
+    /// Whether there ever was one.
+    pub(super) has_strays: bool,
+    /// Keys of which a pass has not shown in which partitions they have records, since it went over them:
+    /// they are to be read in all.
+    pub(super) unplaced: HashSet<LaneKey>,
+    /// When keys were read: their events up to then say nothing new.
+    pub(super) covered: HashMap<LaneKey, Timestamp>,
+    /// Whether a wait was not noted for want of room.
+    pub(super) is_overfull: bool,
+    /// Whether everything was read since it follows: the stream carries all records.
+    pub(super) is_live: bool,
+    /// How often it began or ended to follow: what was read before says nothing of the time after.
+    pub(super) period: LivePeriod,
+    /// The latest event of all.
+    pub(super) heard: Option<Timestamp>,
+}
+
+/// How often some sink came up: what was found paused before the latest time may not be so now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recoveries(pub(super) u64);
+
+/// The time between two changes of what finds the records: rotations or the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LivePeriod(u64);
+
+impl LivePeriod {
+    /// The one that follows.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// How often a partition was noted in which a key has records that is not the hash of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StraysNoted(pub(super) u64);
+
+/// The partitions in which a key has records, that are not the hash of the key.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    pub(super) partitions: BTreeSet<u8>,
+    /// The latest that was noted: a read that was start before has not looked there.
+    pub(super) noted: StraysNoted,
+}
+
+/// What the key table knows when a scan begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScanStart {
+    pub(super) period: LivePeriod,
+    pub(super) strays: StraysNoted,
+    /// Whether the stream carries the records, or is about to.
+    pub(crate) follows: bool,
+    /// The latest event of all that were handled.
+    pub(crate) heard: Option<Timestamp>,
+}
+
+/// When a key was read, and what was known when that was start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScanPoint {
+    pub(crate) at: Timestamp,
+    pub(crate) start: ScanStart,
+}
+
+/// Where a key is to be read, or a record without one.
+#[derive(Clone, Debug)]
+pub(super) struct PendingScan {
+    pub(super) partition: u8,
+    pub(super) id: RecordId,
+    /// Whether a read is under way.
+    pub(super) is_asked: bool,
+    /// A read counts that shows this event, and so all before it.
+    pub(super) since: Option<Timestamp>,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self {
+            owned: [false; 256],
+            lanes: HashMap::new(),
+            quarantined: HashMap::new(),
+            blocked: HashMap::new(),
+            positions: BTreeSet::new(),
+            next_due: None,
+            recoveries: Recoveries::default(),
+            dead_blockers: Vec::new(),
+            follows: false,
+            pending_scans: HashMap::new(),
+            withheld: HashMap::new(),
+            strays: HashMap::new(),
+            strays_noted: StraysNoted::default(),
+            has_strays: false,
+            unplaced: HashSet::new(),
+            covered: HashMap::new(),
+            is_overfull: false,
+            is_live: false,
+            period: LivePeriod::default(),
+            heard: None,
+        }
+    }
+}
+
+impl Entries {
+    pub(super) fn owns(&self, partition: u8) -> bool {
+        self.owned[usize::from(partition)]
+    }
+
+    /// Removes the keys that wait in partitions that are not ours.
+    pub(super) fn remove_foreign(&mut self) {
+        let held = self.blocked.iter().map(|(key, wait)| match key {
+            LaneKey::Keyed(name) => (key, partition::of_key(name)),
+            LaneKey::Single(_) => (key, wait.blocker.partition),
+        });
+        let suspects = self.quarantined.iter().map(|(key, wait)| (key, wait.blocker.partition));
+        let foreign = held.chain(suspects).filter(|(_, partition)| !self.owns(*partition));
+        let foreign: Vec<LaneKey> = foreign.map(|(key, _)| key.clone()).collect();
+        foreign.iter().for_each(|key| self.remove(key));
+    }
+
+    pub(super) fn index(&mut self, key: &LaneKey) {
+        if let LaneKey::Keyed(name) = key {
+            self.positions.extend(Range::both_of(name).map(|range| (range, name.clone())));
+            // The pages of a pass that are still to come go over it, in whatever partition.
+            if self.follows && self.has_strays && !self.is_live {
+                self.unplaced.insert(key.clone());
+            }
+        }
+    }
+
+    pub(super) fn block(&mut self, key: LaneKey, mut wait: KeyBlock) {
+        let before = self.blocked.get(&key);
+        if self.lanes.contains_key(&key) || self.quarantined.contains_key(&key) {
+            return;
+        }
+        if before.is_none() && self.blocked.len() >= REMEMBERED {
+            self.is_overfull = true;
+            return;
+        }
+        if let Some(before) = before.filter(|before| before.blocker.id == wait.blocker.id) {
+            wait.since = before.since;
+        }
+        self.next_due = match (self.next_due, wait.until) {
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        };
+        self.index(&key);
+        self.pending_scans.remove(&key);
+        self.blocked.insert(key, wait);
+    }
+
+    /// Whether a key waits for this very head, for a reason that the relay alone knows.
+    pub(super) fn is_blocked_by_relay(
+        &self,
+        key: &LaneKey,
+        head: impl FnOnce() -> Blocker,
+    ) -> bool {
+        let wait = self.blocked.get(key).filter(|wait| wait.reason.is_of_the_relay());
+        wait.is_some_and(|wait| wait.blocker.may_be(&head()))
+    }
+
+    pub(super) fn register(&mut self, lane: &Arc<Lane>, head: &Record) -> bool {
+        let key = &lane.key;
+        if !self.owns(lane.partition)
+            || self.lanes.contains_key(key)
+            || self.quarantined.contains_key(key)
+            || self.is_blocked_by_relay(key, || Blocker::of(head))
+        {
+            return false;
+        }
+        self.blocked.remove(key);
+        self.pending_scans.remove(key);
+        self.index(key);
+        self.lanes.insert(key.clone(), lane.clone());
+        true
+    }
+
+    /// Whether a read of a key that is to be read shows all that was withheld.
+    pub(super) fn is_conclusive(&self, key: &LaneKey, read: ScanPoint) -> bool {
+        let shows = |event: &Timestamp| *event <= read.at;
+        let is_everywhere =
+            self.strays.get(key).is_none_or(|strays| strays.noted <= read.start.strays);
+        self.follows
+            && self.period == read.start.period
+            && is_everywhere
+            && self.withheld.get(key).is_none_or(shows)
+            && self.pending_scans.get(key).is_some_and(|one| one.since.as_ref().is_none_or(shows))
+    }
+
+    pub(super) fn is_tracked(&self, key: &LaneKey) -> bool {
+        self.lanes.contains_key(key)
+            || self.block_of(key).is_some()
+            || self.pending_scans.contains_key(key)
+    }
+
+    /// Where a key lies that is in the key table.
+    pub(super) fn location(&self, key: &LaneKey) -> Option<(u8, RecordId)> {
+        if let Some(lane) = self.lanes.get(key) {
+            return Some((lane.partition, lane.single()));
+        }
+        let wait = self.block_of(key)?;
+        Some((wait.blocker.partition, wait.blocker.id.clone()))
+    }
+
+    /// Removes a key of which it is not known what it has pending: while the stream carries the
+    /// records, it is to be read.
+    pub(super) fn release(&mut self, key: &LaneKey) {
+        let place = self.location(key).filter(|_| self.follows);
+        self.remove(key);
+        if let Some((partition, id)) = place {
+            self.require_scan(key.clone(), partition, id);
+        }
+    }
+
+    /// Notes a partition in which a key has records, where that is not the hash of the key.
+    pub(super) fn record_stray(&mut self, key: &LaneKey, partition: u8) {
+        let LaneKey::Keyed(name) = key else { return };
+        self.has_strays |= partition != partition::of_key(name);
+        if self.follows && partition != partition::of_key(name) {
+            self.is_overfull |= self.strays.len() >= REMEMBERED;
+            let strays = self.strays.entry(key.clone()).or_default();
+            if strays.partitions.insert(partition) {
+                self.strays_noted.0 += 1;
+                strays.noted = self.strays_noted;
+                // Its reads did not look there.
+                self.covered.remove(key);
+            }
+        }
+    }
+
+    pub(super) fn strays_of(&self, key: &LaneKey) -> BTreeSet<u8> {
+        self.strays.get(key).map(|strays| strays.partitions.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn require_scan(&mut self, key: LaneKey, partition: u8, id: RecordId) {
+        self.record_stray(&key, partition);
+        let is_entered = self.lanes.contains_key(&key) || self.block_of(&key).is_some();
+        let strays = self.strays_of(&key);
+        let own = match &key {
+            LaneKey::Keyed(name) => partition::of_key(name),
+            LaneKey::Single(_) => partition,
+        };
+        let all = [partition, own].into_iter().chain(strays);
+        let ours = all.into_iter().find(|partition| self.owns(*partition));
+        if let Some(partition) = ours.filter(|_| self.follows && !is_entered) {
+            let since = self.heard;
+            let unscanned = PendingScan { partition, id, is_asked: false, since };
+            self.pending_scans.entry(key).or_insert(unscanned);
+        }
+    }
+
+    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, Dead)>) {
+        for (key, dead) in keys {
+            self.record_stray(&key, dead.partition);
+            let blocker = Blocker::dead(dead.id, dead.partition);
+            self.block(key, KeyBlock::new(BlockReason::Blocked, blocker, None));
+        }
+    }
+
+    /// The wait of a key, be it for its turn to go alone.
+    pub(super) fn block_of(&self, key: &LaneKey) -> Option<&KeyBlock> {
+        self.blocked.get(key).or_else(|| self.quarantined.get(key))
+    }
+
+    pub(super) fn remove(&mut self, key: &LaneKey) {
+        self.lanes.remove(key);
+        self.quarantined.remove(key);
+        self.blocked.remove(key);
+        if let LaneKey::Keyed(key) = key {
+            for range in Range::both_of(key) {
+                self.positions.remove(&(range, key.clone()));
+            }
+        }
+    }
+
+    pub(super) fn release_blocked(&mut self, which: impl Fn(&KeyBlock) -> bool) -> bool {
+        let struck: Vec<LaneKey> = self
+            .blocked
+            .iter()
+            .filter(|(_, wait)| which(wait))
+            .map(|(key, _)| key.clone())
+            .collect();
+        struck.iter().for_each(|key| self.release(key));
+        !struck.is_empty()
+    }
+}

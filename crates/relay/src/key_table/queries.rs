@@ -1,0 +1,169 @@
+//! What others read of the key table.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Bound;
+
+use bson::Bson;
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::position::{Place, Position, Range};
+use postrider_outbox::record::LaneKey;
+use postrider_outbox::snapshot::{KEYS_BYTES, PassOver};
+
+use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::key_table::KeyTable;
+
+/// Keys that one read is asked to pass over at about: what the server turns into index bounds
+/// in a millisecond or two.
+const PASSED_OVER: usize = 2_000;
+
+/// A blocked key, for operators.
+#[derive(Clone, Debug)]
+pub struct BlockedKey {
+    /// The key, or the record without one.
+    pub lane: LaneKey,
+    /// Why.
+    pub reason: BlockReason,
+    /// The `_id` of the record that it waits for.
+    pub blocker: RecordId,
+    /// The rest, where the relay knows more than the blocker.
+    pub wait: Option<KeyBlock>,
+}
+
+impl KeyTable {
+    /// The partitions in which anything may be entered.
+    pub(crate) fn owned(&self) -> Vec<u8> {
+        let entries = self.entries();
+        (0..=u8::MAX).filter(|partition| entries.owns(*partition)).collect()
+    }
+
+    /// The partitions in which anything is in flight, or may be still.
+    pub fn partitions_in_flight(&self) -> [bool; 256] {
+        let entries = self.entries();
+        let mut in_flight = entries.owned;
+        let suspects = entries.quarantined.values().map(|wait| wait.blocker.partition);
+        for partition in entries.lanes.values().map(|lane| lane.partition).chain(suspects) {
+            in_flight[usize::from(partition)] = true;
+        }
+        in_flight
+    }
+
+    /// Some records that are leased, in the order of their ids' text.
+    pub fn sample_in_flight(&self, count: usize) -> Vec<RecordId> {
+        let mut ids: Vec<RecordId> =
+            self.entries().lanes.values().flat_map(|lane| lane.in_flight()).collect();
+        ids.sort_by_cached_key(ToString::to_string);
+        ids.truncate(count);
+        ids
+    }
+
+    /// The keys in flight, and those that wait for their turn to go alone.
+    pub fn taken_keys(&self) -> HashSet<LaneKey> {
+        let entries = self.entries();
+        entries.lanes.keys().chain(entries.quarantined.keys()).cloned().collect()
+    }
+
+    /// The keys that wait for a record which a later read can be compared with, in the order of
+    /// their places: so many behind this one. Returns also the place to go on behind, if any.
+    pub fn comparable_blockers(
+        &self,
+        from: Option<&Place>,
+        count: usize,
+    ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
+        let entries = self.entries();
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        // Each key once, by its partition.
+        let first = (Range::Partition(0), "".into());
+        let from = from.map_or(Bound::Included(first), |from| Bound::Excluded(from.clone()));
+        for place in entries.positions.range((from, Bound::Unbounded)) {
+            let key = LaneKey::Keyed(place.1.clone());
+            let Some(wait) = entries.block_of(&key) else { continue };
+            if wait.blocker.is_comparable() {
+                bytes += key.as_str().len();
+                found.push((key, wait.blocker.clone()));
+            }
+            if found.len() >= count || bytes >= KEYS_BYTES {
+                return (found, Some(place.clone()));
+            }
+        }
+        (found, None)
+    }
+
+    /// Some of the records without a key that wait, from this one of them on, which no round of reads
+    /// meets while the stream carries the records.
+    pub(crate) fn comparable_singles(&self, from: usize, count: usize) -> Vec<(LaneKey, Blocker)> {
+        let entries = self.entries();
+        let singles = entries.blocked.iter().filter(|(key, wait)| {
+            matches!(key, LaneKey::Single(_)) && wait.blocker.is_comparable() && entries.follows
+        });
+        let some = singles.skip(from).take(count);
+        some.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
+    }
+
+    /// The keys that the dead block, and by which record: those that a recheck compares by id.
+    pub(crate) fn dead_blockers(&self) -> Vec<(LaneKey, Blocker)> {
+        let entries = self.entries();
+        let blocked =
+            entries.blocked.iter().filter(|(_, wait)| wait.reason == BlockReason::Blocked);
+        blocked.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
+    }
+
+    /// Blocked keys, up to `limit`; one key where one is named.
+    pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
+        let entries = self.entries();
+        let is_asked = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
+        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_asked(lane));
+        let of_dead = of_dead.map(|(lane, blocker)| {
+            let (lane, blocker) = (lane.clone(), blocker.clone());
+            BlockedKey { lane, reason: BlockReason::Blocked, blocker, wait: None }
+        });
+        let waits =
+            entries.blocked.iter().chain(&entries.quarantined).filter(|(lane, _)| is_asked(lane));
+        let waits = waits.map(|(lane, wait)| {
+            let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
+            BlockedKey { lane: lane.clone(), reason, blocker, wait: Some(wait.clone()) }
+        });
+        of_dead.chain(waits).take(limit).collect()
+    }
+
+    /// The keys that a page from there on need not show.
+    pub fn keys_to_skip(&self, from: &Position) -> PassOver {
+        let entries = self.entries();
+        let mut over = PassOver::default();
+        let mut bytes = 0;
+        let (first, mut last) = (from.place(), None);
+        let is_on_the_way =
+            |place: &&Place| (place.0 == Range::Unstamped) == (first.0 == Range::Unstamped);
+        for place in entries.positions.range(first.clone()..).take_while(is_on_the_way) {
+            let is_full = over.keys.len() >= PASSED_OVER || bytes >= KEYS_BYTES / 2;
+            if is_full {
+                over.until = last;
+                break;
+            }
+            bytes += place.1.len();
+            over.keys.push(Bson::String(place.1.to_string()));
+            last = Some(place.clone());
+        }
+        over
+    }
+
+    /// The blockers of some keys that wait for this reason.
+    pub fn blockers(&self, reason: BlockReason, limit: usize) -> Vec<RecordId> {
+        let entries = self.entries();
+        let waits = entries.blocked.values().chain(entries.quarantined.values());
+        let waits = waits.filter(|wait| wait.reason == reason).take(limit);
+        waits.map(|wait| wait.blocker.id.clone()).collect()
+    }
+
+    /// How many keys are blocked for each reason.
+    pub fn counts_by_reason(&self) -> Vec<(BlockReason, usize)> {
+        let entries = self.entries();
+        let mut counts: HashMap<BlockReason, usize> = HashMap::new();
+        for wait in entries.blocked.values() {
+            *counts.entry(wait.reason).or_default() += 1;
+        }
+        counts.insert(BlockReason::Suspect, entries.quarantined.len());
+        *counts.entry(BlockReason::Blocked).or_default() += entries.dead_blockers.len();
+        let count = |reason| counts.get(&reason).copied().unwrap_or(0);
+        BlockReason::ALL.map(|reason| (reason, count(reason))).to_vec()
+    }
+}

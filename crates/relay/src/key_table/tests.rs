@@ -1,0 +1,519 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Timestamp, doc};
+use postrider_outbox::position::Position;
+
+use super::*;
+use crate::partition;
+
+fn all() -> KeyTable {
+    let key_table = KeyTable::default();
+    key_table.set_owned(&(0..=255).collect::<Vec<u8>>());
+    key_table
+}
+
+fn key(name: &str) -> LaneKey {
+    LaneKey::Keyed(name.into())
+}
+
+/// The head of a key.
+fn head(name: &str) -> Record {
+    let seq = Timestamp { time: 1, increment: 1 };
+    let document = doc! { "_id": name, "key": name, "partition": 0, "seq": seq };
+    Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+}
+
+fn wait(reason: BlockReason, name: &str, until: Option<Instant>) -> KeyBlock {
+    KeyBlock::new(reason, Blocker::of(&head(name)), until)
+}
+
+fn block(key_table: &KeyTable, name: &str) {
+    key_table.block_for_sink(
+        key(name),
+        wait(BlockReason::SinkPaused, name, None),
+        key_table.recoveries(),
+    );
+}
+
+fn claims(key_table: &KeyTable, name: &str) -> bool {
+    key_table.register(&Lane::new(key(name), 0), &head(name))
+}
+
+/// Everything that pages from the beginning on are told to pass over, and how many there are.
+fn all_pages(key_table: &KeyTable) -> (BTreeSet<String>, usize) {
+    let mut seen = BTreeSet::new();
+    let mut from = Position::start();
+    for pages in 1.. {
+        let over = key_table.keys_to_skip(&from);
+        seen.extend(over.keys.iter().map(|key| key.as_str().unwrap().to_owned()));
+        match over.until.as_ref().map(Position::behind).or(from.next_side()) {
+            Some(next) => from = next,
+            None => return (seen, pages),
+        }
+    }
+    unreachable!("the loop ends by itself");
+}
+
+#[test]
+fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
+    let key_table = all();
+    let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
+    names.iter().for_each(|name| block(&key_table, name));
+
+    let (seen, pages) = all_pages(&key_table);
+
+    assert_eq!(seen, names);
+    assert_eq!(pages, 10, "of each side five");
+}
+
+#[test]
+fn what_is_struck_off_is_passed_over_no_more() {
+    let key_table = all();
+    let lane = Lane::new(key("busy"), 0);
+    assert!(key_table.register(&lane, &head("busy")));
+    block(&key_table, "held");
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
+    assert_eq!(all_pages(&key_table).0.len(), 3);
+
+    key_table.release(&lane.key);
+    key_table.unblock_sinks();
+    key_table.unblock(&key("suspect"));
+
+    assert_eq!(all_pages(&key_table).0.len(), 0);
+    assert!(key_table.taken_keys().is_empty());
+}
+
+/// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
+#[test]
+fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
+    let key_table = all();
+    let as_of = key_table.recoveries();
+    key_table.unblock_sinks();
+
+    key_table.block_for_sink(key("late"), wait(BlockReason::SinkPaused, "late", None), as_of);
+
+    assert_eq!(all_pages(&key_table).0.len(), 0);
+}
+
+#[test]
+fn a_wait_ends_when_it_is_due_and_not_before() {
+    let key_table = all();
+    let now = Instant::now();
+    let later = now + Duration::from_secs(1);
+    for (name, until) in [("later", later), ("now", now)] {
+        key_table.block(key(name), wait(BlockReason::NotDue, name, Some(until)));
+    }
+    block(&key_table, "for ever");
+
+    assert!(key_table.unblock_due(now));
+    assert!(!key_table.unblock_due(now));
+    assert_eq!(all_pages(&key_table).0, BTreeSet::from(["for ever", "later"].map(str::to_owned)));
+    assert!(key_table.unblock_due(later));
+    assert_eq!(all_pages(&key_table).0, BTreeSet::from(["for ever".to_owned()]));
+    assert!(!key_table.unblock_due(later + Duration::from_secs(9)));
+}
+
+#[test]
+fn snapshot_that_shows_a_head_fit_to_go_outranks_what_a_snapshot_can_know() {
+    for (reason, outranked) in [
+        (BlockReason::NotDue, true),
+        (BlockReason::Leased, true),
+        (BlockReason::SinkPaused, true),
+        (BlockReason::Refused, false),
+        (BlockReason::DeadLetter, false),
+    ] {
+        let key_table = all();
+        key_table.block(key("k"), wait(reason, "k", None));
+
+        assert_eq!(claims(&key_table, "k"), outranked, "{reason:?}");
+    }
+    let key_table = all();
+    key_table.block(key("k"), wait(BlockReason::Refused, "another head", None));
+    assert!(claims(&key_table, "k"), "it was said of another record");
+}
+
+#[test]
+fn waiting_keys_are_answered_in_parts_and_each_once() {
+    let key_table = all();
+    let names: BTreeSet<String> = (0..25).map(|n| format!("k-{n}")).collect();
+    names.iter().for_each(|name| block(&key_table, name));
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
+    let written = KeyBlock::new(BlockReason::NotDue, Blocker::written(&head("written")), None);
+    key_table.block(key("written"), written);
+    assert!(claims(&key_table, "busy"));
+
+    let (mut seen, mut from) = (Vec::new(), None);
+    loop {
+        let (part, next) = key_table.comparable_blockers(from.as_ref(), 10);
+        assert!(part.len() <= 10);
+        seen.extend(part.into_iter().map(|(lane, _)| lane.as_str().to_owned()));
+        match next {
+            Some(_) => from = next,
+            None => break,
+        }
+    }
+
+    assert_eq!(seen.len(), 27);
+    let seen: BTreeSet<String> = seen.into_iter().collect();
+    assert!(seen.is_superset(&names) && seen.contains("suspect"), "{seen:?}");
+    assert!(seen.contains("written"), "it is seen by the next read");
+}
+
+#[test]
+fn key_is_freed_from_the_blocker_that_it_waits_for_and_from_no_other() {
+    let key_table = all();
+    block(&key_table, "k");
+
+    assert!(!key_table.unblock_from(&key("k"), &Blocker::of(&head("other"))));
+    assert!(key_table.unblock_from(&key("k"), &Blocker::of(&head("k"))));
+    assert!(!key_table.unblock_from(&key("k"), &Blocker::of(&head("k"))));
+}
+
+#[test]
+fn turn_is_not_taken_for_a_record_that_was_freed_or_has_changed() {
+    let key_table = all();
+    let suspect = Blocker::of(&head("k"));
+    let lane = Lane::new(key("k"), 0);
+    assert!(key_table.register_quarantined(&key("k"), suspect.clone()));
+
+    assert!(!key_table.start_quarantined(&lane, &Blocker::of(&head("other"))));
+    assert!(key_table.unblock_from(&key("k"), &suspect));
+    assert!(!key_table.start_quarantined(&lane, &suspect));
+    assert!(key_table.register_quarantined(&key("k"), suspect.clone()));
+    assert!(key_table.start_quarantined(&lane, &suspect));
+}
+
+#[test]
+fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
+    let key_table = all();
+    let lane = Lane::new(key("busy"), 0);
+    assert!(key_table.register(&lane, &head("busy")));
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
+
+    block(&key_table, "busy");
+    block(&key_table, "suspect");
+
+    assert!(key_table.lane(&lane.key).is_some());
+    assert_eq!(held_count(&key_table), 1);
+}
+
+fn held_count(key_table: &KeyTable) -> usize {
+    key_table.counts_by_reason().iter().map(|(_, count)| count).sum()
+}
+
+fn hold_for(key_table: &KeyTable, name: &str, destination: &str) {
+    let destination = Address { destination: destination.into(), key: None };
+    let head = Blocker::of(&head(name));
+    key_table.block(key(name), KeyBlock::for_destination(head, None, "s".into(), destination));
+}
+
+#[test]
+fn of_each_destination_one_key_is_called_to_probe_those_not_suspected_first() {
+    let key_table = all();
+    for (name, destination) in [("bad", "a"), ("good", "a"), ("late", "a"), ("other", "b")] {
+        hold_for(&key_table, name, destination);
+    }
+    let due = |names: &[&str]| -> Vec<Address> {
+        let address = |name: &&str| Address { destination: (*name).into(), key: None };
+        names.iter().map(address).collect()
+    };
+    let call = |sink: &str, names: &[&str]| {
+        let called = key_table.unblock_for_probes(sink, &due(names), |id| *id == head("bad").id);
+        let mut called: Vec<String> =
+            called.into_iter().map(|(key, _)| key.as_str().to_owned()).collect();
+        called.sort();
+        called
+    };
+
+    assert!(call("another", &["a", "b"]).is_empty());
+    assert_eq!(call("s", &["a", "b", "c"]), ["good", "other"]);
+    assert_eq!(call("s", &["a"]), ["late"]);
+    assert_eq!(call("s", &["a", "b"]), ["bad"]);
+    assert_eq!(held_count(&key_table), 0);
+}
+
+#[test]
+fn a_destination_that_confirms_again_frees_its_own_keys() {
+    let key_table = all();
+    hold_for(&key_table, "mine", "a");
+    hold_for(&key_table, "other", "b");
+    let a = Address { destination: "a".into(), key: None };
+
+    key_table.unblock_destination("another", &a);
+    assert_eq!(held_count(&key_table), 2);
+    key_table.unblock_destination("s", &a);
+
+    assert_eq!(held_count(&key_table), 1);
+    assert!(claims(&key_table, "mine"));
+}
+
+/// A book while the stream carries the records.
+fn go_live() -> KeyTable {
+    let key_table = all();
+    key_table.begin_following();
+    key_table.go_live();
+    key_table
+}
+
+fn at(second: u32) -> Timestamp {
+    Timestamp { time: second, increment: 1 }
+}
+
+/// A read of now that shows this moment.
+fn read(key_table: &KeyTable, second: u32) -> ScanPoint {
+    ScanPoint { at: at(second), start: key_table.scan_start() }
+}
+
+fn withhold(key_table: &KeyTable, name: &str, second: u32) {
+    key_table.withhold(key(name), 0, head(name).id, at(second));
+}
+
+/// What is known of a key when its next record becomes pending.
+fn state_of(key_table: &KeyTable, name: &str, second: u32) -> &'static str {
+    let mut record = head(name);
+    record.id = RecordId::String(format!("{name}, another"));
+    match key_table.state_of(&record, at(second)) {
+        KeyState::Idle => "free",
+        KeyState::InFlight(_) => "busy",
+        KeyState::Covered => "covered",
+        KeyState::Blocked => "waits",
+    }
+}
+
+fn asked(key_table: &KeyTable) -> Vec<String> {
+    let asked = key_table.take_pending_scans(10).into_iter();
+    asked.map(|(key, ..)| key.as_str().to_owned()).collect()
+}
+
+/// A complete lane for a key of which nothing else is known.
+fn take(key_table: &KeyTable, name: &str) -> Arc<Lane> {
+    let lane = Lane::new(key(name), 0);
+    lane.begin(&[head(name)], true);
+    lane.queued();
+    assert!(key_table.register_idle(&lane, &head(name)));
+    lane
+}
+
+#[test]
+fn a_key_is_free_again_when_a_complete_lane_has_ended_and_else_it_is_to_be_read() {
+    for (is_complete, expected) in [(true, "free"), (false, "waits")] {
+        let key_table = go_live();
+        let lane = take(&key_table, "k");
+        assert_eq!(state_of(&key_table, "k", 1), "busy");
+
+        key_table.end_lane(&lane, is_complete);
+
+        assert_eq!(state_of(&key_table, "k", 2), expected);
+        assert_eq!(asked(&key_table).len(), usize::from(!is_complete));
+    }
+}
+
+/// With its own `_id`, while the one before is in flight.
+#[test]
+fn a_record_that_was_deleted_and_inserted_once_more_is_not_taken_for_the_one_in_hand() {
+    let key_table = go_live();
+    take(&key_table, "k");
+
+    assert!(matches!(key_table.state_of(&head("k"), at(9)), KeyState::Blocked));
+}
+
+/// Two records of one transaction in different partitions: the event of the second came while the key was
+/// read, in the partition of the first alone.
+#[test]
+fn a_read_that_has_not_looked_into_all_partitions_of_a_key_says_nothing() {
+    let own = partition::of_key("k");
+    let [one, two] = [own.wrapping_add(1), own.wrapping_add(2)];
+    for comes_before in [true, false] {
+        let key_table = go_live();
+        key_table.withhold(key("k"), one, head("k").id, at(5));
+        assert_eq!(asked(&key_table), ["k"]);
+        let second = || key_table.withhold(key("k"), two, head("second").id, at(5));
+        if comes_before {
+            second();
+        }
+        let read = read(&key_table, 9);
+        if !comes_before {
+            second();
+        }
+
+        key_table.finish_scan(&key("k"), Some(read));
+
+        assert_eq!(state_of(&key_table, "k", 10), if comes_before { "free" } else { "waits" });
+    }
+}
+
+#[test]
+fn a_key_is_read_where_its_own_records_lie_whatever_partition_its_blocker_was_in() {
+    let key_table = go_live();
+    let own = partition::of_key("k");
+    let foreign = own.wrapping_add(1);
+    key_table.set_owned(&[own]);
+    let dead = Dead { id: head("dead").id, partition: foreign };
+    key_table.record_dead_blockers(vec![(key("k"), dead)]);
+
+    key_table.release(&key("k"));
+
+    assert_eq!(asked(&key_table), ["k"]);
+}
+
+#[test]
+fn after_an_event_that_was_not_taken_a_lane_takes_no_other_and_its_key_is_read() {
+    let key_table = go_live();
+    let lane = take(&key_table, "k");
+
+    withhold(&key_table, "k", 5);
+
+    assert!(!lane.offer(&head("next").id));
+    key_table.end_lane(&lane, true);
+    assert_eq!(asked(&key_table), ["k"]);
+}
+
+#[test]
+fn a_read_counts_where_it_shows_what_was_withheld() {
+    let key_table = go_live();
+    withhold(&key_table, "k", 5);
+    assert_eq!(asked(&key_table), ["k"]);
+    assert!(asked(&key_table).is_empty(), "one read at a time");
+
+    key_table.finish_scan(&key("k"), Some(read(&key_table, 4)));
+    assert_eq!(state_of(&key_table, "k", 6), "waits");
+    assert_eq!(asked(&key_table), ["k"], "again");
+    key_table.finish_scan(&key("k"), Some(read(&key_table, 5)));
+
+    assert_eq!(state_of(&key_table, "k", 5), "covered", "its read has shown that");
+    assert_eq!(state_of(&key_table, "k", 6), "free");
+    key_table.advance_to(at(6));
+    assert_eq!(state_of(&key_table, "k", 5), "free", "the stream has passed its read");
+}
+
+#[test]
+fn a_read_that_has_failed_is_made_again() {
+    let key_table = go_live();
+    withhold(&key_table, "k", 5);
+    assert_eq!(asked(&key_table), ["k"]);
+
+    key_table.finish_scan(&key("k"), None);
+
+    assert_eq!(asked(&key_table), ["k"]);
+}
+
+/// The event came between the snapshot and the claim.
+#[test]
+fn a_lane_of_a_read_is_incomplete_where_an_event_came_since() {
+    for (event, takes) in [(5, true), (6, false)] {
+        let key_table = go_live();
+        withhold(&key_table, "k", event);
+        assert_eq!(asked(&key_table), ["k"]);
+        let lane = Lane::new(key("k"), 0);
+        lane.begin(&[head("k")], true);
+
+        assert!(key_table.register_scanned(&lane, &head("k"), read(&key_table, 5)));
+        lane.queued();
+
+        assert_eq!(lane.offer(&head("next").id), takes, "{event}");
+        key_table.end_lane(&lane, takes);
+        assert_eq!(asked(&key_table).is_empty(), takes);
+    }
+}
+
+/// What a read has found is entered in the key table before the driver sees it. An event that the driver
+/// handles between the two must not be leased first.
+#[test]
+fn nothing_is_put_behind_records_that_are_not_queued_to_be_leased() {
+    for (is_queued, takes) in [(true, true), (false, false)] {
+        let key_table = go_live();
+        withhold(&key_table, "k", 5);
+        assert_eq!(asked(&key_table), ["k"]);
+        let lane = Lane::new(key("k"), 0);
+        lane.begin(&[head("k")], true);
+        assert!(key_table.register_scanned(&lane, &head("k"), read(&key_table, 5)));
+        if is_queued {
+            lane.queued();
+        }
+
+        assert_eq!(lane.offer(&head("next").id), takes);
+    }
+}
+
+#[test]
+fn a_wait_that_is_over_leads_to_a_read_and_holds_events_back_until_then() {
+    let key_table = go_live();
+    key_table.block(key("k"), wait(BlockReason::NotDue, "k", Some(Instant::now())));
+    assert_eq!(state_of(&key_table, "k", 1), "waits");
+    assert!(asked(&key_table).is_empty());
+
+    assert!(key_table.unblock_due(Instant::now()));
+
+    assert_eq!(state_of(&key_table, "k", 2), "waits");
+    let lane = Lane::new(key("k"), 0);
+    assert!(!key_table.register_idle(&lane, &head("k")));
+    assert_eq!(asked(&key_table), ["k"]);
+}
+
+#[test]
+fn what_is_known_is_forgotten_when_rotations_find_the_records_again() {
+    let key_table = go_live();
+    let lane = take(&key_table, "busy");
+    withhold(&key_table, "unscanned", 5);
+    key_table
+        .record_dead_blockers(vec![(key("blocked"), Dead { id: head("dead").id, partition: 0 })]);
+    block(&key_table, "paused");
+    assert!(key_table.live_period().is_some());
+
+    key_table.stop_following();
+
+    assert_eq!(key_table.live_period(), None);
+    assert_eq!(key_table.pending_scans(), 0);
+    assert!(!lane.offer(&head("next").id));
+    assert_eq!(all_pages(&key_table).0.len(), 2, "the one in hand, and the one that waits");
+}
+
+/// It was start before rotations found the records for a while, and ended after.
+#[test]
+fn a_read_of_an_earlier_period_says_nothing() {
+    let key_table = go_live();
+    withhold(&key_table, "k", 5);
+    let early = read(&key_table, 9);
+    key_table.stop_following();
+    key_table.begin_following();
+    withhold(&key_table, "k", 6);
+    let lane = Lane::new(key("k"), 0);
+    lane.begin(&[head("k")], true);
+
+    key_table.finish_scan(&key("k"), Some(early));
+    assert_eq!(state_of(&key_table, "k", 10), "waits");
+    assert!(key_table.register_scanned(&lane, &head("k"), early));
+    lane.queued();
+
+    assert!(!lane.offer(&head("next").id));
+}
+
+/// As after an election: the new primary does not know yet what the stream has shown.
+#[test]
+fn a_read_counts_where_it_shows_what_the_stream_has_shown_before() {
+    let key_table = go_live();
+    let lane = take(&key_table, "k");
+    key_table.advance_to(at(7));
+    key_table.end_lane(&lane, false);
+
+    key_table.finish_scan(&key("k"), Some(read(&key_table, 6)));
+    assert_eq!(state_of(&key_table, "k", 8), "waits");
+    key_table.finish_scan(&key("k"), Some(read(&key_table, 7)));
+
+    assert_eq!(state_of(&key_table, "k", 8), "free");
+}
+
+#[test]
+fn a_key_that_was_met_in_another_partition_is_read_there_too() {
+    let key_table = go_live();
+    let own = partition::of_key("k");
+    let other = own.wrapping_add(1);
+
+    key_table.withhold(key("k"), other, head("k").id, at(1));
+
+    let mut places = [own, other];
+    places.sort_unstable();
+    assert_eq!(key_table.partitions_of(&key("k")), places);
+}

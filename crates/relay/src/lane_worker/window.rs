@@ -1,0 +1,140 @@
+//! Several unconfirmed messages of one key (`sinks.<name>.key_window`).
+//!
+//! What fails lets those that were under way behind it go before it, which is the operator's
+//! choice. Everything else keeps its order.
+
+use std::task::Poll;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::task::coop::unconstrained;
+
+use crate::addressing;
+use crate::lane::{LaneEnd, Next};
+use crate::lane_worker::LaneWorker;
+use crate::lease::LeasedRecord;
+use crate::publisher::{Delivery, DeliveryResult, Publisher};
+use crate::sink::Sink;
+
+impl<S: Sink> LaneWorker<'_, S> {
+    /// How many may be unconfirmed at a time, on the sink that this one goes to.
+    pub(super) fn window(&self, leased: &LeasedRecord) -> usize {
+        let context = self.context;
+        if self.lane.alone || context.settings.key_windows.is_empty() {
+            return 1;
+        }
+        let sink = addressing::sink_name(context, &leased.record);
+        sink.map_or(1, |sink| context.settings.key_window(sink))
+    }
+
+    /// Delivers with `window` unconfirmed at a time, until nothing waits or something fails.
+    ///
+    /// The first on a way (sink and destination) is confirmed before the second is begun: after
+    /// that a sink hands over what it is given at once, unless it says that it is not ready, and
+    /// here it is given one after the other. Nothing new begins after a failure, nor behind a
+    /// record that was not handed over until that record is concluded. What a lost sink interrupts
+    /// waits in its order, and is sent again before anything new.
+    pub(super) async fn deliver_several(
+        &self,
+        first: LeasedRecord,
+        window: usize,
+    ) -> Option<LaneEnd> {
+        let lane = &self.lane;
+        let publisher = &Publisher::new(self.context);
+        let mut end = None;
+        let mut next = Some(first);
+        let mut known_way = None;
+        let mut under_way = FuturesUnordered::new();
+        let mut begun = 0_usize;
+        // The record whose outcome is awaited before anything begins.
+        let mut barrier = None;
+        let mut interrupted: Vec<(usize, LeasedRecord, DeliveryResult)> = Vec::new();
+        loop {
+            while end.is_none()
+                && barrier.is_none()
+                && interrupted.is_empty()
+                && under_way.len() < window
+            {
+                let Some(leased) = next.take().or_else(|| self.next_waiting()) else { break };
+                if leased.is_lost() {
+                    self.lose(&leased);
+                    end = Some(LaneEnd::Interrupted);
+                    break;
+                }
+                let number = begun;
+                let admitted = match publisher.admit(&leased, lane, under_way.is_empty()).await {
+                    Ok(admitted) => admitted,
+                    Err(delivered) => {
+                        begun += 1;
+                        barrier = Some(number);
+                        under_way.push(std::future::ready((number, leased, delivered)).boxed());
+                        break;
+                    }
+                };
+                let way = Some(admitted.way());
+                let is_known = way == known_way && admitted.is_ready();
+                if !is_known && !under_way.is_empty() {
+                    next = Some(leased);
+                    break;
+                }
+                begun += 1;
+                known_way = way;
+                let sending = async move {
+                    let delivered = publisher.send(admitted, &leased, lane).await;
+                    (number, leased, delivered)
+                };
+                // The first poll hands it over, before the next one is given: tokio must not put
+                // it off because this task has done much already.
+                let mut sending = unconstrained(sending).boxed();
+                match futures_util::poll!(&mut sending) {
+                    Poll::Ready(sent) => {
+                        if sent.2.delivery != Delivery::Confirmed {
+                            barrier = Some(number);
+                        }
+                        under_way.push(std::future::ready(sent).boxed());
+                    }
+                    Poll::Pending => under_way.push(sending),
+                }
+                if !is_known {
+                    break;
+                }
+            }
+            let Some((number, leased, delivered)) = under_way.next().await else {
+                break;
+            };
+            if barrier == Some(number) {
+                barrier = None;
+            }
+            if delivered.delivery == Delivery::SinkLost && end.is_none() {
+                interrupted.push((number, leased, delivered));
+                continue;
+            }
+            let ended = self.conclude(leased, delivered).await;
+            end = end.or(ended);
+        }
+        if let Some(leased) = next {
+            lane.put_back(leased);
+        }
+        interrupted.sort_by_key(|(number, ..)| *number);
+        if end.is_none() && !self.is_over() {
+            interrupted.into_iter().rev().for_each(|(_, leased, _)| lane.put_back(leased));
+            return None;
+        }
+        for (_, leased, delivered) in interrupted {
+            let ended = self.conclude(leased, delivered).await;
+            end = end.or(ended);
+        }
+        end
+    }
+
+    /// The next one that waits, unless a stop came or the partition went.
+    fn next_waiting(&self) -> Option<LeasedRecord> {
+        if self.is_over() {
+            return None;
+        }
+        match self.next() {
+            Next::Publish(leased) => Some(*leased),
+            Next::Await | Next::End => None,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Records in this relay's hands, and the lease that proves it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use postrider_outbox::ids::{LeaseId, RecordId};
+use postrider_outbox::record::Record;
+use postrider_store::moment::Moment;
+
+/// One lease on the records of one acquisition.
+#[derive(Debug)]
+pub struct Lease {
+    /// The proof that settling writes carry.
+    pub id: LeaseId,
+    length: Duration,
+    /// When it was taken or last renewed: before the command was sent.
+    since: Mutex<Moment>,
+    members: OnceLock<Vec<Arc<LeaseEntry>>>,
+}
+
+/// One leased record, as its lease sees it.
+#[derive(Debug)]
+pub struct LeaseEntry {
+    id: RecordId,
+    phase: AtomicU8,
+}
+
+/// Waiting for its turn, or on its way.
+const IN_HAND: u8 = 0;
+/// A renewal found it leased elsewhere.
+const LOST: u8 = 1;
+/// Its outcome is with the settlement writer.
+const SETTLING: u8 = 2;
+
+impl Lease {
+    /// A lease whose command is about to be sent.
+    pub fn new(id: LeaseId, length: Duration, before_command: Moment) -> Arc<Self> {
+        let since = Mutex::new(before_command);
+        Arc::new(Self { id, length, since, members: OnceLock::new() })
+    }
+
+    /// Takes the records that the lease holds. Called once.
+    pub fn hold(self: &Arc<Self>, records: impl IntoIterator<Item = Record>) -> Vec<LeasedRecord> {
+        let held: Vec<LeasedRecord> = records
+            .into_iter()
+            .map(|record| {
+                let member = LeaseEntry { id: record.id.clone(), phase: AtomicU8::new(IN_HAND) };
+                LeasedRecord { record, lease: self.clone(), member: Arc::new(member) }
+            })
+            .collect();
+        let members = held.iter().map(|held| held.member.clone()).collect();
+        let _ = self.members.set(members);
+        held
+    }
+
+    /// Time left in which a publish may start; zero once spent.
+    ///
+    /// Counted on this host's clock (one that no suspension stops) from *before* the command was
+    /// sent, so it ends no later than the server's `leaseUntil`.
+    pub fn budget(&self, now: Moment) -> Duration {
+        (self.since() + self.length).since(now)
+    }
+
+    /// Whether a third of it is spent: time to renew what is still in flight.
+    pub fn wants_renewal(&self, now: Moment) -> bool {
+        self.budget(now) < self.length * 2 / 3
+    }
+
+    /// Notes a renewal whose command was sent at `before_command`.
+    pub fn renewed(&self, before_command: Moment) {
+        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
+    }
+
+    /// The records that are still in flight: not lost, not on their way to being settled.
+    pub fn in_flight(&self) -> Vec<Arc<LeaseEntry>> {
+        let members = self.members.get().into_iter().flatten();
+        members.filter(|member| member.is(IN_HAND)).cloned().collect()
+    }
+
+    fn since(&self) -> Moment {
+        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl LeaseEntry {
+    /// The record.
+    pub fn id(&self) -> &RecordId {
+        &self.id
+    }
+
+    /// Marks it lost, unless its outcome is already on the way.
+    pub fn lose(&self) {
+        let _ = self.phase.compare_exchange(IN_HAND, LOST, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    fn is(&self, phase: u8) -> bool {
+        self.phase.load(Ordering::Acquire) == phase
+    }
+}
+
+/// A leased record: may be published while its lease has budget.
+#[must_use = "an unsettled record waits out its lease"]
+#[derive(Debug)]
+pub struct LeasedRecord {
+    /// The record as it was read.
+    pub record: Record,
+    /// The lease that holds it.
+    pub lease: Arc<Lease>,
+    member: Arc<LeaseEntry>,
+}
+
+impl LeasedRecord {
+    /// Whether a publish may start now.
+    pub fn may_start(&self) -> bool {
+        self.member.is(IN_HAND) && !self.lease.budget(Moment::now()).is_zero()
+    }
+
+    /// Whether a renewal found it leased elsewhere.
+    pub fn is_lost(&self) -> bool {
+        self.member.is(LOST)
+    }
+
+    /// Deliveries charged, this one included.
+    pub fn attempt(&self) -> u32 {
+        self.record.attempt + 1
+    }
+
+    /// Its outcome goes to the settlement writer: from now on a renewal leaves it alone.
+    pub fn settling(&self) {
+        self.member.phase.store(SETTLING, Ordering::Release);
+    }
+}

@@ -1,0 +1,353 @@
+//! The relay: acquire → publish → settle, in the order of each key.
+//!
+//! **Publish a record only when you know that every earlier record of its key is done, dead by skip,
+//! or confirmed to you.** With this prefix rule any number of zombies, stale owners and expired leases
+//! cause duplicates, never an inversion. The prefix rule gives order, the lease saves duplicates, the
+//! partition saves contention.
+//!
+//! The way of a record in a steady flow, one file after the other:
+//!
+//! | | file | what it does with the record |
+//! |---|---|---|
+//! | 1 | [`wakeup`] | queues the event of the [change stream](crate::change_stream) |
+//! | 2 | `driver::events` | asks what is known of its key, and plans |
+//! | 3 | [`key_table`] | knows the key: idle, in flight, or blocked |
+//! | 4 | [`plan`] | decides whether it may go (pure) |
+//! | 5 | `live_mode` | holds it until the next lease |
+//! | 6 | [`acquirer`] | leases it |
+//! | 7 | [`lane`] | holds it behind the others of its key |
+//! | 8 | [`lane_worker`] | takes it when its predecessor is confirmed, and settles it by the result |
+//! | 9 | [`publisher`] | publishes it, and reads what a failure means |
+//! | 10 | [`settlement_writer`] | writes the outcome, with others |
+//!
+//! At the start, after a loss and for blocked keys the [`scanner`] stands in place of 1 and 2: it reads a
+//! snapshot, plans, and registers what it found.
+//!
+//! | actors beside that way | |
+//! |---|---|
+//! | `driver` | the loop that starts scans, leases and lanes; `schedule` says when |
+//! | [`repairer`] | corrects records that cannot be leased, or makes them dead |
+//! | [`quarantine`] | delivers records alone that may crash the process or break their connection |
+//! | [`dead_letter`] | sends a copy of dead records |
+//! | `recheck`, `audit` | whether blockers are still there; whether the change stream has brought everything |
+//! | `housekeeping` | makes scheduled records pending; reads the server's clock |
+//! | [`lease_renewal`] | renews leases under a slow publish |
+//! | [`report`] | what operators can ask |
+//!
+//! | state, below all of these | |
+//! |---|---|
+//! | [`context`], [`settings`], [`metrics`] | what the actors share |
+//! | [`instance_state`] | what an instance tells the others of itself |
+//! | [`sink_circuit`], [`destination_circuits`], [`isolation`], `addressing` | which sinks and destinations take records |
+//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; whose turn it is to go alone |
+//! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | what is known of single records, and of MongoDB |
+
+pub mod acquirer;
+mod addressing;
+mod audit;
+pub mod backoff;
+pub mod blocker;
+pub mod change_stream;
+pub mod connection_losses;
+pub mod context;
+pub mod dead_letter;
+pub mod destination_circuits;
+mod driver;
+pub mod explain;
+mod housekeeping;
+pub(crate) mod in_flight;
+pub mod instance_state;
+pub mod isolation;
+pub mod key_table;
+pub mod lane;
+pub mod lane_worker;
+pub mod lease;
+pub mod lease_owners;
+pub mod lease_renewal;
+pub(crate) mod live_mode;
+pub mod metrics;
+mod misplaced;
+pub mod partition;
+mod pending_deaths;
+pub mod plan;
+pub mod publisher;
+pub mod quarantine;
+mod recheck;
+mod refused_changes;
+pub mod repairer;
+pub mod report;
+mod reported;
+pub mod routing;
+mod saturation;
+pub mod scanner;
+mod schedule;
+pub mod settings;
+mod settlement_queue;
+pub mod settlement_writer;
+pub mod sink;
+pub mod sink_circuit;
+pub(crate) mod store_health;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postrider_outbox::collections::Collections;
+use postrider_outbox::ids::{InstanceId, SinkName};
+use postrider_outbox::lease::{Leaser, OwnerId};
+use postrider_outbox::repair::Repairs;
+use postrider_outbox::settle::Settlements;
+use postrider_outbox::wakeup::Wakeup;
+use postrider_store::ServerClock;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::connection_losses::ConnectionLosses;
+use crate::context::{Queues, RelayContext, RelayState, SinkHandle};
+use crate::destination_circuits::DestinationCircuits;
+use crate::driver::Driver;
+use crate::isolation::IsolatedConnections;
+use crate::key_table::KeyTable;
+use crate::lane::Lane;
+use crate::lease_owners::LeaseOwners;
+use crate::lease_renewal::ActiveLeases;
+use crate::metrics::{RelayMetrics, SinkMetrics};
+use crate::misplaced::Misplaced;
+use crate::partition::share::Share;
+use crate::partition::vigil::Vigil;
+use crate::pending_deaths::{DeadRecord, PendingDeaths};
+use crate::refused_changes::RefusedChanges;
+use crate::routing::Router;
+use crate::settings::Settings;
+use crate::settlement_queue::SettlementQueue;
+use crate::settlement_writer::SettlementWriter;
+use crate::sink::Sink;
+use crate::sink_circuit::SinkCircuit;
+use crate::store_health::StoreHealth;
+use crate::turns::{ProbeBudget, Turns};
+
+/// How long, beyond `relay.shutdown_timeout`, sinks may take to close, and records that this
+/// interrupts to be released.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Records that the error of a slow stop names.
+const NAMED_RECORDS: usize = 10;
+
+/// What a relay is made of.
+#[derive(Debug)]
+pub struct RelayParts<S> {
+    /// What the operator configured.
+    pub settings: Settings,
+    /// Where the outbox lives.
+    pub collections: Collections,
+    /// The id under which this instance leases.
+    pub owner: Arc<OwnerId>,
+    /// Chooses the sink and the destination of a record.
+    pub router: Router,
+    /// The sinks by name.
+    pub sinks: BTreeMap<String, S>,
+    /// The partitions that this instance may deliver, as they change.
+    pub share: watch::Receiver<Share>,
+    /// Reasons to scan, and the events of the change stream.
+    pub wakeup: Wakeup,
+    /// Whether a done record is deleted at once (retention `"0s"`).
+    pub delete_done: bool,
+    /// Whether this process stood still.
+    pub vigil: Arc<Vigil>,
+    /// The owner id of the instance whose place this one takes.
+    pub predecessor: Option<InstanceId>,
+}
+
+/// Why a relay ended uninvited.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// One of its parts panicked: a bug.
+    #[error("a part of the relay ended by a panic")]
+    Panicked(#[source] JoinError),
+    /// The time for a stop was up before everything in flight was settled or released.
+    #[error(
+        "the relay was not done within relay.shutdown_timeout: {in_flight} records wait out their \
+         lease, such as {some}"
+    )]
+    NotDone {
+        /// Records that were still leased.
+        in_flight: usize,
+        /// The ids of some.
+        some: String,
+    },
+}
+
+/// The relay of one instance.
+pub struct Relay<S> {
+    context: Arc<RelayContext<S>>,
+    share: watch::Receiver<Share>,
+    wakeup: Wakeup,
+    refills: mpsc::UnboundedReceiver<Arc<Lane>>,
+    dead_letters: mpsc::Receiver<DeadRecord>,
+    settlement_writer: tokio::task::JoinHandle<()>,
+}
+
+impl<S: Sink> Relay<S> {
+    /// Puts the parts together; nothing is read before [`run`](Self::run).
+    ///
+    /// Must be called within a tokio runtime. `stop` ends scans and publishes.
+    pub fn new(parts: RelayParts<S>, stop: CancellationToken) -> Self {
+        let RelayParts {
+            settings,
+            collections,
+            owner,
+            router,
+            sinks,
+            share,
+            wakeup,
+            delete_done,
+            vigil,
+            predecessor,
+        } = parts;
+        let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
+        let probe_max = settings.probe_max;
+        let sinks = sinks.into_iter().map(|(name, sink)| {
+            let handle = sink_handle(&name, sink, probe_max);
+            (name, handle)
+        });
+        // Room for a few batches: beyond it lanes wait, and nothing more is leased.
+        let (settlements, settled) = SettlementQueue::new(settings.batch_size * 4);
+        let (refills, asked_refills) = mpsc::unbounded_channel();
+        let (dead_letters, dead) = mpsc::channel(pending_deaths::MAX_WAITING);
+        let store_health = Arc::new(StoreHealth::default());
+        let state = RelayState {
+            key_table: KeyTable::default(),
+            leases: ActiveLeases::new(store_health.clone()),
+            lease_owners: LeaseOwners::new(owner.clone(), predecessor),
+            connection_losses: ConnectionLosses::default(),
+            pending_deaths: PendingDeaths::default(),
+            misplaced: Misplaced::default(),
+            refused_changes: RefusedChanges::default(),
+            refused_outcomes: Arc::default(),
+            store_health,
+            in_flight: Arc::default(),
+            turns: Turns::default(),
+            probe_budget: ProbeBudget::new(settings.batch_bytes),
+            vigil,
+        };
+        state.key_table.set_owned(&share.borrow().partitions);
+        let writer = SettlementWriter {
+            settlements: Settlements::new(collections.clone(), delete_done),
+            batch_size: settings.batch_size,
+            in_flight: state.in_flight.clone(),
+            metrics: metrics.clone(),
+            store_health: state.store_health.clone(),
+            refused_outcomes: state.refused_outcomes.clone(),
+            stop: stop.clone(),
+        };
+        let context = Arc::new(RelayContext {
+            leaser: Leaser::new(collections.clone(), owner, settings.lease),
+            repairs: Repairs::new(collections.clone()),
+            clock: Arc::new(ServerClock::default()),
+            sinks: sinks.collect(),
+            settings,
+            collections,
+            router,
+            metrics,
+            state,
+            queues: Queues { settlements, dead_letters, refills },
+            stop,
+        });
+        let settlement_writer = tokio::spawn(settlement_writer::run(writer, settled));
+        let (refills, dead_letters) = (asked_refills, dead);
+        Self { context, share, wakeup, refills, dead_letters, settlement_writer }
+    }
+
+    /// What the parts around the relay may read: circuits, keys, metrics.
+    pub fn context(&self) -> Arc<RelayContext<S>> {
+        self.context.clone()
+    }
+
+    /// Relays until the stop, then settles or releases what is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`RelayError`]: a panic in a part, or a stop that took longer than `shutdown_timeout`.
+    pub async fn run(mut self) -> Result<(), RelayError> {
+        let context = self.context.clone();
+        let mut parts = JoinSet::new();
+        for name in context.sinks.keys() {
+            let (context, name, wakeup) = (context.clone(), name.clone(), self.wakeup.clone());
+            parts.spawn(async move { keep_circuit(&context, &name, &wakeup).await });
+        }
+        parts.spawn(dead_letter::run(context.clone(), self.dead_letters));
+        parts.spawn(housekeeping::run(context.clone(), self.wakeup.clone()));
+        parts.spawn(recheck::run(context.clone(), self.wakeup.clone()));
+        parts.spawn(audit::run(context.clone(), self.wakeup.clone()));
+        let renewing = context.clone();
+        parts.spawn(async move { renewing.state.leases.keep(&renewing.leaser).await });
+
+        let mut driver = Driver::new(context.clone(), self.share, self.wakeup, self.refills);
+        let ended = tokio::select! {
+            ended = driver.run() => ended.map_err(RelayError::Panicked),
+            Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
+            // It ends with the last sender, which the context holds.
+            Err(panicked) = &mut self.settlement_writer => {
+                return Err(RelayError::Panicked(panicked));
+            }
+        };
+        ended?;
+        let mut draining = std::pin::pin!(driver.drain());
+        let limit = context.settings.shutdown_timeout;
+        let mut drained = tokio::time::timeout(limit, &mut draining).await;
+        // Nothing depends on it: a broker that does not answer sees the connection end.
+        let closing = context
+            .sinks
+            .values()
+            .map(|handle| async { tokio::join!(handle.sink.close(), handle.isolated.close()) });
+        let closing = tokio::time::timeout(CLOSE_GRACE, join_all(closing));
+        if drained.is_err() {
+            // A publish that hung ends with its connection; then its records can be released.
+            (_, drained) = tokio::join!(closing, tokio::time::timeout(CLOSE_GRACE, draining));
+        } else {
+            let _ = closing.await;
+        }
+        self.settlement_writer.abort();
+        if let Ok(drained) = drained {
+            return drained.map_err(RelayError::Panicked);
+        }
+        let in_flight = context.state.in_flight.records();
+        if in_flight == 0 {
+            // A command that MongoDB has not answered holds no record.
+            return Ok(());
+        }
+        let some = context.state.key_table.sample_in_flight(NAMED_RECORDS);
+        let names: Vec<String> = some.iter().map(ToString::to_string).collect();
+        Err(RelayError::NotDone { in_flight, some: names.join(", ") })
+    }
+}
+
+fn sink_handle<S: Sink>(name: &str, sink: S, probe_max: Duration) -> SinkHandle<S> {
+    SinkHandle {
+        circuit: SinkCircuit::new(SinkName::from(name)),
+        destinations: DestinationCircuits::new(SinkName::from(name), probe_max),
+        isolated: IsolatedConnections::new(SinkName::from(name), &sink),
+        turns: Turns::default(),
+        metrics: SinkMetrics::new(name),
+        lanes: AtomicUsize::new(0),
+        sink,
+    }
+}
+
+async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
+    let Some(handle) = context.sinks.get(name) else { return };
+    let on_up = || {
+        handle.metrics.up(true);
+        context.state.key_table.unblock_sinks();
+        wakeup.all();
+    };
+    let on_down = || handle.metrics.up(false);
+    let probe_max = context.settings.probe_max;
+    handle.circuit.keep(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
+    // Kept as a part until the process ends.
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,221 @@
+//! The relay's figures: a handle per series, made once, so that each exists from the start.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use bson::DateTime;
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use postrider_outbox::repair::RepairCounts;
+use postrider_store::metric::Description;
+
+use crate::blocker::BlockReason;
+
+/// Leases ended, by sink and outcome.
+pub const SETTLED: &str = "postrider_records_settled_total";
+/// From hand-over to the broker's answer.
+pub const PUBLISH_SECONDS: &str = "postrider_publish_seconds";
+/// From `createdAt` to the confirm.
+pub const DELIVERY_SECONDS: &str = "postrider_delivery_seconds";
+/// Copies of dead records, by the sink they are for and outcome.
+pub const DEAD_LETTERS: &str = "postrider_dead_letters_total";
+/// Whether the sink is up.
+pub const SINK_UP: &str = "postrider_sink_up";
+/// Keys whose records must wait.
+pub const KEYS_HELD: &str = "postrider_keys_held";
+/// Records repaired.
+pub const REPAIRED: &str = "postrider_records_repaired_total";
+/// Records that the change stream did not bring, found by an audit.
+pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
+/// Whether MongoDB refuses, or does not do, what the relay asks of it.
+pub const STORE_FAILING: &str = "postrider_store_failing";
+/// Partitions whose records the change stream carries.
+pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";
+/// Whether a change stream follows the outbox.
+pub const FOLLOW_UP: &str = "postrider_follow_up";
+
+/// What each of these metrics is.
+pub const DESCRIPTIONS: [Description; 11] = [
+    Description::counter(SETTLED, "Leases ended, by sink and outcome."),
+    Description::histogram(PUBLISH_SECONDS, "Time from hand-over to the broker's answer.")
+        .in_seconds(),
+    Description::histogram(
+        DELIVERY_SECONDS,
+        "Time from createdAt (else seq) to the broker's confirm, by the server's clock.",
+    )
+    .in_seconds(),
+    Description::counter(
+        DEAD_LETTERS,
+        "Copies of dead records, by the sink they are for and outcome.",
+    ),
+    Description::gauge(SINK_UP, "1 while the sink is up, else 0."),
+    Description::gauge(KEYS_HELD, "Keys whose records must wait, by reason."),
+    Description::counter(
+        REPAIRED,
+        "Records that were given what their producer left out, by what it was.",
+    ),
+    Description::counter(
+        AUDIT_FINDINGS,
+        "Records that the change stream did not bring, found by an audit: there should be none.",
+    ),
+    Description::gauge(
+        STORE_FAILING,
+        "1 while this work of the relay fails at MongoDB, by the cause; else 0.",
+    ),
+    Description::gauge(
+        PARTITIONS_LIVE,
+        "Partitions whose records the change stream carries, so that nothing is read to find them.",
+    ),
+    Description::gauge(
+        FOLLOW_UP,
+        "1 while the change stream is open, or closed on purpose; 0 while the relay polls.",
+    ),
+];
+
+/// The label of records that died before a sink was chosen for them.
+const NO_SINK: &str = "none";
+
+/// Figures of one sink.
+#[derive(Debug)]
+pub struct SinkMetrics {
+    publish: Histogram,
+    delivery: Histogram,
+    up: Gauge,
+    dead_letters_sent: Counter,
+    dead_letters_failed: Counter,
+}
+
+impl SinkMetrics {
+    /// The series of a sink of this name.
+    pub fn new(sink: &str) -> Self {
+        let dead_letters = |outcome: &'static str| {
+            let series = counter!(DEAD_LETTERS, "sink" => sink.to_owned(), "outcome" => outcome);
+            series.increment(0);
+            series
+        };
+        Self {
+            dead_letters_sent: dead_letters("sent"),
+            dead_letters_failed: dead_letters("failed"),
+            publish: histogram!(PUBLISH_SECONDS, "sink" => sink.to_owned()),
+            delivery: histogram!(DELIVERY_SECONDS, "sink" => sink.to_owned()),
+            up: gauge!(SINK_UP, "sink" => sink.to_owned()),
+        }
+    }
+
+    /// The sink was found up or down.
+    pub fn up(&self, up: bool) {
+        self.up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    /// A dead letter was sent, or can't be.
+    pub fn dead_letter(&self, sent: bool) {
+        match sent {
+            true => self.dead_letters_sent.increment(1),
+            false => self.dead_letters_failed.increment(1),
+        }
+    }
+
+    /// A publish was answered after this long.
+    pub fn published(&self, took: Duration) {
+        self.publish.record(took);
+    }
+
+    /// A record made at `since` is confirmed at `now` (the server's clock).
+    pub fn delivered(&self, since: Option<SystemTime>, now: DateTime) {
+        if let Some(since) = since {
+            let age = now.to_system_time().duration_since(since).unwrap_or(Duration::ZERO);
+            self.delivery.record(age);
+        }
+    }
+}
+
+/// Figures of the relay.
+#[derive(Debug)]
+pub struct RelayMetrics {
+    settled: BTreeMap<String, Outcomes>,
+    audit_findings: Counter,
+    repaired_seq: Counter,
+    repaired_partition: Counter,
+}
+
+#[derive(Debug)]
+struct Outcomes {
+    done: Counter,
+    retry: Counter,
+    dead: Counter,
+    released: Counter,
+    lost: Counter,
+}
+
+impl Outcomes {
+    fn new(sink: &str) -> Self {
+        let series = |outcome: &'static str| {
+            let series = counter!(SETTLED, "sink" => sink.to_owned(), "outcome" => outcome);
+            series.increment(0);
+            series
+        };
+        Self {
+            done: series("done"),
+            retry: series("retry"),
+            dead: series("dead"),
+            released: series("released"),
+            lost: series("lost"),
+        }
+    }
+}
+
+impl RelayMetrics {
+    /// The series of a relay with these sinks.
+    pub fn new<'a>(sinks: impl Iterator<Item = &'a str>) -> Self {
+        let sinks = sinks.chain([NO_SINK]);
+        let settled = sinks.map(|sink| (sink.to_owned(), Outcomes::new(sink))).collect();
+        let repaired = |what: &'static str| {
+            let series = counter!(REPAIRED, "what" => what);
+            series.increment(0);
+            series
+        };
+        let (repaired_seq, repaired_partition) = (repaired("seq"), repaired("partition"));
+        let audit_findings = counter!(AUDIT_FINDINGS);
+        audit_findings.increment(0);
+        Self { settled, audit_findings, repaired_seq, repaired_partition }
+    }
+
+    pub(crate) fn done(&self, sink: &str) {
+        self.of(sink).done.increment(1);
+    }
+
+    pub(crate) fn retry(&self, sink: &str) {
+        self.of(sink).retry.increment(1);
+    }
+
+    pub(crate) fn dead(&self, sink: &str) {
+        self.of(sink).dead.increment(1);
+    }
+
+    pub(crate) fn released(&self, sink: &str) {
+        self.of(sink).released.increment(1);
+    }
+
+    pub(crate) fn lost(&self, sink: &str) {
+        self.of(sink).lost.increment(1);
+    }
+
+    pub(crate) fn audit_finding(&self) {
+        self.audit_findings.increment(1);
+    }
+
+    pub(crate) fn repaired(&self, repaired: RepairCounts) {
+        self.repaired_seq.increment(repaired.seq);
+        self.repaired_partition.increment(repaired.partition);
+    }
+
+    pub(crate) fn held(&self, counts: &[(BlockReason, usize)]) {
+        for (reason, count) in counts {
+            gauge!(KEYS_HELD, "reason" => reason.as_str()).set(*count as f64);
+        }
+    }
+
+    fn of(&self, sink: &str) -> &Outcomes {
+        // Sinks don't come and go; an unknown name is a record that had none.
+        self.settled.get(sink).unwrap_or_else(|| &self.settled[NO_SINK])
+    }
+}

@@ -1,0 +1,78 @@
+//! Records with an invalid partition that the change stream has brought, until they are corrected.
+//!
+//! No scan at a key finds a fraction, which lies between two partitions, or an array, which lies among
+//! the records of another one. So each scan asks here which keys have one, and what is behind it waits
+//! until a majority has its correction.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use bson::Timestamp;
+use bson::raw::RawDocumentBuf;
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::record::{LaneKey, Record};
+
+/// Records at most; for more a rotation is cheaper.
+const MOST: usize = 1_000;
+
+/// Those that are known.
+#[derive(Debug, Default)]
+pub(crate) struct Misplaced {
+    known: Mutex<HashMap<RecordId, Record>>,
+}
+
+impl Misplaced {
+    /// Notes one; false where there are too many.
+    pub(crate) fn note(&self, record: Record) -> bool {
+        let mut known = self.known();
+        let has_room = known.len() < MOST || known.contains_key(&record.id);
+        if has_room {
+            // Its place alone is corrected.
+            let record = Record { raw: RawDocumentBuf::new(), ..record };
+            known.insert(record.id.clone(), record);
+        }
+        has_room
+    }
+
+    /// The key and the `seq` of each.
+    pub(crate) fn holding(&self) -> Vec<(LaneKey, Option<Timestamp>)> {
+        let known = self.known();
+        known.values().map(|record| (record.lane.clone(), record.seq)).collect()
+    }
+
+    /// Their keys, and the partitions that they belong to.
+    pub(crate) fn keys(&self) -> Vec<(LaneKey, u8)> {
+        let known = self.known();
+        known.values().map(|record| (record.lane.clone(), record.partition)).collect()
+    }
+
+    /// The earliest of those that are not left out.
+    pub(crate) fn next(
+        &self,
+        count: usize,
+        is_left_out: impl Fn(&RecordId) -> bool,
+    ) -> Vec<Record> {
+        let known = self.known();
+        let mut next: Vec<&Record> =
+            known.values().filter(|record| !is_left_out(&record.id)).collect();
+        next.sort_by_key(|record| (record.seq.is_none(), record.seq));
+        next.into_iter().take(count).cloned().collect()
+    }
+
+    /// A majority has the correction of this one, or it is not pending any more.
+    pub(crate) fn forget(&self, id: &RecordId) {
+        let mut known = self.known();
+        if !known.is_empty() {
+            known.remove(id);
+        }
+    }
+
+    /// Forgets those of other partitions.
+    pub(crate) fn keep_within(&self, partitions: &[u8]) {
+        self.known().retain(|_, record| partitions.contains(&record.partition));
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<RecordId, Record>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,523 @@
+//! The fleet as MongoDB knows it: who lives, who owns what, and the conditional writes that
+//! change it.
+//!
+//! Everything here is read by one command, of what a majority has, and judged by the server's
+//! clock. A change of owner is one update that names the `epoch` that was read, and raises it: of
+//! several who want the same partition one gets it, and what a late one wants is in vain. Whether a
+//! write succeeded is learnt by reading again, never from its answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, doc};
+use futures_util::TryStreamExt;
+use postrider_outbox::collections::{Collections, names as collections};
+use postrider_outbox::fields::ID;
+use postrider_outbox::ids::InstanceId;
+use postrider_outbox::undecoded::{RawId, Writer, decodable, lossy};
+use postrider_store::text::{LONGEST_NAME, bounded};
+use postrider_store::write::{self, Certainty};
+use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
+
+use crate::partition::fields;
+use crate::partition::fingerprint::Fingerprint;
+use crate::partition::names::{self, NameEntry};
+use crate::partition::plan::{Move, plan};
+
+/// `_id` of the switches of the relay, in `outbox_control`.
+pub const RELAY_SWITCH: &str = "relay";
+
+/// How an instance comes by its partitions, as its document says it.
+pub const ASSIGNED: &str = "assigned";
+/// The same where it relays nothing.
+pub const NONE: &str = "none";
+
+/// One instance of the fleet, whose heartbeat is fresh.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Who.
+    pub id: InstanceId,
+    /// Whether it is about to leave.
+    pub draining: bool,
+    /// Since when, by the server's clock.
+    pub started_at: Option<DateTime>,
+    /// What the order rests on in its configuration, if it says so.
+    pub fingerprint: Option<Fingerprint>,
+    /// Whether its partitions come by assignment.
+    pub assigned: bool,
+    /// Whether it relays at all.
+    pub relays: bool,
+    /// Whether it waits for partitions that others have.
+    pub asks: bool,
+    /// The id under which it leases.
+    pub lease_owner: InstanceId,
+}
+
+/// Who owned a partition when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// The owner, living or not.
+    pub owner: Option<InstanceId>,
+    /// Whether it names an owner that can't be read.
+    pub is_unreadable: bool,
+    /// As it was read, byte by byte, for the condition of a write; null where there is none.
+    epoch: RawId,
+}
+
+/// A document of the fleet of which something can't be read: what is absent is put in its place.
+///
+/// An instance whose `_id` can't be read owns nothing, and counts as not heard from. One whose
+/// `lastHeartbeat` can't be read may live: it gets no partitions, and those that it has are asked for
+/// and in time taken, as those of one that is about to leave. Of one whose heartbeat is fresh, by the
+/// server's own judgement, any other field may be unreadable: it lives, and to plan without it would
+/// take partitions from an instance that delivers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unreadable {
+    /// Its collection, with the prefix.
+    pub collection: String,
+    /// Its `_id`, in the form of [`RawId::text`].
+    pub id: String,
+    /// The fields.
+    pub fields: Vec<String>,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collection, id, remedy, .. } = self;
+        let (id, fields) = (bounded(id, LONGEST_NAME), self.fields.join(", "));
+        let fields = bounded(&fields, LONGEST_NAME);
+        write!(f, "{collection}: _id = {id}: {fields}: cannot be read; {remedy}")
+    }
+}
+
+#[cfg(test)]
+impl Assignment {
+    pub(crate) fn of(owner: InstanceId) -> Self {
+        let epoch = RawId::from(&Bson::Int64(1));
+        Self { owner: Some(owner), is_unreadable: false, epoch }
+    }
+
+    pub(crate) fn unreadable() -> Self {
+        let epoch = RawId::from(&Bson::Int64(1));
+        Self { owner: None, is_unreadable: true, epoch }
+    }
+}
+
+/// What one reading showed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// The living, by id.
+    pub members: BTreeMap<InstanceId, Member>,
+    /// Whether there are documents of others, whose heartbeats are stale.
+    pub some_stale: bool,
+    /// Assignments by partition; one that is absent was never made.
+    pub assignments: BTreeMap<u8, Assignment>,
+    /// Whether the fleet is paused.
+    pub paused: bool,
+    /// Names, and which instance holds each.
+    pub names: BTreeMap<String, NameEntry>,
+    /// The documents of which something can't be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
+impl View {
+    /// What the fleet's configuration is: that of whoever has run longest.
+    pub fn fingerprint(&self) -> Option<&Fingerprint> {
+        let relaying = self.members.values().filter(|member| member.relays);
+        let telling = relaying.filter(|member| member.fingerprint.is_some());
+        // Without a date it came by other means than ours: not before those that have one.
+        let first = telling.min_by_key(|member| {
+            (member.started_at.map_or(i64::MAX, DateTime::timestamp_millis), member.id)
+        });
+        first?.fingerprint.as_ref()
+    }
+
+    /// Whether this instance differs from the fleet in what the order rests on.
+    pub fn differs(&self, ours: &Fingerprint) -> Option<&Fingerprint> {
+        self.fingerprint().filter(|fleet| *fleet != ours)
+    }
+
+    /// Those among whom the partitions are divided.
+    pub fn sharing(&self) -> Vec<InstanceId> {
+        let fleet = self.fingerprint();
+        let agrees = |member: &Member| match (&member.fingerprint, fleet) {
+            (Some(own), Some(fleet)) => own == fleet,
+            _ => true,
+        };
+        let sharing = self.members.values().filter(|member| {
+            member.assigned && member.relays && !member.draining && agrees(member)
+        });
+        sharing.map(|member| member.id).collect()
+    }
+
+    /// Whether this partition's owner can't be read.
+    pub fn is_unreadable(&self, partition: u8) -> bool {
+        let assignment = self.assignments.get(&partition);
+        assignment.is_some_and(|assignment| assignment.is_unreadable)
+    }
+
+    /// The owner ids of the living.
+    pub fn lease_owners(&self) -> BTreeSet<InstanceId> {
+        self.members.values().map(|member| member.lease_owner).collect()
+    }
+
+    /// A name that no instance will hold again, if there is one: nothing is known of its holder.
+    pub fn unused_name(&self) -> Option<(&str, InstanceId)> {
+        let is_unused =
+            |entry: &NameEntry| entry.is_old && !self.members.contains_key(&entry.holder);
+        let unused = self.names.iter().find(|(_, entry)| !self.some_stale && is_unused(entry));
+        unused.map(|(name, entry)| (name.as_str(), entry.holder))
+    }
+
+    /// The living owners.
+    pub fn owners(&self) -> BTreeMap<u8, InstanceId> {
+        let owners = self.assignments.iter().filter_map(|(partition, assignment)| {
+            let owner = assignment.owner.filter(|owner| self.members.contains_key(owner))?;
+            Some((*partition, owner))
+        });
+        owners.collect()
+    }
+
+    /// The partitions of one instance, in order.
+    pub fn owned_by(&self, id: InstanceId) -> Vec<u8> {
+        let owned = self.assignments.iter().filter(|(_, held)| held.owner == Some(id));
+        owned.map(|(partition, _)| *partition).collect()
+    }
+
+    /// What is to change hands.
+    pub fn moves(&self) -> Vec<Move> {
+        plan(&self.sharing(), &self.owners())
+    }
+
+    /// How many partitions nobody who lives has.
+    pub fn unassigned(&self) -> usize {
+        256 - self.owners().len()
+    }
+}
+
+/// The fleet's documents.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    collections: Collections,
+    stale_after: Duration,
+    limit: Duration,
+}
+
+impl Fleet {
+    /// The fleet in whose eyes a heartbeat is stale after that long.
+    pub fn new(collections: Collections, stale_after: Duration) -> Self {
+        // What comes later than that is of a past that may be another's by now.
+        let limit = (stale_after / 4).max(Duration::from_secs(1));
+        Self { collections, stale_after, limit }
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn view(&self) -> Result<View, StoreError> {
+        // What a relay says of itself is for operators, and larger than the rest.
+        let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
+        let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
+        let pipeline = [
+            doc! { "$set": { KIND: ASSIGNMENT } },
+            self.also(collections::INSTANCES, doc! { "$set": instance }),
+            self.also(collections::CONTROL, doc! { "$set": control }),
+        ];
+        let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
+        let mut view = View::default();
+        for raw in &documents {
+            let (document, mut lost) = decodable(raw);
+            let base = match document.get_str(KIND) {
+                Ok(ASSIGNMENT) => {
+                    view.note_assignment(raw, &document, &mut lost);
+                    collections::ASSIGNMENTS
+                }
+                Ok(INSTANCE) => {
+                    view.note_instance(&document, &mut lost);
+                    collections::INSTANCES
+                }
+                _ => {
+                    view.note_switch(&document);
+                    collections::CONTROL
+                }
+            };
+            if !lost.is_empty() {
+                view.unreadable.push(self.unreadable(base, raw, lost));
+            }
+        }
+        view.unreadable.sort();
+        Ok(view)
+    }
+
+    /// Makes partitions that were read so the property of `owner`, or of nobody; each on the
+    /// condition that nobody has changed it since. Who got which is to be read.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; what has been written is then unknown.
+    pub async fn assign(
+        &self,
+        partitions: &[u8],
+        view: &View,
+        owner: Option<InstanceId>,
+    ) -> Result<(), StoreError> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let owner = owner.map_or(Bson::Null, Bson::from);
+        let statement = |partition: &u8| {
+            let known = view.assignments.get(partition);
+            let null = RawId::from(&Bson::Null);
+            let epoch = known.map_or(&null, |assignment| &assignment.epoch);
+            let epoch = Writer::default().element(epoch, "$eq").finish();
+            let q = Writer::default().fields(&doc! { ID: i32::from(*partition) });
+            let q = q.document(EPOCH, &epoch).finish();
+            // One that counts is raised; anything else begins anew.
+            let counted =
+                doc! { "$convert": { "input": "$epoch", "to": "long", "onError": 0_i64 } };
+            let raised = doc! { "$cond": [
+                { "$isNumber": "$epoch" }, { "$add": [counted, 1_i64] }, 1_i64,
+            ] };
+            let change = doc! {
+                "u": [{ "$set": { OWNER: &owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
+                // Of several who make one anew all but the first fail by its `_id`.
+                "upsert": known.is_none(),
+            };
+            Writer::default().document("q", &q).fields(&change).finish()
+        };
+        let statements: Vec<RawDocumentBuf> = partitions.iter().map(statement).collect();
+        let command = Writer::default()
+            .fields(&doc! { "update": self.collections.name(collections::ASSIGNMENTS) })
+            .documents("updates", &statements)
+            .fields(&write::options(Certainty::Majority));
+        let action = "assign partitions";
+        let written = write::send(self.collections.database(), action, command.finish()).await?;
+        // What was made by another one first is no failure.
+        match written.failed.iter().find(|(_, code)| *code != DUPLICATE_KEY) {
+            Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the documents of instances whose heartbeats are stale; not one whose heartbeat can't be
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn forget_stale(&self) -> Result<(), StoreError> {
+        let instances = self.collections.collection(collections::INSTANCES);
+        let readable = doc! { "$in": [{ "$type": "$lastHeartbeat" }, ["date", "missing"]] };
+        let stale = doc! { "$expr": { "$and": [readable, { "$not": self.is_fresh() }] } };
+        let forgetting = instances.delete_many(stale).into_future();
+        within("remove stale instances", self.limit, forgetting).await.map(|_| ())
+    }
+
+    /// Where the documents lie.
+    pub fn collections(&self) -> &Collections {
+        &self.collections
+    }
+
+    /// The instances' documents, each with `stale` and `partitionsOwned`, and with `invalid` where
+    /// something in it can't be decoded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn instances(&self) -> Result<Vec<Document>, StoreError> {
+        let owned = doc! { "$lookup": {
+            "from": self.collections.name(collections::ASSIGNMENTS),
+            "localField": "_id",
+            "foreignField": "instanceId",
+            "as": "partitionsOwned",
+        } };
+        let told = doc! { "$set": {
+            "stale": { "$not": self.is_fresh() },
+            "partitionsOwned": { "$size": "$partitionsOwned" },
+        } };
+        let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
+        let found = self.read(collections::INSTANCES, [owned, told, order]).await?;
+        Ok(found.iter().map(|document| shown(document)).collect())
+    }
+
+    /// The assignments, each with the `hostname` of its instance, and with `invalid` where something
+    /// in it can't be decoded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn partitions(&self) -> Result<Vec<Document>, StoreError> {
+        let instance = doc! { "$lookup": {
+            "from": self.collections.name(collections::INSTANCES),
+            "localField": "instanceId",
+            "foreignField": "_id",
+            "as": fields::HOSTNAME,
+        } };
+        let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
+        let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
+        let order = doc! { "$sort": { "_id": 1 } };
+        let found = self.read(collections::ASSIGNMENTS, [instance, told, order]).await?;
+        Ok(found.iter().map(|document| shown(document)).collect())
+    }
+
+    /// Pauses the fleet or lets it go on; it holds until the next call, whatever restarts.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
+        let switches = self.collections.collection(collections::CONTROL);
+        let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
+        let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
+        within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
+    }
+
+    async fn read<const N: usize>(
+        &self,
+        base: &str,
+        pipeline: [Document; N],
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let collection = self.collections.collection(base);
+        let reading = async {
+            let reading = collection.aggregate(pipeline).batch_size(WHOLE);
+            reading.with_type::<RawDocumentBuf>().await?.try_collect().await
+        };
+        within("read the fleet", self.limit, reading).await
+    }
+
+    fn unreadable(&self, base: &str, raw: &RawDocument, lost: Vec<String>) -> Unreadable {
+        let has = |field: &str| lost.iter().any(|one| one == field);
+        let remedy = if has(ID) {
+            "delete the document, and find out what wrote it"
+        } else if has(fields::LAST_HEARTBEAT) {
+            "an instance that runs writes it anew; where none does, delete the document"
+        } else if has(OWNER) {
+            "an instance claims the partition after partitions.stale_after; find out what wrote it"
+        } else {
+            "remove the field (updateOne with $unset), and find out what wrote it"
+        };
+        let (collection, id) = (self.collections.name(base), RawId::of(raw).text());
+        Unreadable { collection, id, fields: lost, remedy }
+    }
+
+    fn is_fresh(&self) -> Document {
+        is_fresh(self.stale_after)
+    }
+
+    fn also(&self, base: &str, stage: Document) -> Document {
+        doc! { "$unionWith": { "coll": self.collections.name(base), "pipeline": [stage] } }
+    }
+}
+
+/// Whether an instance's heartbeat is younger than that by the server's clock: an expression.
+pub fn is_fresh(stale_after: Duration) -> Document {
+    let millis = i64::try_from(stale_after.as_millis()).unwrap_or(i64::MAX);
+    let oldest = doc! { "$subtract": ["$$NOW", millis] };
+    doc! { "$and": [
+        { "$eq": [{ "$type": "$lastHeartbeat" }, "date"] },
+        { "$gt": ["$lastHeartbeat", oldest] },
+    ] }
+}
+
+/// A document as operators read it.
+fn shown(document: &RawDocument) -> Document {
+    let (mut document, invalid) = lossy(document);
+    if !invalid.is_empty() {
+        document.insert("invalid", invalid);
+    }
+    document
+}
+
+/// Whose a partition is.
+const OWNER: &str = "instanceId";
+/// Raised by each change of owner.
+const EPOCH: &str = "epoch";
+
+/// Documents in one answer: more than there are, so that one command reads all.
+const WHOLE: u32 = 10_000;
+
+/// What a document that was read is.
+const KIND: &str = "_kind";
+const ASSIGNMENT: &str = "assignment";
+const INSTANCE: &str = "instance";
+const SWITCH: &str = "switch";
+/// Whether the heartbeat is younger than `stale_after`.
+const FRESH: &str = "_fresh";
+
+impl View {
+    fn note_assignment(&mut self, raw: &RawDocument, document: &Document, lost: &mut Vec<String>) {
+        let id = match document.get("_id") {
+            Some(Bson::Int32(id)) => i64::from(*id),
+            Some(Bson::Int64(id)) => *id,
+            #[expect(clippy::cast_possible_truncation, reason = "checked to be integral")]
+            Some(Bson::Double(id)) if id.fract() == 0.0 => *id as i64,
+            _ => return,
+        };
+        let Ok(partition) = u8::try_from(id) else { return };
+        let owner = document.get(OWNER).and_then(InstanceId::read);
+        let is_unreadable = owner.is_none() && !RawId::field(raw, OWNER).is_null();
+        if is_unreadable {
+            note(lost, OWNER);
+        }
+        let epoch = RawId::field(raw, EPOCH);
+        self.assignments.insert(partition, Assignment { owner, is_unreadable, epoch });
+    }
+
+    fn note_instance(&mut self, document: &Document, lost: &mut Vec<String>) {
+        let Some(id) = document.get(ID).and_then(InstanceId::read) else {
+            return note(lost, ID);
+        };
+        let heartbeat = document.get(fields::LAST_HEARTBEAT);
+        if heartbeat.is_some_and(|at| !matches!(at, Bson::DateTime(_))) {
+            note(lost, fields::LAST_HEARTBEAT);
+        }
+        let may_live = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
+        if !may_live && !document.get_bool(FRESH).unwrap_or(false) {
+            self.some_stale = true;
+            return;
+        }
+        let takes = document.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED);
+        let member = Member {
+            id,
+            draining: may_live
+                || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
+            started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
+            // What may be gone for long decides nothing.
+            fingerprint: document
+                .get_document(fields::FINGERPRINT)
+                .ok()
+                .filter(|_| !may_live)
+                .and_then(Fingerprint::read),
+            assigned: takes == ASSIGNED,
+            relays: takes != NONE,
+            asks: document.get_bool(fields::ASKS).unwrap_or(false),
+            lease_owner: document.get(fields::LEASE_OWNER).and_then(InstanceId::read).unwrap_or(id),
+        };
+        self.members.insert(id, member);
+    }
+
+    fn note_switch(&mut self, document: &Document) {
+        let Ok(id) = document.get_str("_id") else { return };
+        if id == RELAY_SWITCH {
+            self.paused = document.get_bool("paused").unwrap_or(false);
+        } else if let Some((name, entry)) = names::read(document) {
+            self.names.insert(name, entry);
+        }
+    }
+}
+
+/// Notes a field that can't be read, once.
+fn note(lost: &mut Vec<String>, field: &str) {
+    if !lost.iter().any(|noted| noted == field) {
+        lost.push(field.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests;

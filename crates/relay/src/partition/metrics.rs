@@ -1,0 +1,90 @@
+//! The fleet's figures, as this instance sees them.
+
+use metrics::{Counter, counter, gauge};
+use postrider_store::metric::Description;
+
+use crate::metrics::STORE_FAILING;
+
+/// The value of a gauge that was known and is so no more: the page of metrics leaves it out, since the
+/// exporter forgets no series.
+pub const UNKNOWN: f64 = f64::NAN;
+
+/// Partitions that this instance delivers.
+pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
+/// Partitions that no living instance has.
+pub const PARTITIONS_UNASSIGNED: &str = "postrider_partitions_unassigned";
+/// Instances whose heartbeats are fresh.
+pub const INSTANCES_ACTIVE: &str = "postrider_instances_active";
+/// How often partitions came to this instance or went.
+pub const REBALANCES: &str = "postrider_rebalances_total";
+/// Whether the fleet is paused.
+pub const PAUSED: &str = "postrider_paused";
+/// Whether a majority of MongoDB acknowledged the last heartbeat.
+pub const STORE_UP: &str = "postrider_store_up";
+
+/// What each of these metrics is.
+pub const DESCRIPTIONS: [Description; 6] = [
+    Description::gauge(PARTITIONS_OWNED, "Partitions that this instance delivers."),
+    Description::gauge(
+        PARTITIONS_UNASSIGNED,
+        "Partitions that no living instance has, as this one sees it.",
+    ),
+    Description::gauge(
+        INSTANCES_ACTIVE,
+        "Instances whose heartbeats are fresh, this one included.",
+    ),
+    Description::counter(REBALANCES, "Times that partitions came to this instance or went."),
+    Description::gauge(PAUSED, "1 while the fleet is paused, else 0."),
+    Description::gauge(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0."),
+];
+
+/// Whether MongoDB is there: 0 from the start until the first heartbeat.
+pub fn store_up(up: bool) {
+    gauge!(STORE_UP).set(if up { 1.0 } else { 0.0 });
+}
+
+/// A handle per counter, so that it exists from the start.
+#[derive(Debug)]
+pub struct FleetMetrics {
+    rebalances: Counter,
+}
+
+impl Default for FleetMetrics {
+    /// The counters at zero; gauges come with the first look.
+    fn default() -> Self {
+        let rebalances = counter!(REBALANCES);
+        rebalances.increment(0);
+        Self { rebalances }
+    }
+}
+
+impl FleetMetrics {
+    /// Partitions came or went.
+    pub fn rebalanced(&self) {
+        self.rebalances.increment(1);
+    }
+
+    /// What a look showed.
+    pub fn seen(&self, active: usize, unassigned: usize) {
+        gauge!(INSTANCES_ACTIVE).set(active as f64);
+        gauge!(PARTITIONS_UNASSIGNED).set(unassigned as f64);
+    }
+
+    /// Whether the fleet is paused.
+    pub fn paused(&self, paused: bool) {
+        gauge!(PAUSED).set(if paused { 1.0 } else { 0.0 });
+    }
+
+    /// Whether MongoDB refuses what a share takes.
+    pub fn refused(&self, refused: bool) {
+        let failing = if refused { 1.0 } else { 0.0 };
+        gauge!(STORE_FAILING, "work" => "assign", "cause" => "refused").set(failing);
+    }
+
+    /// Nothing is known while MongoDB does not answer.
+    pub fn forget(&self) {
+        for name in [INSTANCES_ACTIVE, PARTITIONS_UNASSIGNED, PAUSED] {
+            gauge!(name).set(UNKNOWN);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Which instance has a partition, and what it says of itself: for operators.
+
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, DateTime, Document, doc};
+use postrider_outbox::collections::{Collections, names};
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::undecoded::decodable;
+use postrider_store::dates::rfc3339;
+use postrider_store::{StoreError, limits, within};
+
+use crate::partition::fields;
+use crate::partition::fleet::{ASSIGNED, Fleet, NONE, RELAY_SWITCH};
+use crate::partition::set::partition_set;
+
+/// An instance, as its document says.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// Its id.
+    pub id: String,
+    /// Its host.
+    pub host: Option<String>,
+    /// When it was last seen, by the server's clock.
+    pub last_heartbeat: Option<DateTime>,
+    /// What its relay knows beyond MongoDB; `None` where it does not say (an older version).
+    pub relay: Option<Document>,
+}
+
+/// Who delivers what is in a partition.
+#[derive(Clone, Debug)]
+pub enum Ownership {
+    /// No instance: all are paused.
+    Paused,
+    /// No instance that relays is alive.
+    NoInstance,
+    /// No instance has it yet.
+    Unowned,
+    /// The instance that has it is gone, or its heartbeat is stale.
+    Stale(Owner),
+    /// A living instance.
+    Owned(Owner),
+}
+
+impl Owner {
+    fn of(instance: &Document) -> Self {
+        Self {
+            id: text(instance.get("_id")),
+            host: instance.get_str(fields::HOSTNAME).ok().map(ToOwned::to_owned),
+            last_heartbeat: instance.get_datetime(fields::LAST_HEARTBEAT).ok().copied(),
+            relay: instance.get_document(fields::RELAY).ok().cloned(),
+        }
+    }
+
+    /// In words.
+    pub fn name(&self) -> String {
+        match &self.host {
+            Some(host) => format!("instance {} on {host}", self.id),
+            None => format!("instance {}", self.id),
+        }
+    }
+
+    /// When it said what it says, in words.
+    pub fn as_of(&self) -> String {
+        let at = self.last_heartbeat.and_then(rfc3339);
+        at.map(|at| format!("as of {at}")).unwrap_or_default()
+    }
+}
+
+fn text(id: Option<&Bson>) -> String {
+    RecordId::from(id.cloned().unwrap_or(Bson::Null)).to_string()
+}
+
+/// Finds out who delivers what is in `partition`.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn of_partition(
+    collections: &Collections,
+    partition: u8,
+    stale_after: Duration,
+) -> Result<Ownership, StoreError> {
+    let instances = Fleet::new(collections.clone(), stale_after).instances().await?;
+    let takes =
+        |instance: &Document| instance.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED).to_owned();
+    let is_stale = |instance: &Document| instance.get_bool("stale").unwrap_or(true);
+    let living = || instances.iter().filter(|&instance| !is_stale(instance));
+    if !living().any(|instance| takes(instance) != NONE) {
+        return Ok(Ownership::NoInstance);
+    }
+    let switch = one(collections, names::CONTROL, "read the switch", RELAY_SWITCH.into()).await?;
+    if switch.is_some_and(|switch| switch.get_bool("paused").unwrap_or(false)) {
+        return Ok(Ownership::Paused);
+    }
+    let has_it = |instance: &&Document| {
+        partition_set(&takes(instance)).is_ok_and(|fixed| fixed.contains(&partition))
+    };
+    if let Some(instance) = living().find(has_it) {
+        return Ok(Ownership::Owned(Owner::of(instance)));
+    }
+    let id = i32::from(partition).into();
+    let found = one(collections, names::ASSIGNMENTS, "read an assignment", id).await?;
+    let owner = found.and_then(|assignment| assignment.get("instanceId").cloned());
+    let Some(owner) = owner.filter(|owner| *owner != Bson::Null) else {
+        return Ok(Ownership::Unowned);
+    };
+    let instance = instances.iter().find(|instance| instance.get("_id") == Some(&owner));
+    Ok(match instance {
+        Some(instance) if is_stale(instance) => Ownership::Stale(Owner::of(instance)),
+        Some(instance) => Ownership::Owned(Owner::of(instance)),
+        None => {
+            let id = text(Some(&owner));
+            Ownership::Stale(Owner { id, host: None, last_heartbeat: None, relay: None })
+        }
+    })
+}
+
+/// What can be decoded of the document with this `_id`.
+async fn one(
+    collections: &Collections,
+    base: &str,
+    action: &'static str,
+    id: Bson,
+) -> Result<Option<Document>, StoreError> {
+    let documents = collections.collection(base).clone_with_type::<RawDocumentBuf>();
+    let finding = documents.find_one(doc! { "_id": id });
+    let found = within(action, limits::BATCH, finding.into_future()).await?;
+    Ok(found.map(|found| decodable(&found).0))
+}

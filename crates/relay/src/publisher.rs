@@ -1,0 +1,386 @@
+//! One delivery: destination, circuits, publish, and what the answer of the broker means.
+
+use std::time::{Duration, Instant};
+
+use postrider_outbox::reason::DeadReason;
+use postrider_store::failpoint;
+use postrider_store::moment::Moment;
+use tracing::{instrument, trace};
+
+use crate::addressing;
+use crate::context::{RelayContext, SinkHandle};
+use crate::destination_circuits::Fault;
+use crate::isolation::Place;
+use crate::lane::{Lane, Parked};
+use crate::lease::LeasedRecord;
+use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
+
+/// A publish that takes longer is watched. A healthy broker confirms within milliseconds, or within
+/// some hundreds of them where it is far away.
+const SLOW_PUBLISH: Duration = Duration::from_millis(300);
+
+/// A lane is long that has so many times as many records waiting as the lanes have on average.
+const URGENT_FACTOR: usize = 4;
+
+const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker says nothing";
+
+/// The result of one delivery, and its sink.
+#[derive(Debug)]
+pub struct DeliveryResult {
+    /// The sink's name; empty where none was chosen.
+    pub sink: String,
+    /// What it came to.
+    pub delivery: Delivery,
+}
+
+impl DeliveryResult {
+    fn without_sink(delivery: Delivery) -> Self {
+        Self { sink: String::new(), delivery }
+    }
+}
+
+/// What one delivery came to.
+#[derive(Debug, PartialEq)]
+pub enum Delivery {
+    /// The broker has it.
+    Confirmed,
+    /// The record or its destination is at fault: counted.
+    Failed(String),
+    /// The record can never be delivered.
+    Undeliverable(DeadReason),
+    /// Its sink went down: not counted, and published again as soon as the sink is up.
+    SinkLost,
+    /// Its destination does not confirm until then: not counted, and published again afterwards.
+    DestinationPaused(Address, Instant),
+    /// Neither is at fault: not counted, and published again later.
+    Interrupted,
+}
+
+/// A record whose sink and destination take it.
+pub(super) struct Admitted<'a, S> {
+    sink: String,
+    handle: &'a SinkHandle<S>,
+    message: Message,
+    destination: Address,
+    /// On the isolated connection; `None` on the main one.
+    place: Option<Place>,
+}
+
+impl<S> Admitted<'_, S> {
+    /// Sink and destination: within both a broker keeps the order of what is published.
+    pub(super) fn way(&self) -> (String, String) {
+        (self.sink.clone(), self.message.address.destination.clone())
+    }
+
+    /// Whether the sink would hand it over at once.
+    pub(super) fn is_ready(&self) -> bool
+    where
+        S: Sink,
+    {
+        self.handle.sink.is_ready(&self.message)
+    }
+}
+
+/// Delivers records to their sinks.
+pub(super) struct Publisher<'a, S> {
+    context: &'a RelayContext<S>,
+}
+
+impl<'a, S: Sink> Publisher<'a, S> {
+    /// A publisher of this relay.
+    pub(super) fn new(context: &'a RelayContext<S>) -> Self {
+        Self { context }
+    }
+
+    /// Publishes one record, if it can be delivered, its sink and destination take records, and its
+    /// lease is not spent.
+    pub(super) async fn deliver(&self, leased: &LeasedRecord, lane: &Lane) -> DeliveryResult {
+        match self.admit(leased, lane, true).await {
+            Ok(admitted) => self.send(admitted, leased, lane).await,
+            Err(result) => result,
+        }
+    }
+
+    /// Checks that a record can be delivered, and that its sink and destination take it. With
+    /// `waits` it waits for a sink that went down a short time ago, until a stop comes or the lane
+    /// is revoked.
+    ///
+    /// # Errors
+    ///
+    /// What the delivery came to, where it is not published.
+    pub(super) async fn admit(
+        &self,
+        leased: &LeasedRecord,
+        lane: &Lane,
+        waits: bool,
+    ) -> Result<Admitted<'a, S>, DeliveryResult> {
+        let undeliverable = |reason| DeliveryResult::without_sink(Delivery::Undeliverable(reason));
+        if let Some(reason) = self.context.state.pending_deaths.reason(&leased.record) {
+            return Err(undeliverable(reason));
+        }
+        let (sink, message) =
+            addressing::message_of(self.context, &leased.record).map_err(undeliverable)?;
+        let Some(handle) = self.context.sinks.get(&sink) else {
+            let detail = format!("sink {sink:?} is not configured");
+            let delivery = Delivery::Undeliverable(DeadReason::Unroutable(detail));
+            return Err(DeliveryResult { sink, delivery });
+        };
+        let destination = handle.sink.destination(&message);
+        match self.enter(handle, &destination, leased, lane, waits).await {
+            Ok(place) => Ok(Admitted { sink, handle, message, destination, place }),
+            Err(delivery) => Err(DeliveryResult { sink, delivery }),
+        }
+    }
+
+    async fn enter(
+        &self,
+        handle: &SinkHandle<S>,
+        destination: &Address,
+        leased: &LeasedRecord,
+        lane: &Lane,
+        waits: bool,
+    ) -> Result<Option<Place>, Delivery> {
+        if !waits && !handle.circuit.is_closed() {
+            return Err(Delivery::SinkLost);
+        }
+        let is_up = tokio::select! {
+            biased;
+            is_up = handle.circuit.closes_within(self.context.settings.grace()) => is_up,
+            () = lane.over(&self.context.stop) => false,
+        };
+        if !is_up {
+            return Err(Delivery::Interrupted);
+        }
+        let goes_alone = self.context.state.connection_losses.goes_alone(&leased.record.id);
+        if lane.alone {
+            // A record that may have lost connections shares none with probes.
+            let exclusive = handle.destinations.is_exclusive(destination) || goes_alone;
+            let place = tokio::select! {
+                place = handle.isolated.enter(exclusive) => place,
+                () = lane.over(&self.context.stop) => return Err(Delivery::Interrupted),
+            };
+            return place.map(Some).map_err(|down| self.not_isolated(handle, destination, down));
+        }
+        if goes_alone {
+            return Err(Delivery::Interrupted);
+        }
+        match handle.destinations.waits(destination) {
+            Some(until) => Err(Delivery::DestinationPaused(destination.clone(), until)),
+            None => Ok(None),
+        }
+    }
+
+    /// No isolated connection could be opened, while the main one is up or not yet known to be down.
+    fn not_isolated(
+        &self,
+        handle: &SinkHandle<S>,
+        destination: &Address,
+        down: impl std::fmt::Display,
+    ) -> Delivery {
+        if handle.circuit.is_closed() {
+            handle.isolated.lacks(down);
+            let is_closed = handle.destinations.close_guess(destination);
+            self.unblock_if(is_closed, handle, destination);
+            if is_closed {
+                // The main connection shows whether it confirms.
+                return Delivery::Interrupted;
+            }
+        }
+        let until = Instant::now() + self.context.settings.probe_max;
+        Delivery::DestinationPaused(destination.clone(), until)
+    }
+
+    /// Publishes an admitted record and waits for the confirm.
+    #[instrument(
+        name = "publish",
+        level = "debug",
+        skip_all,
+        fields(
+            record_id = %leased.record.id,
+            key = lane.key.as_str(),
+            attempt = leased.attempt(),
+            sink = admitted.sink,
+        )
+    )]
+    pub(super) async fn send(
+        &self,
+        admitted: Admitted<'_, S>,
+        leased: &LeasedRecord,
+        lane: &Lane,
+    ) -> DeliveryResult {
+        let Admitted { sink, handle, mut message, destination, place } = admitted;
+        // Checked as late as possible: no publish starts after the lease has ended.
+        if !leased.may_start() || !self.context.state.vigil.may_publish(Moment::now()) {
+            return DeliveryResult { sink, delivery: Delivery::Interrupted };
+        }
+        let in_flight = &self.context.state.in_flight;
+        failpoint::hit("relay::before_publish");
+        failpoint::hit_with("relay::publish", &message.id);
+        let timestamp = message.timestamp;
+        message.is_urgent = lane.waiting_count() > URGENT_FACTOR * in_flight.per_lane();
+        let (handed_over, result) = match &place {
+            Some(place) => {
+                // A probe may take as long as a publish may, and takes no room from others.
+                let _parked = if place.is_exclusive() { None } else { self.park(lane) };
+                handle.isolated.publish(place, message).await
+            }
+            None => {
+                let handed_over = Instant::now();
+                (handed_over, self.publish(handle, &destination, message, handed_over, lane).await)
+            }
+        };
+        handle.metrics.published(handed_over.elapsed());
+        let delivery = match result {
+            Ok(()) => {
+                failpoint::hit("relay::after_confirm");
+                trace!("confirmed");
+                self.context.state.connection_losses.forget(&leased.record.id);
+                let confirms_again = handle.destinations.confirmed(&destination, handed_over);
+                self.unblock_if(confirms_again, handle, &destination);
+                handle.metrics.delivered(timestamp, self.context.clock.now());
+                Delivery::Confirmed
+            }
+            Err(error) => self.judge(handle, &destination, leased, place, handed_over, error),
+        };
+        DeliveryResult { sink, delivery }
+    }
+
+    /// Publishes on the main connection. Where that takes long, and the destination has answered
+    /// nothing else meanwhile, nothing more is published to it, and this lane takes no room from
+    /// others. Where the sink has opened another connection since, another record probes whether
+    /// the destination confirms.
+    async fn publish(
+        &self,
+        handle: &SinkHandle<S>,
+        destination: &Address,
+        message: Message,
+        handed_over: Instant,
+        lane: &Lane,
+    ) -> Result<(), PublishError> {
+        let mut publishing = std::pin::pin!(handle.sink.publish(message));
+        if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
+            return result;
+        }
+        let doubt = handle.destinations.doubt(destination);
+        let mut parked = None;
+        loop {
+            if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
+                self.unblock_if(doubt.end(), handle, destination);
+                return result;
+            }
+            if doubt.is_silent(SLOW_PUBLISH) {
+                parked = parked.or_else(|| self.park(lane));
+            }
+            if handle.sink.replaced_at() > Some(handed_over) {
+                break;
+            }
+        }
+        let waits = handle.destinations.left_behind(destination, handed_over, SILENT_CONNECTION);
+        let confirms = waits.is_none() && handle.destinations.heard(destination);
+        self.unblock_if(confirms, handle, destination);
+        let _parked = parked.or_else(|| self.park(lane));
+        let result = publishing.await;
+        self.unblock_if(doubt.end(), handle, destination);
+        result
+    }
+
+    fn park<'l>(&'l self, lane: &'l Lane) -> Option<Parked<'l>> {
+        lane.park(&self.context.state.in_flight)
+    }
+
+    /// Unblocks the keys that wait for this destination, where it takes records again.
+    fn unblock_if(&self, takes_again: bool, handle: &SinkHandle<S>, destination: &Address) {
+        if takes_again {
+            let sink = handle.circuit.name().as_str();
+            self.context.state.key_table.unblock_destination(sink, destination);
+        }
+    }
+
+    /// What a failure means for the record, by what else its sink and destination have done.
+    fn judge(
+        &self,
+        handle: &SinkHandle<S>,
+        destination: &Address,
+        leased: &LeasedRecord,
+        place: Option<Place>,
+        handed_over: Instant,
+        error: PublishError,
+    ) -> Delivery {
+        use PublishFailure::{
+            Abandoned, ConnectionEnded, Indeterminate, Rejected, Retryable, TooLarge, Unconfirmed,
+        };
+        let PublishError { failure, detail } = error;
+        let (id, losses) = (&leased.record.id, &self.context.state.connection_losses);
+        let is_answer = matches!(failure, Retryable | TooLarge | Rejected);
+        let breaks_silence = is_answer && handle.destinations.heard(destination);
+        self.unblock_if(breaks_silence, handle, destination);
+        match (failure, place) {
+            (Retryable, place) => {
+                losses.forget(id);
+                // It does not confirm, but it answers: no probe is needed.
+                let answers =
+                    place.is_some() && handle.destinations.answered(destination, handed_over);
+                self.unblock_if(answers, handle, destination);
+                Delivery::Failed(detail)
+            }
+            (TooLarge, _) => {
+                losses.forget(id);
+                Delivery::Undeliverable(DeadReason::TooLarge(detail))
+            }
+            (Rejected, _) => {
+                losses.forget(id);
+                Delivery::Undeliverable(DeadReason::Refused(detail))
+            }
+            (Unconfirmed, place) => {
+                let isolated = place.is_some();
+                match handle.destinations.unconfirmed(destination, handed_over, &detail, isolated) {
+                    Fault::Record => Delivery::Failed(detail),
+                    Fault::Destination(until) => {
+                        Delivery::DestinationPaused(destination.clone(), until)
+                    }
+                }
+            }
+            (Abandoned, _) => {
+                match handle.destinations.left_behind(destination, handed_over, &detail) {
+                    Some(until) => Delivery::DestinationPaused(destination.clone(), until),
+                    // Its destination confirms others: the record itself may silence connections.
+                    None => {
+                        losses.note(id);
+                        Delivery::SinkLost
+                    }
+                }
+            }
+            (Indeterminate, Some(place)) if place.is_exclusive() => {
+                // It was alone on the connection that was lost. If the record is known to break
+                // connections, the loss says nothing about its destination.
+                let is_guilty = losses.is_guilty(id)
+                    || handle.destinations.broke(destination, handed_over, &detail)
+                        == Fault::Record;
+                losses.isolate(id, is_guilty);
+                Delivery::Failed(detail)
+            }
+            (Indeterminate, Some(_)) => {
+                let until = match handle.destinations.broke(destination, handed_over, &detail) {
+                    Fault::Destination(until) => until,
+                    Fault::Record => Instant::now(),
+                };
+                Delivery::DestinationPaused(destination.clone(), until)
+            }
+            (PublishFailure::SinkDown | ConnectionEnded, Some(_)) => {
+                self.not_isolated(handle, destination, detail)
+            }
+            (Indeterminate, None) => {
+                losses.note(id);
+                if losses.goes_alone(id) {
+                    handle.destinations.suspected(destination, handed_over, &detail);
+                }
+                handle.circuit.open(SinkDown::new(detail));
+                Delivery::SinkLost
+            }
+            (PublishFailure::SinkDown | ConnectionEnded, None) => {
+                handle.circuit.open(SinkDown::new(detail));
+                Delivery::SinkLost
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Records that MongoDB refuses to have changed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use bson::Timestamp;
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::record::{LaneKey, Record};
+use tracing::warn;
+
+use crate::reported::Reported;
+
+/// Which of them were reported: each once, not at every try. And which of them rest until the
+/// relay tries again to correct them.
+///
+/// The validator that Postrider gives the collection permits every change of the relay; a
+/// validator of the users' own may not. Such a record cannot even be made dead: an operator must
+/// change the validator.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedChanges {
+    reported: Reported<RecordId>,
+    resting: Mutex<HashMap<RecordId, Resting>>,
+}
+
+/// A record that waits, misplaced, until the relay tries again.
+#[derive(Debug)]
+struct Resting {
+    lane: LaneKey,
+    seq: Option<Timestamp>,
+    until: Instant,
+}
+
+/// Records that rest at most, some 300 KB; a scan reads the others at each turn.
+const RESTING: usize = 2_000;
+
+impl RefusedChanges {
+    /// Pause before such a record is tried again.
+    pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+    /// Reports one, unless it was reported before.
+    pub(crate) fn report(&self, record: &Record, code: i32) {
+        if self.reported.is_news(&record.id) {
+            warn!(
+                id = %record.id,
+                key = record.lane.as_str(),
+                code,
+                "MongoDB refuses to let the relay change a record, which waits with its key: let \
+                 the validator of outbox_records permit what the relay writes"
+            );
+        }
+    }
+
+    /// MongoDB refused to have this record corrected, for `code`: it rests for a while, and holds
+    /// back its key.
+    pub(crate) fn hold(&self, record: &Record, code: i32) {
+        self.report(record, code);
+        let mut resting = self.lock();
+        let now = Instant::now();
+        resting.retain(|_, resting| resting.until > now);
+        if resting.len() < RESTING {
+            let (lane, seq) = (record.lane.clone(), record.seq);
+            resting
+                .insert(record.id.clone(), Resting { lane, seq, until: now + Self::RETRY_PAUSE });
+        }
+    }
+
+    /// When this record may be tried again; `None` where it does not rest.
+    pub(crate) fn held_until(&self, id: &RecordId) -> Option<Instant> {
+        let resting = self.lock();
+        if resting.is_empty() {
+            return None;
+        }
+        resting.get(id).map(|resting| resting.until).filter(|until| *until > Instant::now())
+    }
+
+    /// Whether a record of this key rests.
+    pub(crate) fn holds_key(&self, lane: &LaneKey) -> bool {
+        let now = Instant::now();
+        self.lock().values().any(|resting| resting.until > now && resting.lane == *lane)
+    }
+
+    /// The records that rest now: id, key and `seq`.
+    pub(crate) fn held(&self) -> Vec<(RecordId, LaneKey, Option<Timestamp>)> {
+        let now = Instant::now();
+        let resting = self.lock();
+        let resting = resting.iter().filter(|(_, resting)| resting.until > now);
+        resting.map(|(id, resting)| (id.clone(), resting.lane.clone(), resting.seq)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Resting>> {
+        self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,158 @@
+//! What a relay knows beyond MongoDB, for operators: which keys are blocked, and its own state.
+//!
+//! Neither holds payloads or secrets, and both are bounded.
+
+use std::time::Instant;
+
+use bson::{Document, doc};
+use postrider_outbox::record::LaneKey;
+use postrider_store::dates::rfc3339;
+use serde_json::{Map, Value, json};
+
+use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::context::RelayContext;
+use crate::instance_state::{CAUSE, ID, NAMED, fields, shortened, state_id};
+use crate::key_table::BlockedKey;
+use crate::sink::{Address, Sink};
+
+/// Characters of a key or an id that are shown.
+const SHOWN: usize = 1_024;
+
+/// Sinks and destinations that the state names at most.
+const MAX_PLACES: usize = 8;
+
+/// Reads what one relay knows.
+#[derive(Debug)]
+pub struct RelayReport<'a, S> {
+    context: &'a RelayContext<S>,
+}
+
+impl<'a, S: Sink> RelayReport<'a, S> {
+    /// The report of this relay.
+    pub fn new(context: &'a RelayContext<S>) -> Self {
+        Self { context }
+    }
+
+    /// The table of blocked keys as JSON, up to `limit`; one key where one is named.
+    pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
+        let mut found = self.context.state.key_table.blocked_keys(key, limit + 1);
+        found.extend(self.unsettled_keys(key));
+        let truncated = found.len() > limit;
+        found.truncate(limit);
+        let mut keys: Vec<Value> = found.iter().map(|blocked| self.shown(blocked)).collect();
+        keys.sort_by_cached_key(|key| key["since"].to_string());
+        json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
+    }
+
+    /// The keys in flight whose record's outcome MongoDB refuses.
+    fn unsettled_keys(&self, key: Option<&str>) -> impl Iterator<Item = BlockedKey> {
+        let all = self.context.state.refused_outcomes.some(usize::MAX).into_iter();
+        let asked = key.map(str::to_owned);
+        let all = all.filter(move |(_, unsettled)| {
+            asked.as_ref().is_none_or(|key| unsettled.lane.as_str() == key)
+        });
+        all.map(|(id, unsettled)| {
+            // Where it lies does not matter here.
+            let blocker = Blocker::dead(id.clone(), 0);
+            let mut wait = KeyBlock::new(BlockReason::Refused, blocker, None);
+            wait.since = unsettled.since;
+            let (lane, reason) = (unsettled.lane, BlockReason::Refused);
+            BlockedKey { lane, reason, blocker: id, wait: Some(wait) }
+        })
+    }
+
+    /// The state that an instance writes with its heartbeat.
+    pub fn state(&self) -> Document {
+        let down = self.context.sinks.iter().filter_map(|(name, handle)| {
+            let cause = shortened(&handle.circuit.trouble()?.detail, CAUSE);
+            Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
+        });
+        let paused = self.context.open_destinations().into_iter().take(MAX_PLACES).map(|paused| {
+            let Address { destination, key } = &paused.destination;
+            doc! {
+                fields::SINK: shortened(&paused.sink, ID),
+                fields::DESTINATION: shortened(destination, ID),
+                fields::KEY: key.as_deref().map(|key| shortened(key, ID)),
+                fields::CAUSE: shortened(&paused.cause, CAUSE),
+            }
+        });
+        let ids = |reason: BlockReason| -> Vec<String> {
+            let ids = self.context.state.key_table.blockers(reason, NAMED);
+            ids.iter().map(state_id).collect()
+        };
+        // What cannot be leased, and what cannot be corrected or settled.
+        let resting =
+            self.context.state.refused_changes.held().into_iter().map(|(id, ..)| state_id(&id));
+        let unsettled = self
+            .context
+            .state
+            .refused_outcomes
+            .some(NAMED)
+            .into_iter()
+            .map(|(id, _)| state_id(&id));
+        let refused = ids(BlockReason::Refused).into_iter().chain(resting).chain(unsettled);
+        let counts = self.block_counts().into_iter().filter(|(_, count)| *count > 0);
+        let counts = counts.map(|(reason, count)| {
+            (reason.as_str().to_owned(), i64::try_from(count).unwrap_or(i64::MAX).into())
+        });
+        doc! {
+            fields::SINKS_DOWN: down.take(MAX_PLACES).collect::<Vec<_>>(),
+            fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
+            fields::BLOCKED_KEYS: counts.collect::<Document>(),
+            fields::ALONE: ids(BlockReason::Suspect),
+            fields::REFUSED: refused.take(NAMED).collect::<Vec<_>>(),
+            fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
+            fields::UNCONFIRMED: ids(BlockReason::DestinationPaused),
+            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, CAUSE)),
+        }
+    }
+
+    /// How many keys are blocked for each reason, those in flight whose record's outcome MongoDB
+    /// refuses included.
+    pub(super) fn block_counts(&self) -> Vec<(BlockReason, usize)> {
+        let mut counts = self.context.state.key_table.counts_by_reason();
+        for (reason, count) in &mut counts {
+            if *reason == BlockReason::Refused {
+                *count += self.context.state.refused_outcomes.count();
+            }
+        }
+        counts
+    }
+
+    fn counts(&self) -> Map<String, Value> {
+        let counts = self.block_counts().into_iter();
+        counts.map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect()
+    }
+
+    fn shown(&self, blocked: &BlockedKey) -> Value {
+        let key = match &blocked.lane {
+            LaneKey::Keyed(key) => Some(shortened(key, SHOWN)),
+            LaneKey::Single(_) => None,
+        };
+        let at = |moment: Instant| {
+            let now = (Instant::now(), self.context.clock.now().timestamp_millis());
+            let millis = |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(0);
+            let date = now.1 + millis(moment.saturating_duration_since(now.0))
+                - millis(now.0.saturating_duration_since(moment));
+            rfc3339(bson::DateTime::from_millis(date))
+        };
+        let wait = blocked.wait.as_ref();
+        json!({
+            "key": key,
+            "reason": blocked.reason.as_str(),
+            "blocker": shortened(&blocked.blocker.to_string(), SHOWN),
+            "since": wait.and_then(|wait| at(wait.since)),
+            "until": wait.and_then(|wait| at(wait.until?)),
+            "sink": wait.and_then(|wait| wait.sink.as_deref()),
+            "destination": wait.and_then(|wait| Some(destination(wait.destination.as_ref()?))),
+        })
+    }
+}
+
+/// A destination in words: where it goes, and by which key.
+fn destination(address: &Address) -> String {
+    let Address { destination, key } = address;
+    let words = [destination.as_str(), key.as_deref().unwrap_or_default()];
+    let words = words.into_iter().filter(|word| !word.is_empty());
+    shortened(&words.collect::<Vec<_>>().join(" "), SHOWN)
+}

@@ -1,0 +1,227 @@
+//! Which sink a record goes to, and where within it.
+
+mod glob;
+mod input;
+mod template;
+
+use std::collections::BTreeMap;
+
+pub use glob::Glob;
+pub use input::RouteInput;
+pub use template::{Missing, Template, TemplateError};
+
+use postrider_outbox::content::Content;
+use postrider_outbox::ids::SinkName;
+use postrider_outbox::reason::DeadReason;
+
+use crate::sink::{Address, HeaderValue};
+
+/// A sink's own answer to "where to", for what neither record nor route says.
+#[derive(Clone, Debug)]
+pub struct SinkRules {
+    /// `exchange` or `topic`.
+    pub destination: Template,
+    /// `routing_key`; `None` where the record's key is the message's.
+    pub key: Option<Template>,
+    /// The destinations that a record may name itself.
+    pub allow: Vec<Glob>,
+    /// The CloudEvents source; `None` where the sink doesn't speak CloudEvents.
+    pub source: Option<Template>,
+}
+
+/// One `[[routes]]` table.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The types it is for; `None` matches all.
+    pub kind: Option<Glob>,
+    /// The sink it leads to; `None` for the default one.
+    pub sink: Option<SinkName>,
+    /// Exchange or topic.
+    pub destination: Option<Template>,
+    /// Routing key or record key.
+    pub key: Option<Template>,
+    /// Headers to add.
+    pub headers: Vec<(String, Template)>,
+}
+
+/// A record's way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The sink.
+    pub sink: SinkName,
+    /// Where within it.
+    pub address: Address,
+    /// The route's headers, rendered; the record's own win over them.
+    pub headers: Vec<(String, String)>,
+    /// The CloudEvents source.
+    pub source: Option<String>,
+}
+
+/// Routes records to sinks.
+#[derive(Clone, Debug)]
+pub struct Router {
+    routes: Vec<Route>,
+    sinks: BTreeMap<SinkName, SinkRules>,
+    default_sink: Option<SinkName>,
+}
+
+impl Router {
+    /// A router over `sinks`; without `default_sink` the only sink is the default.
+    pub fn new(
+        routes: Vec<Route>,
+        sinks: BTreeMap<SinkName, SinkRules>,
+        default_sink: Option<SinkName>,
+    ) -> Self {
+        let only = match sinks.len() {
+            1 => sinks.keys().next().cloned(),
+            _ => None,
+        };
+        Self { routes, sinks, default_sink: default_sink.or(only) }
+    }
+
+    /// The way of one record. First match wins; the record's own destination beats the
+    /// route's, which beats the sink's.
+    ///
+    /// # Errors
+    ///
+    /// Why the record can never be delivered: [`DeadReason::Unroutable`], [`DeadReason::Template`] or
+    /// [`DeadReason::Refused`].
+    pub fn address(&self, input: &RouteInput<'_>) -> Result<Routed, DeadReason> {
+        let (route, sink) = self.choose(input.kind);
+        let Some((sink, rules)) = sink.and_then(|sink| self.sinks.get_key_value(sink)) else {
+            let detail = "no route matches its type, and relay.default_sink is not set";
+            return Err(DeadReason::Unroutable(detail.into()));
+        };
+        let render = |template: &Template| {
+            template.render(input).map_err(|missing| DeadReason::Template(missing.to_string()))
+        };
+        let destination = match input.destination {
+            Some(named) if rules.allow.iter().any(|glob| glob.matches(named)) => named.to_owned(),
+            Some(_) => {
+                let detail = format!("its destination is not among sinks.{sink}.allow");
+                return Err(DeadReason::Refused(detail));
+            }
+            None => {
+                let of_route = route.and_then(|route| route.destination.as_ref());
+                render(of_route.unwrap_or(&rules.destination))?
+            }
+        };
+        let key = route.and_then(|route| route.key.as_ref()).or(rules.key.as_ref());
+        let key = key.map(render).transpose()?;
+        let headers = route.map(|route| route.headers.as_slice()).unwrap_or_default();
+        let headers = headers
+            .iter()
+            .map(|(name, template)| Ok((name.clone(), render(template)?)))
+            .collect::<Result<Vec<_>, DeadReason>>()?;
+        let source = rules.source.as_ref().map(render).transpose()?;
+        Ok(Routed { sink: sink.clone(), address: Address { destination, key }, headers, source })
+    }
+}
+
+impl Router {
+    /// The sink of records of this type: all that it takes to know where they wait.
+    pub fn sink(&self, kind: &str) -> Option<&SinkName> {
+        self.choose(kind).1
+    }
+
+    /// Every destination that the configuration names for this sink: its own, then its routes'.
+    pub fn destinations(&self, sink: &SinkName) -> impl Iterator<Item = &Template> {
+        let own = self.sinks.get(sink).map(|rules| &rules.destination);
+        let routes = self
+            .routes
+            .iter()
+            .filter(move |route| route.sink.as_ref().or(self.default_sink.as_ref()) == Some(sink));
+        own.into_iter().chain(routes.filter_map(|route| route.destination.as_ref()))
+    }
+
+    fn choose(&self, kind: &str) -> (Option<&Route>, Option<&SinkName>) {
+        let matches = |route: &&Route| route.kind.as_ref().is_none_or(|glob| glob.matches(kind));
+        let route = self.routes.iter().find(matches);
+        let sink = route.and_then(|route| route.sink.as_ref()).or(self.default_sink.as_ref());
+        (route, sink)
+    }
+
+    /// A record's way within a sink that was chosen otherwise than by route: by the sink's own
+    /// rules, without a destination.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: what a template of the sink's names.
+    pub fn within(&self, sink: &SinkName, input: &RouteInput<'_>) -> Result<Routed, Missing> {
+        let rules = self.sinks.get(sink);
+        let render = |template: &Template| template.render(input);
+        let key = rules.and_then(|rules| rules.key.as_ref()).map(render).transpose()?;
+        let source = rules.and_then(|rules| rules.source.as_ref()).map(render).transpose()?;
+        let address = Address { destination: String::new(), key };
+        Ok(Routed { sink: sink.clone(), address, headers: Vec::new(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(destination: &str, key: Option<&str>, allow: &str) -> SinkRules {
+        SinkRules {
+            destination: Template::parse(destination).unwrap(),
+            key: key.map(|key| Template::parse(key).unwrap()),
+            allow: vec![Glob::new(allow)],
+            source: None,
+        }
+    }
+
+    fn router(routes: Vec<Route>, default_sink: Option<&str>) -> Router {
+        let sinks = BTreeMap::from([
+            ("rabbit".into(), rules("", Some("{type}"), "*")),
+            ("kafka".into(), rules("{type}", None, "orders.*")),
+        ]);
+        Router::new(routes, sinks, default_sink.map(SinkName::from))
+    }
+
+    fn route(kind: &str, sink: &str, destination: Option<&str>) -> Route {
+        Route {
+            kind: Some(Glob::new(kind)),
+            sink: Some(sink.into()),
+            destination: destination.map(|text| Template::parse(text).unwrap()),
+            key: None,
+            headers: vec![("via".into(), Template::parse("{type}").unwrap())],
+        }
+    }
+
+    fn input<'a>(kind: &'a str, destination: Option<&'a str>) -> RouteInput<'a> {
+        RouteInput { kind, key: Some("k"), destination, tenant_id: None, headers: &[] }
+    }
+
+    #[test]
+    fn the_first_route_that_matches_wins_and_adds_its_headers() {
+        let routes =
+            vec![route("Order*", "kafka", Some("orders.{key}")), route("*", "rabbit", None)];
+
+        let routed = router(routes, None).address(&input("OrderCreated", None)).unwrap();
+
+        assert_eq!(routed.sink, "kafka".into());
+        assert_eq!(routed.address, Address { destination: "orders.k".into(), key: None });
+        assert_eq!(routed.headers, [("via".to_owned(), "OrderCreated".to_owned())]);
+    }
+
+    #[test]
+    fn without_a_match_the_default_sink_takes_it_and_without_one_it_is_unroutable() {
+        let routed = router(vec![], Some("rabbit")).address(&input("T", None)).unwrap();
+        let nowhere = router(vec![], None).address(&input("T", None)).unwrap_err();
+
+        let address = Address { destination: String::new(), key: Some("T".into()) };
+        assert_eq!(routed.address, address);
+        assert!(matches!(nowhere, DeadReason::Unroutable(_)));
+    }
+
+    #[test]
+    fn a_record_names_its_destination_where_its_sink_allows_it() {
+        let routes = || vec![route("*", "kafka", Some("by-route"))];
+
+        let allowed = router(routes(), None).address(&input("T", Some("orders.eu"))).unwrap();
+        let refused = router(routes(), None).address(&input("T", Some("secret"))).unwrap_err();
+
+        assert_eq!(allowed.address.destination, "orders.eu");
+        assert!(matches!(refused, DeadReason::Refused(_)));
+    }
+}

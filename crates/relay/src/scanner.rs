@@ -1,0 +1,228 @@
+//! Finds what is pending: reads one snapshot (`rotation`, `targets`, `blockers`), plans what may go
+//! (`planning`), and registers it in the key table (`registration`).
+
+mod blockers;
+mod planning;
+mod registration;
+mod rotation;
+mod snapshot_blockers;
+mod targets;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use postrider_outbox::position::Position;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::{Room, Snapshot, Stretch};
+use postrider_outbox::wakeup::ScanHint;
+use postrider_store::StoreError;
+
+use crate::acquirer::Acquisition;
+use crate::context::RelayContext;
+use crate::key_table::{Recoveries, ScanStart};
+use crate::lane::Lane;
+use crate::quarantine::Candidate;
+use crate::repairer::RepairBatch;
+use crate::scanner::snapshot_blockers::SnapshotBlockers;
+use crate::sink::Sink;
+
+pub(super) use blockers::MISPLACED_PAGE;
+
+/// Where to scan.
+#[derive(Debug)]
+pub enum ScanScope {
+    /// From this position on, through the owned partitions.
+    Rotation(Position),
+    /// Particular keys, and records without one.
+    Targets(Vec<ScanTarget>),
+}
+
+/// One key to scan, or one record without a key.
+#[derive(Clone, Debug)]
+pub enum ScanTarget {
+    /// Where something may be pending.
+    At(ScanHint),
+    /// A lane in flight that runs short.
+    Refill(Arc<Lane>),
+    /// A key of which the relay must learn all that it has pending.
+    Scan(LaneKey, ScanHint),
+}
+
+impl ScanTarget {
+    /// What to read; `None` for a lane without a key, which has no other record. `places`: the
+    /// partitions in which a key that is scanned has records.
+    fn stretch<'a>(&'a self, places: &'a [u8]) -> Option<Stretch<'a>> {
+        match self {
+            Self::Scan(LaneKey::Keyed(key), _) => Some(Stretch::Key(places, key)),
+            Self::At(ScanHint::Key { partition, key })
+            | Self::Scan(_, ScanHint::Key { partition, key }) => {
+                Some(Stretch::Lane(*partition, key))
+            }
+            Self::At(ScanHint::Record { partition, id })
+            | Self::Scan(_, ScanHint::Record { partition, id }) => {
+                Some(Stretch::Record(*partition, id))
+            }
+            Self::Refill(lane) => match &lane.key {
+                LaneKey::Keyed(key) => Some(Stretch::Lane(lane.partition, key)),
+                LaneKey::Single(_) => None,
+            },
+        }
+    }
+
+    /// The partition that it is in.
+    fn partition(&self) -> u8 {
+        match self {
+            Self::At(hint) | Self::Scan(_, hint) => hint.partition(),
+            Self::Refill(lane) => lane.partition,
+        }
+    }
+}
+
+impl ScanScope {
+    /// The lanes in flight that wait for the result.
+    fn refills(&self) -> Vec<Arc<Lane>> {
+        let Self::Targets(targets) = self else { return Vec::new() };
+        let lanes = targets.iter().filter_map(|target| match target {
+            ScanTarget::Refill(lane) => Some(lane.clone()),
+            ScanTarget::At(_) | ScanTarget::Scan(..) => None,
+        });
+        lanes.collect()
+    }
+
+    /// The keys of which the relay must learn what they have pending.
+    fn scans(&self) -> Vec<LaneKey> {
+        let Self::Targets(targets) = self else { return Vec::new() };
+        let keys = targets.iter().filter_map(|target| match target {
+            ScanTarget::Scan(key, _) => Some(key.clone()),
+            ScanTarget::At(_) | ScanTarget::Refill(_) => None,
+        });
+        keys.collect()
+    }
+}
+
+/// What a scan has found, and registered: lanes that are ready to be leased, and more.
+#[derive(Debug, Default)]
+pub struct ScanResult {
+    /// Where the rotation continues; `None` after its end, or when it was none.
+    pub next: Option<Position>,
+    /// Whether the rotation read as much as it may at a time: there is more.
+    pub full: bool,
+    /// Whether it could not read all targets within the bytes that it may read.
+    pub short: bool,
+    /// Whether it has read all keys that are blocked by a dead record or by a record with an invalid
+    /// partition.
+    pub is_all: bool,
+    /// Keys that the rotation skipped.
+    pub skipped: usize,
+    /// Records that wait for their turn to go alone.
+    pub candidates: Vec<Candidate>,
+    /// Records to correct, or to make dead where they are.
+    pub repairs: RepairBatch,
+    /// What to lease.
+    pub acquisitions: Vec<Acquisition>,
+}
+
+impl ScanResult {
+    /// Whether there is anything to lease. (A repair that changes something asks for another scan
+    /// itself; one that changes nothing must not.)
+    pub fn has_records(&self) -> bool {
+        self.acquisitions.iter().any(|acquisition| !acquisition.records.is_empty())
+    }
+
+    /// Whether the acquirer has anything to do, if only to tell a lane that there is nothing.
+    pub fn wants_acquisition(&self) -> bool {
+        !self.acquisitions.is_empty()
+    }
+}
+
+/// A scan under way: its snapshot, and what was known before that was taken.
+struct OpenScan<'a> {
+    snapshot: Snapshot,
+    /// What holds keys back, as of this snapshot.
+    blockers: SnapshotBlockers,
+    /// Keys that were in flight or in quarantine: a lane that has ended meanwhile has settled what
+    /// the snapshot shows as leased.
+    taken_keys: HashSet<LaneKey>,
+    recoveries: Recoveries,
+    start: ScanStart,
+    owned: &'a [u8],
+    room: Room,
+}
+
+/// Finds what is pending and may go.
+#[derive(Debug)]
+pub struct Scanner<'a, S> {
+    context: &'a RelayContext<S>,
+}
+
+impl<'a, S: Sink> Scanner<'a, S> {
+    /// A scanner of this relay.
+    pub fn new(context: &'a RelayContext<S>) -> Self {
+        Self { context }
+    }
+
+    /// Reads one snapshot, plans, and registers the keys of what may go, so that the next scan can
+    /// begin while this result is leased.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Nothing has changed then. After a stop it has found nothing.
+    pub async fn scan(
+        &self,
+        scope: ScanScope,
+        owned: &[u8],
+        room: Room,
+    ) -> Result<ScanResult, StoreError> {
+        let (refilled, scanned) = (scope.refills(), scope.scans());
+        let result = tokio::select! {
+            biased;
+            result = self.read(scope, owned, room) => Some(result),
+            // A stop does not wait for a MongoDB that does not answer.
+            () = self.context.stopping() => None,
+        };
+        if !matches!(result, Some(Ok(_))) {
+            // Nothing more for now; the next rotation finds it.
+            for lane in refilled {
+                lane.add(Vec::new(), false);
+            }
+            for key in scanned {
+                self.context.state.key_table.finish_scan(&key, None);
+            }
+        }
+        result.unwrap_or_else(|| Ok(ScanResult::default()))
+    }
+
+    async fn read(
+        &self,
+        scope: ScanScope,
+        owned: &[u8],
+        room: Room,
+    ) -> Result<ScanResult, StoreError> {
+        let (context, key_table) = (self.context, &self.context.state.key_table);
+        // Noted before the snapshot.
+        let taken_keys = key_table.taken_keys();
+        let (recoveries, start) = (key_table.recoveries(), key_table.scan_start());
+        let mut snapshot = Snapshot::begin(&context.collections).await?;
+        if !context.settings.ordered {
+            snapshot.go_on_within_keys();
+        }
+        let (blockers, misplaced) = self.read_blockers(&mut snapshot, room.records).await?;
+        let (exhausted, defective) =
+            misplaced.into_iter().partition(|record| record.unfit.is_some());
+        let repairs = RepairBatch { defective, exhausted };
+        let result = ScanResult { repairs, ..ScanResult::default() };
+        // They are in no range of the index where their keys are read.
+        key_table.block_for_repair(blockers.misplaced_within(owned));
+        let open = OpenScan { snapshot, blockers, taken_keys, recoveries, start, owned, room };
+        match scope {
+            ScanScope::Rotation(from) => self.rotate(from, open, result).await,
+            ScanScope::Targets(targets) => self.read_targets(targets, open, result).await,
+        }
+    }
+
+    /// Every record in the lane that `relay.ordering` gives it.
+    fn in_lanes(&self, records: Vec<Record>) -> Vec<Record> {
+        let settings = &self.context.settings;
+        records.into_iter().map(|record| settings.in_lane(record)).collect()
+    }
+}

@@ -1,0 +1,209 @@
+//! What blocks keys, as of the snapshot in which their records are read.
+//!
+//! Records with an invalid partition, in short *misplaced* ones, and dead records that block
+//! (`relay.on_dead = "block"`) hold back their keys. There may be any number of either, so each read
+//! has a limit. Beyond it a scan asks only about the keys that it is about to plan.
+
+use std::collections::{HashMap, HashSet};
+
+use bson::{Bson, Timestamp};
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::snapshot::{Dead, QUESTIONS, Room, Snapshot, Stretch, first_keys};
+use postrider_store::StoreError;
+
+use crate::scanner::Scanner;
+use crate::scanner::snapshot_blockers::{Earliest, SnapshotBlockers};
+use crate::sink::Sink;
+
+/// Misplaced records that are corrected at a time, and that one scan reads where a batch is smaller.
+/// Without their payloads they are small.
+pub(crate) const MISPLACED_PAGE: usize = 100;
+
+/// Keys blocked by dead records that one scan reads.
+const MAX_DEAD_BLOCKERS: usize = 2_000;
+
+/// Misplaced records that one question about some keys returns.
+const MAX_ANSWERS: usize = 500;
+
+impl<S: Sink> Scanner<'_, S> {
+    /// Reads what blocks keys, and returns it with the misplaced records that were read. Those that
+    /// MongoDB refused to have corrected a moment ago block their keys, and make room for others.
+    pub(super) async fn read_blockers(
+        &self,
+        snapshot: &mut Snapshot,
+        limit: usize,
+    ) -> Result<(SnapshotBlockers, Vec<Record>), StoreError> {
+        let limit = limit.max(MISPLACED_PAGE);
+        // Before the first read of the snapshot: that shows the correction of what is forgotten here.
+        let brought = self.context.state.misplaced.holding();
+        let refused = self.context.state.refused_changes.held();
+        // One without a `seq` holds back nothing: others of its key must be asked for.
+        let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());
+        let keys: Vec<Bson> = holding.filter_map(|(_, lane, _)| key_of(lane)).collect();
+        let ids: Vec<Bson> = refused.iter().map(|(id, ..)| Bson::from(id)).collect();
+        let records = snapshot.misplaced(&keys, &ids, limit).await?;
+        let has_all_misplaced = records.len() < limit;
+        let mut misplaced = Earliest::new();
+        brought.into_iter().for_each(|(lane, seq)| note(&mut misplaced, lane, seq));
+        refused.into_iter().for_each(|(_, lane, seq)| note(&mut misplaced, lane, seq));
+        records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
+        let dead = if self.context.settings.ordered {
+            snapshot.blocked(None, MAX_DEAD_BLOCKERS).await?
+        } else {
+            Vec::new()
+        };
+        let has_all_dead = dead.len() < MAX_DEAD_BLOCKERS;
+        let dead = dead.into_iter().collect();
+        Ok((SnapshotBlockers { misplaced, dead, has_all_misplaced, has_all_dead }, records))
+    }
+
+    /// What a plan may rely on: the records of a stretch, and what blocks their keys. Returns also
+    /// the keys of which that is not known; their records are left out.
+    ///
+    /// On a standalone server, where reads share no moment, the stretch is read twice, and a lane's
+    /// run ends before what only the second read has shown. What was there before a record that the
+    /// first read returned is returned by the second one, which began later: among the records, among
+    /// the misplaced ones that are read between the two, or among the blocked keys that are read
+    /// before and after it.
+    pub(super) async fn plan_basis(
+        &self,
+        mut records: Vec<Record>,
+        mut blockers: SnapshotBlockers,
+        stretch: &Stretch<'_>,
+        room: Room,
+        snapshot: &mut Snapshot,
+    ) -> Result<(Vec<Record>, SnapshotBlockers, HashSet<LaneKey>), StoreError> {
+        if records.is_empty() {
+            return Ok((records, blockers, HashSet::new()));
+        }
+        let is_twice = !snapshot.is_one_moment();
+        if is_twice {
+            (blockers, _) = self.read_blockers(snapshot, room.records).await?;
+        }
+        let asks_misplaced = self.context.settings.ordered && !blockers.has_all_misplaced;
+        let asks_blocked = self.context.settings.ordered && (is_twice || !blockers.has_all_dead);
+        let asks = asks_misplaced || asks_blocked;
+        let keys = if asks { keys_of(&records) } else { Vec::new() };
+        let mut unknown = HashSet::new();
+        if asks_misplaced {
+            unknown.extend(narrow(&mut blockers.misplaced, snapshot, &keys).await?);
+        }
+        if is_twice {
+            let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+            records = seen_twice(snapshot.read(stretch, room).await?, &first);
+        }
+        if asks_blocked {
+            unknown.extend(blocked_of(&mut blockers.dead, snapshot, &keys).await?);
+        }
+        records.retain(|record| !unknown.contains(&record.lane));
+        Ok((records, blockers, unknown))
+    }
+}
+
+/// Learns of these keys the earliest misplaced records, with a few reads of a limited size.
+/// Returns the keys of which it is still not known whether they have any.
+async fn narrow(
+    earliest: &mut Earliest,
+    snapshot: &mut Snapshot,
+    keys: &[Bson],
+) -> Result<HashSet<LaneKey>, StoreError> {
+    let mut unknown = Unknown::of(keys);
+    for _ in 0..QUESTIONS {
+        let Some(keys) = unknown.keys() else { break };
+        let found = snapshot.misplaced_of(&keys, MAX_ANSWERS).await?;
+        unknown.answered(&keys, found.iter().map(|record| &record.lane), found.len() < MAX_ANSWERS);
+        found.into_iter().for_each(|record| note(earliest, record.lane, record.seq));
+    }
+    Ok(unknown.0)
+}
+
+/// Learns which of these keys the dead block, and by which record. Returns the keys of which it is
+/// still not known.
+async fn blocked_of(
+    blocked: &mut HashMap<LaneKey, Dead>,
+    snapshot: &mut Snapshot,
+    keys: &[Bson],
+) -> Result<HashSet<LaneKey>, StoreError> {
+    let mut unknown = Unknown::of(keys);
+    for _ in 0..QUESTIONS {
+        let Some(keys) = unknown.keys() else { break };
+        let found = snapshot.blocked(Some(&keys), MAX_DEAD_BLOCKERS).await?;
+        unknown.answered(
+            &keys,
+            found.iter().map(|(lane, _)| lane),
+            found.len() < MAX_DEAD_BLOCKERS,
+        );
+        blocked.extend(found);
+    }
+    Ok(unknown.0)
+}
+
+/// Keys about which no answer has come yet.
+struct Unknown(HashSet<LaneKey>);
+
+impl Unknown {
+    fn of(keys: &[Bson]) -> Self {
+        Self(keys.iter().filter_map(lane_of).collect())
+    }
+
+    /// The keys to ask about next, as many as a command has room for; `None` where all are known.
+    fn keys(&self) -> Option<Vec<Bson>> {
+        let keys = first_keys(self.0.iter().filter_map(key_of));
+        (!keys.is_empty()).then_some(keys)
+    }
+
+    /// The answer to a question about `asked` names these keys. If it had room for more, it is about
+    /// all of them.
+    fn answered<'a>(
+        &mut self,
+        asked: &[Bson],
+        about: impl Iterator<Item = &'a LaneKey>,
+        had_room: bool,
+    ) {
+        match had_room {
+            true => asked.iter().filter_map(lane_of).for_each(|lane| _ = self.0.remove(&lane)),
+            false => about.for_each(|lane| _ = self.0.remove(lane)),
+        }
+    }
+}
+
+fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {
+    let known = earliest.entry(lane).or_insert(seq);
+    *known = match (*known, seq) {
+        (Some(known), Some(new)) => Some(known.min(new)),
+        (known, new) => known.or(new),
+    };
+}
+
+/// Of each lane the leading part that the first read showed as well.
+fn seen_twice(again: Vec<Record>, first: &HashSet<RecordId>) -> Vec<Record> {
+    let mut cut: Option<LaneKey> = None;
+    let is_known = |record: &Record| {
+        if cut.as_ref() == Some(&record.lane) {
+            return false;
+        }
+        let known = first.contains(&record.id);
+        if !known {
+            cut = Some(record.lane.clone());
+        }
+        known
+    };
+    again.into_iter().filter(is_known).collect()
+}
+
+fn keys_of(records: &[Record]) -> Vec<Bson> {
+    let keys: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
+    keys.into_iter().filter_map(key_of).collect()
+}
+
+fn lane_of(key: &Bson) -> Option<LaneKey> {
+    key.as_str().map(|key| LaneKey::Keyed(key.into()))
+}
+
+pub(super) fn key_of(lane: &LaneKey) -> Option<Bson> {
+    match lane {
+        LaneKey::Keyed(key) => Some(Bson::String(key.to_string())),
+        LaneKey::Single(_) => None,
+    }
+}

@@ -1,0 +1,89 @@
+//! Plans what to do about records that were read, by all that the relay knows.
+
+use std::collections::HashSet;
+
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::record::{LaneKey, Record};
+
+use crate::addressing::availability;
+use crate::lane::Lane;
+use crate::plan::{Availability, Plan, PlanInput, plan};
+use crate::scanner::Scanner;
+use crate::scanner::snapshot_blockers::SnapshotBlockers;
+use crate::settings::Settings;
+use crate::sink::Sink;
+
+/// How much of a key may be leased at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunLimit {
+    /// What the run of a key that has more is cut to.
+    pub(super) cut_to: usize,
+    /// Up to so many records go whole.
+    pub(super) whole: usize,
+}
+
+impl RunLimit {
+    /// The limit of a new lane.
+    pub(super) const NEW_LANE: Self = Self { cut_to: Settings::LANE, whole: Settings::WHOLE };
+}
+
+impl<S: Sink> Scanner<'_, S> {
+    /// Plans for a record that the change stream has brought.
+    pub(crate) fn plan_one(&self, record: Record) -> Plan {
+        let blockers = SnapshotBlockers::none();
+        self.plan_beside(vec![record], &blockers, HashSet::new(), None, RunLimit::NEW_LANE)
+    }
+
+    /// Plans for the records of a snapshot. `taken_keys`: keys that were in flight or in quarantine
+    /// before it. `refill`: the lane that asked for more of its key.
+    pub(super) fn plan(
+        &self,
+        records: Vec<Record>,
+        blockers: &SnapshotBlockers,
+        taken_keys: &HashSet<LaneKey>,
+        refill: Option<&Lane>,
+        limit: RunLimit,
+    ) -> Plan {
+        // Decided once for each key, and after the reads: a lane that ended while the plan is made
+        // would let what is behind a skipped record overtake it.
+        let lanes: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
+        let key_table = &self.context.state.key_table;
+        let is_taken = |lane: &LaneKey| taken_keys.contains(lane) || key_table.lane(lane).is_some();
+        let taken: HashSet<LaneKey> = match refill {
+            Some(_) => HashSet::new(),
+            None => lanes.into_iter().filter(|lane| is_taken(lane)).cloned().collect(),
+        };
+        self.plan_beside(records, blockers, taken, refill, limit)
+    }
+
+    fn plan_beside(
+        &self,
+        records: Vec<Record>,
+        blockers: &SnapshotBlockers,
+        taken: HashSet<LaneKey>,
+        refill: Option<&Lane>,
+        limit: RunLimit,
+    ) -> Plan {
+        let context = self.context;
+        let goes_alone = |id: &RecordId| context.state.connection_losses.goes_alone(id);
+        let in_flight = |record: &Record| refill.is_some_and(|lane| lane.had(record));
+        let is_all_available = context.all_up() && context.all_confirm();
+        let availability = |record: &Record| {
+            if is_all_available { Availability::Available } else { availability(context, record) }
+        };
+        let input = PlanInput {
+            now: context.clock.now(),
+            lane_cap: limit.cut_to,
+            whole: limit.whole,
+            max_attempts: context.settings.max_attempts,
+            misplaced: blockers.misplaced.clone(),
+            blocked: blockers.dead.keys().cloned().collect(),
+            taken,
+            goes_alone: &goes_alone,
+            in_flight: &in_flight,
+            is_owner_dead: &|record| context.state.lease_owners.is_dead(record),
+            availability: &availability,
+        };
+        plan(records, &input)
+    }
+}

@@ -1,0 +1,227 @@
+//! Writes outcomes to MongoDB in batches.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider_outbox::settle::{Outcome, Settlement, Settlements};
+use postrider_store::failpoint;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, instrument, warn};
+
+use crate::in_flight::InFlight;
+use crate::metrics::RelayMetrics;
+use crate::settlement_queue::PendingSettlement;
+use crate::store_health::{RefusedOutcomes, StoreHealth, StoreWork, remedy, words};
+
+/// How long a confirmed record waits for company at least, and at most where it has little: what a
+/// majority must acknowledge costs MongoDB a millisecond, whatever it is about. It delays no message,
+/// only the record's last write. A crash in between costs duplicates, as at any moment before: no more
+/// than [`ENOUGH`] where records come slowly.
+const COMPANY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+
+/// So many are company enough.
+const ENOUGH: usize = 50;
+
+/// Pause before a batch is tried again while MongoDB does not answer.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Pauses before an outcome that MongoDB refuses is written again, from and to.
+const REFUSED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// How often one that waits so looks whether it must be given up.
+const GIVE_UP: Duration = Duration::from_millis(500);
+
+/// Outcomes that MongoDB refuses and that do not count as in flight. Without its payload one is
+/// small; more of them take the room of other records.
+const INSISTED: usize = 10_000;
+
+/// Batches on their way at a time: the next one is written while a majority acknowledges
+/// the one before.
+const UNDER_WAY: usize = 4;
+
+/// Writes outcomes, and tells lanes what became of them.
+#[derive(Clone, Debug)]
+pub(super) struct SettlementWriter {
+    pub(super) settlements: Settlements,
+    /// Outcomes in one command at most.
+    pub(super) batch_size: usize,
+    pub(super) in_flight: Arc<InFlight>,
+    pub(super) metrics: Arc<RelayMetrics>,
+    pub(super) store_health: Arc<StoreHealth>,
+    /// Those that MongoDB refuses.
+    pub(super) refused_outcomes: Arc<RefusedOutcomes>,
+    pub(super) stop: CancellationToken,
+}
+
+/// Writes outcomes until every sender is gone and all is written.
+pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<PendingSettlement>) {
+    let mut under_way = JoinSet::new();
+    // Apart: what waits for a validator must not stand in the way of batches.
+    let mut refused = JoinSet::new();
+    let keep_on = |refused: &mut JoinSet<()>, items: Vec<(PendingSettlement, i32)>| {
+        for (item, code) in items {
+            refused.spawn(settler.clone().insist(item, code));
+        }
+    };
+    let limit = settler.batch_size;
+    let mut batch = Vec::new();
+    loop {
+        let came = tokio::select! {
+            came = items.recv_many(&mut batch, limit) => came,
+            // Not only when there is another batch: its items may be all that was to come.
+            Some(ended) = under_way.join_next() => {
+                keep_on(&mut refused, surface(ended).unwrap_or_default());
+                continue;
+            }
+            Some(ended) = refused.join_next() => {
+                surface(ended);
+                continue;
+            }
+        };
+        if came == 0 {
+            break;
+        }
+        // No lane waits for a done or released record; whoever waits is not kept.
+        for (pause, enough) in [(COMPANY.0, limit), (COMPANY.1 - COMPANY.0, ENOUGH.min(limit))] {
+            let gather = tokio::time::sleep(pause);
+            tokio::pin!(gather);
+            while batch.len() < enough && !batch.iter().any(|item| item.reply.is_some()) {
+                let room = limit - batch.len();
+                tokio::select! {
+                    biased;
+                    more = items.recv_many(&mut batch, room) => if more == 0 { break },
+                    () = &mut gather => break,
+                }
+            }
+        }
+        while under_way.len() >= UNDER_WAY {
+            let Some(ended) = under_way.join_next().await else { break };
+            keep_on(&mut refused, surface(ended).unwrap_or_default());
+        }
+        under_way.spawn(settler.clone().write(std::mem::take(&mut batch)));
+    }
+    while let Some(ended) = under_way.join_next().await {
+        keep_on(&mut refused, surface(ended).unwrap_or_default());
+    }
+    while let Some(ended) = refused.join_next().await {
+        surface(ended);
+    }
+}
+
+/// A panic in a batch is a panic of the settlement writer.
+fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended {
+        Ok(ended) => Some(ended),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => None,
+    }
+}
+
+impl SettlementWriter {
+    /// Writes one batch, however long MongoDB takes to come back: giving up would only
+    /// turn its records into suspects. The hard end of a stop drops it. Returns what MongoDB refuses,
+    /// with its code.
+    #[instrument(name = "settle", level = "debug", skip_all, fields(records = items.len()))]
+    async fn write(self, items: Vec<PendingSettlement>) -> Vec<(PendingSettlement, i32)> {
+        let batch: Vec<Settlement> = items.iter().map(|item| item.settlement.clone()).collect();
+        failpoint::hit("relay::before_settle");
+        let mut unsettled = loop {
+            let began = Instant::now();
+            match self.settlements.write(&batch).await {
+                Ok(unsettled) => break unsettled,
+                Err(error) => {
+                    if self.store_health.failed(StoreWork::Settle, began, &error) {
+                        let remedy = remedy(&error);
+                        let error = words(&error);
+                        warn!(error, remedy, "settling fails: it is repeated until MongoDB has it");
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        };
+        if let Some(failures) = self.store_health.succeeded(StoreWork::Settle) {
+            info!(failures, "settling goes on");
+        }
+        failpoint::hit("relay::after_settle");
+        let mut refused = Vec::new();
+        for item in items {
+            match unsettled.refused.remove(&item.settlement.id) {
+                Some(code) => refused.push((item, code)),
+                None => {
+                    let ours = !unsettled.lost.contains(&item.settlement.id);
+                    self.conclude(item, ours);
+                }
+            }
+        }
+        refused
+    }
+
+    /// Repeats one outcome that MongoDB refuses, until it is written, a stop comes or its partition
+    /// goes to another instance.
+    ///
+    /// Nothing of its key is published meanwhile, least of all the record itself: what a broker has
+    /// confirmed would be delivered again with every lease for as long as the validator is as it is.
+    async fn insist(self, item: PendingSettlement, code: i32) {
+        // What waits for an operator must not take the room of what can go.
+        let makes_room = self.refused_outcomes.count() < INSISTED;
+        if makes_room {
+            self.in_flight.remove(item.bytes);
+        }
+        self.refused_outcomes.unsettled(&item.settlement, &item.lane, code);
+        item.lane.refuse();
+        let mut pause = REFUSED.0;
+        let mut next = Instant::now() + pause;
+        let ours = loop {
+            if item.lane.must_end(&self.stop) {
+                break false;
+            }
+            tokio::time::sleep(GIVE_UP).await;
+            if Instant::now() < next && !self.refused_outcomes.take_gone(&item.settlement.id) {
+                continue;
+            }
+            // What else is wrong with MongoDB is told by the batches.
+            if let Ok(unsettled) =
+                self.settlements.write(std::slice::from_ref(&item.settlement)).await
+                && unsettled.refused.is_empty()
+            {
+                break unsettled.is_empty();
+            }
+            pause = (pause * 2).min(REFUSED.1);
+            next = Instant::now() + pause;
+        };
+        self.refused_outcomes.settled(&item.settlement.id);
+        if makes_room { self.finish(item, ours) } else { self.conclude(item, ours) }
+    }
+
+    /// The end of one outcome: written, or lost where the record was not `ours` any more.
+    fn conclude(&self, item: PendingSettlement, ours: bool) {
+        self.in_flight.remove(item.bytes);
+        self.finish(item, ours);
+    }
+
+    fn finish(&self, item: PendingSettlement, ours: bool) {
+        count(&self.metrics, &item, ours);
+        if !ours {
+            item.lane.leave_incomplete();
+        }
+        item.lane.settled(&item.settlement.id);
+        if let Some(reply) = item.reply {
+            // Whoever waited may be gone: its lane was dropped at a hard stop.
+            let _ = reply.send(ours);
+        }
+    }
+}
+
+fn count(metrics: &RelayMetrics, item: &PendingSettlement, ours: bool) {
+    if !ours {
+        return metrics.lost(&item.sink);
+    }
+    match item.settlement.outcome {
+        Outcome::Done => metrics.done(&item.sink),
+        Outcome::Retry { .. } => metrics.retry(&item.sink),
+        Outcome::Dead { .. } => metrics.dead(&item.sink),
+        Outcome::Released => metrics.released(&item.sink),
+    }
+}

@@ -1,0 +1,109 @@
+//! The way out: what a broker must promise so that the relay can keep its own promise.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`message`] | a record rendered for the wire |
+//! | [`PublishError`], [`SinkDown`] | what went wrong, and what it means for the record |
+
+mod error;
+pub mod message;
+
+use std::future::Future;
+use std::time::Instant;
+
+pub use error::{PublishError, PublishFailure, SinkDown};
+pub use message::{Address, Message};
+pub use postrider_outbox::header::HeaderValue;
+
+/// Delivers messages to one broker.
+///
+/// # Contract
+///
+/// - **`Ok` means durable.** The broker has confirmed the message; nothing less
+///   marks a record done. A message that the broker gave back (`basic.return`)
+///   is a failure, whatever confirm follows it.
+/// - **Concurrency.** [`publish`](Sink::publish) is called for hundreds of messages at once, each
+///   of another key: calls for one key never overlap (unless `key_window` > 1).
+///   A sink pipelines them and keeps no order of its own. One message's failure
+///   must not change the outcome of another, except where the connection is lost.
+/// - **Duplicates.** The same message may come again, with the same id. A dropped
+///   call, or one that ends with [`PublishFailure::Indeterminate`], [`PublishFailure::ConnectionEnded`],
+///   [`PublishFailure::Unconfirmed`] or [`PublishFailure::Abandoned`], leaves delivery unknown, which is safe to
+///   repeat.
+/// - **Time.** A call ends within the sink's configured `timeout`, always. A message that was not
+///   handed over ends with `SinkDown`. A message that was handed over ends with `Indeterminate` or `ConnectionEnded`
+///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
+///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
+///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
+///   place of one that does not answer, or will not for long, ends with `Abandoned` what gets no
+///   confirm there; it does so only where `key_window` is 1.
+/// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
+///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
+///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
+/// - **Nothing is charged for an outage.** A sink that is not connected answers
+///   [`PublishFailure::SinkDown`] at once, without waiting for the connection; it reconnects
+///   by itself, or in [`probe`](Sink::probe), which the relay calls until it succeeds.
+/// - **Judge before sending.** What can never be delivered (a limit of the protocol
+///   exceeded) is refused without touching the connection.
+/// - Errors and `Debug` never show a payload, a password or a URI with one.
+///
+/// `tests/sink_contract` holds every sink to this.
+pub trait Sink: Send + Sync + 'static {
+    /// Hands one message over and waits for the broker's confirm.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError`], whose `failure` says what it means for the record.
+    fn publish(&self, message: Message) -> impl Future<Output = Result<(), PublishError>> + Send;
+
+    /// Whether publishes can be expected to work now; connects when needed.
+    ///
+    /// Called at start, by `postrider check`, and while the sink is paused.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkDown`], with the cause in words for the operator.
+    fn probe(&self) -> impl Future<Output = Result<(), SinkDown>> + Send;
+
+    /// Resolves when the sink has gone down by itself (a lost or blocked
+    /// connection), so that an idle relay learns of it. Never resolves while it is up.
+    fn lost(&self) -> impl Future<Output = SinkDown> + Send;
+
+    /// Closes the connection in good order; publishes that follow find it down.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+
+    /// Names what confirms a message, as finely as the sink can tell: a destination that does not
+    /// confirm is paused by this name. By default destination and key, such as the exchange and
+    /// the routing key, which together decide the queue.
+    fn destination(&self, message: &Message) -> Address {
+        message.address.clone()
+    }
+
+    /// Whether a publish of this message would hand it over at once, and not after something that
+    /// the sink has to find out about its destination first. With `key_window` > 1 nothing of its
+    /// key is handed over behind one that is not ready, until that one's outcome is known.
+    fn is_ready(&self, _message: &Message) -> bool {
+        true
+    }
+
+    /// Says how many lanes have records for this sink at the moment, whenever that changes: as many as
+    /// can have an unconfirmed message each. A sink may let messages wait some milliseconds for
+    /// company where there are many; where there are few, the delay would cost throughput, as the next
+    /// record of a key waits for the confirm of the one before.
+    fn expect(&self, _lanes: usize) {}
+
+    /// When the sink last opened another connection in place of one that does not answer. What was
+    /// begun before waits there still, and its waiting says nothing about its destination.
+    fn replaced_at(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Makes a second sink of the same settings, with a connection of its own.
+    ///
+    /// The relay publishes on it what may take a connection down. It connects at its first
+    /// [`probe`](Sink::probe), and declares nothing.
+    #[must_use]
+    fn isolated(&self) -> Self
+    where
+        Self: Sized;
+}

@@ -1,0 +1,251 @@
+//! The circuit of one sink: closed while the broker answers, open while it is down.
+
+use std::time::{Duration, Instant};
+
+use postrider_outbox::ids::SinkName;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::sink::{Sink, SinkDown};
+
+/// The first pause between two probes of a sink that is down.
+const FIRST_PROBE: Duration = Duration::from_millis(500);
+
+/// A circuit that opens within this time of its closing was closed briefly.
+const BRIEF: Duration = Duration::from_millis(500);
+
+/// After so many brief closings in succession the next probe waits: a record that takes its
+/// connection down does so twice before it goes alone.
+const BRIEF_CLOSINGS: u32 = 3;
+
+/// Keeps publishes away from a sink that is down.
+#[derive(Debug)]
+pub struct SinkCircuit {
+    name: SinkName,
+    state: watch::Sender<State>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Not yet probed.
+    New,
+    Closed,
+    Open {
+        why: SinkDown,
+        since: Instant,
+        /// Whether lanes may wait for it to close.
+        waits: bool,
+    },
+}
+
+impl SinkCircuit {
+    /// A circuit that is open until the first probe succeeds.
+    pub fn new(name: SinkName) -> Self {
+        let (state, _) = watch::channel(State::New);
+        Self { name, state }
+    }
+
+    /// The sink's name.
+    pub fn name(&self) -> &SinkName {
+        &self.name
+    }
+
+    /// Whether the sink is up, as far as known.
+    pub fn is_closed(&self) -> bool {
+        matches!(*self.state.borrow(), State::Closed)
+    }
+
+    /// Why the sink is down; `None` while it is up.
+    pub fn trouble(&self) -> Option<SinkDown> {
+        match &*self.state.borrow() {
+            State::New => Some(SinkDown::new("not reached yet")),
+            State::Open { why, .. } => Some(why.clone()),
+            State::Closed => None,
+        }
+    }
+
+    /// Whether the circuit is closed, or closes within `grace` of the moment at which it opened.
+    pub async fn closes_within(&self, grace: Duration) -> bool {
+        if self.is_closed() {
+            return true;
+        }
+        let mut state = self.state.subscribe();
+        loop {
+            let until = match &*state.borrow_and_update() {
+                State::Closed => return true,
+                State::Open { since, waits: true, .. } => *since + grace,
+                State::New | State::Open { .. } => return false,
+            };
+            match tokio::time::timeout_at(until.into(), state.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return self.is_closed(),
+            }
+        }
+    }
+
+    /// Ends the waits for a circuit that has been open for so long, until it was closed again.
+    pub fn stop_waiting(&self, after: Duration) {
+        self.state.send_if_modified(|state| match state {
+            State::Open { waits, since, .. } if since.elapsed() >= after => {
+                std::mem::replace(waits, false)
+            }
+            State::New | State::Closed | State::Open { .. } => false,
+        });
+    }
+
+    /// Opens the circuit: the sink is down.
+    pub fn open(&self, down: SinkDown) {
+        self.state.send_if_modified(|state| match state {
+            State::Open { why, .. } => {
+                *why = down;
+                false
+            }
+            State::New | State::Closed => {
+                warn!(sink = %self.name, cause = %down, "sink is down: paused, nothing is charged");
+                *state = State::Open { why: down, since: Instant::now(), waits: true };
+                true
+            }
+        });
+    }
+
+    fn close(&self, down_since: Instant) {
+        self.state.send_if_modified(|state| {
+            let was_closed = matches!(state, State::Closed);
+            if !was_closed {
+                let paused = down_since.elapsed();
+                info!(sink = %self.name, ?paused, "sink is up: deliveries go on");
+            }
+            *state = State::Closed;
+            !was_closed
+        });
+    }
+
+    /// Probes the sink until it is up, watches it until it is down, and so on until `stop`.
+    /// Calls `on_up` each time the circuit closes, and `on_down` each time that it is found open.
+    pub async fn keep<S: Sink>(
+        &self,
+        sink: &S,
+        probe_max: Duration,
+        stop: &CancellationToken,
+        on_up: impl Fn(),
+        on_down: impl Fn(),
+    ) {
+        let work = async {
+            let mut brief = 0;
+            loop {
+                on_down();
+                if brief >= BRIEF_CLOSINGS {
+                    tokio::time::sleep(FIRST_PROBE.min(probe_max)).await;
+                }
+                self.probe_until_up(sink, probe_max).await;
+                on_up();
+                let closed_since = tokio::time::Instant::now();
+                let mut state = self.state.subscribe();
+                tokio::select! {
+                    down = sink.lost() => self.open(down),
+                    _ = state.wait_for(|state| matches!(state, State::Open { .. })) => {}
+                }
+                brief = if closed_since.elapsed() < BRIEF { brief + 1 } else { 0 };
+            }
+        };
+        tokio::select! {
+            // Otherwise the end of its own connection would be logged as the sink's.
+            biased;
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    }
+
+    async fn probe_until_up<S: Sink>(&self, sink: &S, probe_max: Duration) {
+        let since = Instant::now();
+        let mut pause = FIRST_PROBE.min(probe_max);
+        loop {
+            match sink.probe().await {
+                Ok(()) => return self.close(since),
+                Err(down) => self.open(down),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(probe_max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::sink::{Message, PublishError};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Is up whenever it is asked, and lost at once.
+    struct Flapping(AtomicUsize);
+
+    impl Sink for Flapping {
+        async fn publish(&self, _: Message) -> Result<(), PublishError> {
+            Ok(())
+        }
+
+        async fn probe(&self) -> Result<(), SinkDown> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        async fn lost(&self) -> SinkDown {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            SinkDown::new("lost again")
+        }
+
+        async fn close(&self) {}
+
+        fn isolated(&self) -> Self {
+            Self(AtomicUsize::new(0))
+        }
+    }
+
+    #[tokio::test]
+    async fn sink_lost_as_soon_as_it_is_up_is_probed_after_a_pause() {
+        let (circuit, sink) = (SinkCircuit::new("s".into()), Flapping(AtomicUsize::new(0)));
+        let began = Instant::now();
+        let stop = CancellationToken::new();
+        let on_up = || {
+            if sink.0.load(Ordering::Relaxed) == 5 {
+                stop.cancel();
+            }
+        };
+
+        circuit.keep(&sink, LONG, &stop, on_up, || ()).await;
+
+        assert!(began.elapsed() >= 2 * FIRST_PROBE, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn open_circuit_is_waited_for_within_the_grace_period() {
+        let circuit = SinkCircuit::new("s".into());
+        assert!(
+            !circuit.closes_within(LONG).await,
+            "a sink that was never reached is not waited for"
+        );
+        circuit.close(Instant::now());
+        assert!(circuit.closes_within(Duration::ZERO).await);
+        circuit.open(SinkDown::new("x"));
+
+        assert!(!circuit.closes_within(Duration::from_millis(1)).await);
+        let (closed, ()) = tokio::join!(circuit.closes_within(LONG), async {
+            tokio::task::yield_now().await;
+            circuit.stop_waiting(LONG);
+            tokio::task::yield_now().await;
+            circuit.close(Instant::now());
+        });
+        assert!(closed);
+
+        circuit.open(SinkDown::new("x"));
+        let (closed, ()) = tokio::join!(circuit.closes_within(LONG), async {
+            tokio::task::yield_now().await;
+            circuit.stop_waiting(Duration::ZERO);
+        });
+        assert!(!closed);
+    }
+}

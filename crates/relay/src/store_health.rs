@@ -1,0 +1,223 @@
+//! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+use metrics::gauge;
+use postrider_outbox::ids::{LeaseId, RecordId};
+use postrider_outbox::record::LaneKey;
+use postrider_outbox::settle::Settlement;
+use postrider_store::text::chain;
+use postrider_store::{Meaning, StoreError, Trouble};
+use tracing::warn;
+
+use crate::instance_state::state_id;
+use crate::lane::Lane;
+use crate::metrics::STORE_FAILING;
+use crate::reported::Reported;
+
+/// What to do about a record that MongoDB refuses to change.
+const REMEDY: &str = "let the validator of outbox_records permit what the relay writes \
+                      (`postrider schema print`)";
+
+/// Records whose outcome MongoDB refuses: by a validator of the users' own. Each waits with its key
+/// until the validator is changed.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedOutcomes {
+    reported: Reported<RecordId>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Records whose outcome is refused now.
+    unsettled: HashMap<RecordId, RefusedOutcome>,
+    /// The latest of them, in words.
+    latest: String,
+}
+
+/// A record whose outcome is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedOutcome {
+    pub(crate) lane: LaneKey,
+    pub(crate) lease: LeaseId,
+    pub(crate) since: Instant,
+    /// Whether it is not ours any more: discarded, deleted or requeued.
+    is_gone: bool,
+}
+
+impl RefusedOutcomes {
+    /// Reports one whose outcome cannot be written, unless it was reported before, and counts it until
+    /// [`settled`](Self::settled).
+    pub(crate) fn unsettled(&self, settlement: &Settlement, lane: &Lane, code: i32) {
+        let outcome = settlement.outcome.word();
+        if self.reported.is_news(&settlement.id) {
+            warn!(
+                id = %settlement.id,
+                key = lane.key.as_str(),
+                outcome,
+                code,
+                remedy = REMEDY,
+                "MongoDB refuses the outcome of a record: its key waits, and only the write is repeated"
+            );
+        }
+        let mut state = self.state();
+        let (lane, lease) = (lane.key.clone(), settlement.lease);
+        let unsettled = RefusedOutcome { lane, lease, since: Instant::now(), is_gone: false };
+        state.unsettled.insert(settlement.id.clone(), unsettled);
+        state.latest = format!("{} ({outcome}, code {code})", state_id(&settlement.id));
+    }
+
+    /// The outcome of one is written, or given up.
+    pub(crate) fn settled(&self, id: &RecordId) {
+        self.state().unsettled.remove(id);
+    }
+
+    /// Those whose outcome is refused, so many at most.
+    pub(crate) fn some(&self, count: usize) -> Vec<(RecordId, RefusedOutcome)> {
+        let state = self.state();
+        let some = state.unsettled.iter().take(count);
+        some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
+    }
+
+    /// The record is not ours any more: its outcome need not be written.
+    pub(crate) fn gone(&self, id: &RecordId) {
+        if let Some(unsettled) = self.state().unsettled.get_mut(id) {
+            unsettled.is_gone = true;
+        }
+    }
+
+    /// Whether it was noticed since the last call that the record is not ours any more.
+    pub(crate) fn take_gone(&self, id: &RecordId) -> bool {
+        let mut state = self.state();
+        let unsettled = state.unsettled.get_mut(id);
+        unsettled.is_some_and(|unsettled| std::mem::take(&mut unsettled.is_gone))
+    }
+
+    /// How many records wait with an outcome that is refused.
+    pub(crate) fn count(&self) -> usize {
+        self.state().unsettled.len()
+    }
+
+    fn words(&self) -> Option<String> {
+        let state = self.state();
+        (!state.unsettled.is_empty()).then(|| {
+            format!(
+                "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
+                state.unsettled.len(),
+                state.latest
+            )
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What the relay does with MongoDB, each of which can fail while the others succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StoreWork {
+    Take,
+    Renew,
+    Settle,
+    /// Scheduled records become pending; rare kinds of invalid partitions are corrected.
+    Promote,
+}
+
+impl StoreWork {
+    const ALL: [Self; 4] = [Self::Take, Self::Renew, Self::Settle, Self::Promote];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Take => "take",
+            Self::Renew => "renew",
+            Self::Settle => "settle",
+            Self::Promote => "promote",
+        }
+    }
+}
+
+/// Which work fails at the moment, for the log, `/readyz` and `postrider_store_failing`.
+#[derive(Debug)]
+pub(crate) struct StoreHealth {
+    troubles: BTreeMap<StoreWork, Trouble>,
+    now: Mutex<BTreeMap<StoreWork, String>>,
+}
+
+impl Default for StoreHealth {
+    fn default() -> Self {
+        for work in StoreWork::ALL {
+            set(work, None);
+        }
+        let troubles = StoreWork::ALL.map(|work| (work, Trouble::default()));
+        Self { troubles: troubles.into(), now: Mutex::default() }
+    }
+}
+
+impl StoreHealth {
+    /// A try that was begun at `began` has failed; returns whether that is news, as
+    /// [`Trouble::failed`].
+    pub(crate) fn failed(&self, work: StoreWork, began: Instant, error: &StoreError) -> bool {
+        let trouble = &self.troubles[&work];
+        let is_news = trouble.failed(began);
+        if trouble.lasts() {
+            self.note(work, error);
+        }
+        is_news
+    }
+
+    /// Whether this work fails at the moment.
+    pub(crate) fn fails(&self, work: StoreWork) -> bool {
+        self.troubles[&work].lasts()
+    }
+
+    /// A try has succeeded; returns how many had failed before, where any had.
+    pub(crate) fn succeeded(&self, work: StoreWork) -> Option<u32> {
+        let failures = self.troubles[&work].succeeded()?;
+        self.now().remove(&work);
+        set(work, None);
+        Some(failures)
+    }
+
+    fn note(&self, work: StoreWork, error: &StoreError) {
+        set(work, Some(error.meaning()));
+        let words = match error.meaning() {
+            Meaning::Permanent => error.refusal(),
+            Meaning::Transient => error.brief(),
+        };
+        self.now().insert(work, words);
+    }
+
+    /// What MongoDB refuses or fails to do, for `/readyz`; `None` where it does everything.
+    pub(crate) fn describe(&self, outcomes: &RefusedOutcomes) -> Option<String> {
+        let mut words: Vec<String> = self.now().values().cloned().collect();
+        words.extend(outcomes.words());
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+
+    fn now(&self) -> MutexGuard<'_, BTreeMap<StoreWork, String>> {
+        self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What to do about an error that does not pass by itself.
+pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
+    (error.meaning() == Meaning::Permanent).then(|| error.remedy())
+}
+
+/// An error for the log: one that is permanent without the command that it quotes.
+pub(crate) fn words(error: &StoreError) -> String {
+    match error.meaning() {
+        Meaning::Permanent => error.brief(),
+        Meaning::Transient => chain(error),
+    }
+}
+
+fn set(work: StoreWork, meaning: Option<Meaning>) {
+    for (cause, of) in [("refused", Meaning::Permanent), ("unavailable", Meaning::Transient)] {
+        let failing = if meaning == Some(of) { 1.0 } else { 0.0 };
+        gauge!(STORE_FAILING, "work" => work.as_str(), "cause" => cause).set(failing);
+    }
+}

@@ -1,0 +1,160 @@
+//! Texts that may hold a password, and never show it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::properties::HIDDEN;
+
+/// A URI. `Display`, `Debug` and serialisation show `***` in place of a password;
+/// [`expose`](Self::expose) gives the whole.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct SecretUri(String);
+
+/// Query options whose value is a secret, in either broker's or MongoDB's URIs.
+const SECRET_OPTIONS: [&str; 3] =
+    ["tlscertificatekeyfilepassword", "password", "authmechanismproperties"];
+
+impl SecretUri {
+    /// The URI as it is, for the client that connects.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `parse` takes it. What the parser says otherwise is of the URI without its secrets:
+    /// parsers quote the part that they don't like.
+    ///
+    /// # Errors
+    ///
+    /// Words that hold no secret.
+    pub fn check<T, E: fmt::Display>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<(), String> {
+        if parse(self.expose()).is_ok() {
+            return Ok(());
+        }
+        match parse(&self.redacted()) {
+            Err(error) => Err(error.to_string()),
+            Ok(_) => Err("its password, or another secret in it, has a character that must be \
+                          escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
+                .to_owned()),
+        }
+    }
+
+    /// The same without secrets. Works on any text, since a broken URI has to be reported too.
+    pub fn redacted(&self) -> String {
+        let letters = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
+        let parts = self.0.split_once("://");
+        let Some((scheme, rest)) =
+            parts.filter(|(scheme, _)| !scheme.is_empty() && letters(scheme))
+        else {
+            // No URI: it may well be a secret that stands in the wrong place.
+            return HIDDEN.to_owned();
+        };
+        // Up to the last @ of all: a password that should have been escaped may hold one, or what
+        // ends the hosts.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) if user.contains(':') => {
+                (user.split_once(':').map(|(name, _)| format!("{name}:{HIDDEN}@")), rest)
+            }
+            _ => (None, rest),
+        };
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
+        let query = query.map(|query| {
+            let options = query.split('&').map(|option| match option.split_once('=') {
+                Some((name, _)) if SECRET_OPTIONS.contains(&name.to_lowercase().as_str()) => {
+                    format!("{name}={HIDDEN}")
+                }
+                _ => option.to_owned(),
+            });
+            format!("?{}", options.collect::<Vec<_>>().join("&"))
+        });
+        format!("{scheme}://{}{rest}{}", user.unwrap_or_default(), query.unwrap_or_default())
+    }
+}
+
+impl From<&str> for SecretUri {
+    fn from(uri: &str) -> Self {
+        Self(uri.to_owned())
+    }
+}
+
+impl fmt::Display for SecretUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.redacted())
+    }
+}
+
+impl fmt::Debug for SecretUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.redacted())
+    }
+}
+
+impl Serialize for SecretUri {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        output.serialize_str(&self.redacted())
+    }
+}
+
+/// A text that is a secret as a whole, such as a token.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// The text as it is.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for SecretText {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for SecretText {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        output.serialize_str(HIDDEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SecretUri;
+
+    #[test]
+    fn a_password_shows_nowhere() {
+        for (uri, shown) in [
+            ("mongodb://u:p@h1:1,h2:2/db?w=1", "mongodb://u:***@h1:1,h2:2/db?w=1"),
+            ("mongodb://u:p@ss@h/db", "mongodb://u:***@h/db"),
+            ("amqp://h/%2f", "amqp://h/%2f"),
+            ("amqps://u@h", "amqps://u@h"),
+            ("mongodb://h/?password=x&a=b", "mongodb://h/?password=***&a=b"),
+            ("mongodb://u:p?w=1@h/?w=1", "mongodb://u:***@h/?w=1"),
+            ("u:p@h", "***"),
+            ("p", "***"),
+            ("amqp://u:p?p/p#p://p@h:1/v", "amqp://u:***@h:1/v"),
+            ("u:p://p@h", "***"),
+            ("mongodb://u@h/?password=p@p", "mongodb://u@h/?password=***"),
+        ] {
+            let uri = SecretUri::from(uri);
+
+            assert_eq!(uri.to_string(), shown);
+            assert_eq!(format!("{uri:?}"), format!("{shown:?}"));
+        }
+    }
+}

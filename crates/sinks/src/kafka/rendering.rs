@@ -1,0 +1,280 @@
+//! A message as a Kafka record (contract, section 3), or why it can't be one.
+
+use std::fmt;
+use std::time::UNIX_EPOCH;
+
+use bson::DateTime;
+use postrider_relay::sink::{HeaderValue, Message, PublishError, PublishFailure};
+use rdkafka::message::{Header, OwnedHeaders};
+
+use crate::cloud_events::CloudEvents;
+
+/// What a topic's name has at most.
+const LONGEST_TOPIC: usize = 249;
+
+/// A message ready for the producer.
+pub(super) struct Rendered {
+    pub(super) topic: String,
+    pub(super) key: String,
+    pub(super) payload: Option<Vec<u8>>,
+    pub(super) headers: OwnedHeaders,
+    /// Milliseconds since the epoch.
+    pub(super) timestamp: Option<i64>,
+}
+
+/// Without the payload, as [`Message`] has it.
+impl fmt::Debug for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rendered").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+/// The record key: the route's, else the record's own, else its id.
+pub(super) fn key(message: &Message) -> &str {
+    let key = message.address.key.as_ref().or(message.key.as_ref());
+    key.unwrap_or(&message.id)
+}
+
+/// Renders a message, or refuses it before anything is sent.
+///
+/// # Errors
+///
+/// [`PublishFailure::Rejected`] where its topic has no legal name, or it can be no CloudEvent that is to
+/// be one; [`PublishFailure::TooLarge`] where its payload
+/// alone is above `limit` bytes. (With key and headers the producer judges it.)
+pub(super) fn render(
+    message: Message,
+    cloud_events: Option<&CloudEvents>,
+    limit: usize,
+) -> Result<Rendered, PublishError> {
+    check_topic(&message.address.destination)?;
+    let size = message.payload.as_ref().map_or(0, Vec::len);
+    if size > limit {
+        let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
+        return Err(PublishError::new(PublishFailure::TooLarge, detail));
+    }
+    let attributes =
+        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
+    let key = key(&message).to_owned();
+    let Message { id, kind, content_type, payload, headers, tenant_id, timestamp, address, .. } =
+        message;
+    let ours = [
+        ("message-id", Some(id)),
+        ("message-type", Some(kind)),
+        ("content-type", Some(content_type)),
+        ("tenant-id", tenant_id),
+    ];
+    let ours = ours.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let ours: Vec<(String, String)> = ours.chain(attributes).collect();
+    let mut rendered = OwnedHeaders::new_with_capacity(headers.len() + ours.len());
+    for (name, value) in &headers {
+        // Ours win over the record's own of the same name.
+        if !ours.iter().any(|(own, _)| own == name) {
+            let bytes = bytes(value);
+            rendered = rendered.insert(Header { key: name, value: bytes.as_deref() });
+        }
+    }
+    for (name, value) in &ours {
+        rendered = rendered.insert(Header { key: name, value: Some(value) });
+    }
+    let millis = timestamp.map(|time| DateTime::from_system_time(time).timestamp_millis());
+    Ok(Rendered {
+        topic: address.destination,
+        key,
+        payload,
+        headers: rendered,
+        // Zero means "now" to librdkafka, and before it there is nothing in Kafka.
+        timestamp: millis.filter(|_| timestamp.is_some_and(|time| time > UNIX_EPOCH)),
+    })
+}
+
+/// Kafka's own rule (`org.apache.kafka.common.internals.Topic`): a broker that is given another
+/// name answers for the whole request.
+fn check_topic(name: &str) -> Result<(), PublishError> {
+    let legal = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    let wrong = if name.is_empty() {
+        "is empty".to_owned()
+    } else if name.len() > LONGEST_TOPIC {
+        format!("has {} characters, Kafka allows {LONGEST_TOPIC}", name.len())
+    } else if name == "." || name == ".." {
+        format!("is {name:?}")
+    } else if !name.chars().all(legal) {
+        format!("{name:?} has other characters than a-z A-Z 0-9 . _ -")
+    } else {
+        return Ok(());
+    };
+    Err(PublishError::new(PublishFailure::Rejected, format!("its topic's name {wrong}")))
+}
+
+/// Text in UTF-8, binaries as they are, null as null.
+fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
+    match value {
+        HeaderValue::Binary(bytes) => Some(bytes.clone()),
+        other => other.text().map(String::into_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use postrider_relay::sink::Address;
+    use proptest::prelude::*;
+    use rdkafka::message::Headers;
+
+    use super::*;
+    use crate::arbitrary;
+
+    const LIMIT: usize = 1_000_000;
+
+    fn message() -> Message {
+        Message {
+            is_urgent: false,
+            id: "m-1".into(),
+            key: Some("k".into()),
+            kind: "OrderCreated".into(),
+            content_type: "application/json".into(),
+            payload: Some(b"{}".to_vec()),
+            headers: Vec::new(),
+            tenant_id: Some("t".into()),
+            timestamp: Some(UNIX_EPOCH + Duration::from_millis(12_345)),
+            source: Some("shop".into()),
+            address: Address { destination: "orders".into(), key: None },
+        }
+    }
+
+    fn headers(rendered: &Rendered) -> Vec<(String, Option<Vec<u8>>)> {
+        let headers = rendered.headers.iter();
+        headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect()
+    }
+
+    fn named(rendered: &Rendered, name: &str) -> Vec<Option<Vec<u8>>> {
+        let all = headers(rendered).into_iter();
+        all.filter(|(own, _)| own == name).map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn a_record_carries_the_headers_of_the_contract() {
+        let rendered = render(message(), None, LIMIT).unwrap();
+
+        assert_eq!(rendered.key, "k");
+        assert_eq!(rendered.timestamp, Some(12_345));
+        let texts: Vec<(String, String)> = headers(&rendered)
+            .into_iter()
+            .map(|(name, value)| (name, String::from_utf8(value.unwrap()).unwrap()))
+            .collect();
+        let expected = [
+            ("message-id", "m-1"),
+            ("message-type", "OrderCreated"),
+            ("content-type", "application/json"),
+            ("tenant-id", "t"),
+        ];
+        assert_eq!(texts, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn the_key_is_the_routes_else_the_records_else_its_id() {
+        let by_route = Address { key: Some("route".into()), ..message().address };
+        for (message, key) in [
+            (Message { address: by_route, ..message() }, "route"),
+            (Message { key: Some(String::new()), ..message() }, ""),
+            (Message { key: None, ..message() }, "m-1"),
+        ] {
+            assert_eq!(render(message, None, LIMIT).unwrap().key, key);
+        }
+    }
+
+    #[test]
+    fn our_own_headers_win_over_the_records() {
+        let forged = ["tenant-id", "message-id", "ce_id"]
+            .map(|name| (name.to_owned(), HeaderValue::String("forged".into())));
+        let cloud_events = CloudEvents { prefix: "ce_".into() };
+
+        let rendered =
+            render(Message { headers: forged.to_vec(), ..message() }, Some(&cloud_events), LIMIT)
+                .unwrap();
+
+        assert_eq!(named(&rendered, "tenant-id"), [Some(b"t".to_vec())]);
+        assert_eq!(named(&rendered, "message-id"), [Some(b"m-1".to_vec())]);
+        assert_eq!(named(&rendered, "ce_id"), [Some(b"m-1".to_vec())]);
+        assert_eq!(named(&rendered, "ce_source"), [Some(b"shop".to_vec())]);
+    }
+
+    #[test]
+    fn headers_are_text_but_for_binaries_and_null() {
+        for (value, expected) in [
+            (HeaderValue::Int64(-5), Some(&b"-5"[..])),
+            (HeaderValue::Double(0.5), Some(b"0.5")),
+            (HeaderValue::Double(f64::NEG_INFINITY), Some(b"-Infinity")),
+            (HeaderValue::Bool(true), Some(b"true")),
+            (HeaderValue::Date(-1_000), Some(b"1969-12-31T23:59:59Z")),
+            (HeaderValue::Binary(vec![0, 255]), Some(&[0, 255])),
+            (HeaderValue::String(String::new()), Some(b"")),
+            (HeaderValue::Null, None),
+        ] {
+            assert_eq!(bytes(&value).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_time_before_the_epoch_is_left_out() {
+        let before = |time: SystemTime| Message { timestamp: Some(time), ..message() };
+
+        let rendered = render(before(UNIX_EPOCH - Duration::from_secs(1)), None, LIMIT).unwrap();
+
+        assert_eq!(rendered.timestamp, None);
+    }
+
+    #[test]
+    fn a_payload_above_the_limit_is_too_large() {
+        let of = |size: usize| Message { payload: Some(vec![0; size]), ..message() };
+
+        assert!(render(of(10), None, 10).is_ok());
+        assert_eq!(render(of(11), None, 10).unwrap_err().failure, PublishFailure::TooLarge);
+    }
+
+    #[test]
+    fn what_is_no_topics_name_is_refused() {
+        let long = "x".repeat(250);
+        for name in ["", ".", "..", "a b", "größe", "a/b", "a\0b", &long] {
+            let address = Address { destination: name.into(), key: None };
+
+            let error = render(Message { address, ..message() }, None, LIMIT).unwrap_err();
+
+            assert_eq!(error.failure, PublishFailure::Rejected, "{name}");
+        }
+        let longest = Address { destination: "x".repeat(249), key: None };
+        assert!(render(Message { address: longest, ..message() }, None, LIMIT).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_is_within_the_limits_of_kafka_or_refused(
+            message in arbitrary::message(),
+            as_event in any::<bool>(),
+            limit in 0_usize..60,
+        ) {
+            let cloud_events = CloudEvents { prefix: "ce_".into() };
+            let cloud_events = as_event.then_some(&cloud_events);
+
+            let rendered = match render(message.clone(), cloud_events, limit) {
+                Ok(rendered) => rendered,
+                Err(error) => {
+                    prop_assert!(matches!(error.failure, PublishFailure::Rejected | PublishFailure::TooLarge));
+                    prop_assert!(!error.detail.is_empty());
+                    return Ok(());
+                }
+            };
+
+            let topic = &rendered.topic;
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            prop_assert!((1..=LONGEST_TOPIC).contains(&topic.len()) && topic.bytes().all(legal));
+            prop_assert!(rendered.payload.as_ref().is_none_or(|payload| payload.len() <= limit));
+            prop_assert!(rendered.timestamp.is_none_or(|millis| millis > 0));
+            prop_assert_eq!(named(&rendered, "message-id"), [Some(message.id.into_bytes())]);
+            prop_assert_eq!(named(&rendered, "message-type"), [Some(message.kind.into_bytes())]);
+            let ours = 3 + usize::from(message.tenant_id.is_some()) + if as_event { 6 } else { 0 };
+            prop_assert!(headers(&rendered).len() <= message.headers.len() + ours);
+        }
+    }
+}

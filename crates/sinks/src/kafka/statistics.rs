@@ -1,0 +1,153 @@
+//! librdkafka's own figures as metrics, taken every few seconds.
+
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use metrics::{Counter, counter, gauge};
+use postrider_store::metric::Description;
+use rdkafka::statistics::Statistics;
+
+/// Records in a Kafka producer's queue or on their way.
+pub const KAFKA_QUEUE_MESSAGES: &str = "postrider_kafka_queue_messages";
+/// Their bytes.
+pub const KAFKA_QUEUE_BYTES: &str = "postrider_kafka_queue_bytes";
+/// Requests that Kafka has not answered yet.
+pub const KAFKA_IN_FLIGHT: &str = "postrider_kafka_requests_in_flight";
+/// Round trip to the slowest broker.
+pub const KAFKA_RTT: &str = "postrider_kafka_rtt_seconds";
+/// Requests to Kafka.
+pub const KAFKA_REQUESTS: &str = "postrider_kafka_requests_total";
+/// Bytes sent to Kafka.
+pub const KAFKA_SENT_BYTES: &str = "postrider_kafka_sent_bytes_total";
+/// Requests to Kafka that were repeated.
+pub const KAFKA_RETRIES: &str = "postrider_kafka_request_retries_total";
+/// Requests to Kafka that had no answer in time.
+pub const KAFKA_TIMEOUTS: &str = "postrider_kafka_request_timeouts_total";
+
+/// What each of these metrics is.
+pub const DESCRIPTIONS: [Description; 8] = [
+    Description::gauge(
+        KAFKA_QUEUE_MESSAGES,
+        "Records in a Kafka producer's queue or on their way.",
+    ),
+    Description::gauge(KAFKA_QUEUE_BYTES, "Bytes of the same.").in_bytes(),
+    Description::gauge(KAFKA_IN_FLIGHT, "Requests that Kafka has not answered yet."),
+    Description::gauge(KAFKA_RTT, "Round trip to the slowest broker, its 99th percentile of late.")
+        .in_seconds(),
+    Description::counter(KAFKA_REQUESTS, "Requests sent to Kafka."),
+    Description::counter(KAFKA_SENT_BYTES, "Bytes sent to Kafka, compressed.").in_bytes(),
+    Description::counter(KAFKA_RETRIES, "Requests to Kafka that were repeated."),
+    Description::counter(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time."),
+];
+
+/// Figures of one sink's producers, added up.
+#[derive(Debug)]
+pub(super) struct KafkaMetrics {
+    sink: String,
+    requests: Counter,
+    sent_bytes: Counter,
+    retries: Counter,
+    timeouts: Counter,
+    /// The figures of those that are in use.
+    producers: Mutex<Vec<Weak<Mutex<Figures>>>>,
+}
+
+/// What one producer says of itself, as long as it lives.
+#[derive(Debug)]
+pub(super) struct ProducerMetrics {
+    metrics: Arc<KafkaMetrics>,
+    latest: Arc<Mutex<Figures>>,
+}
+
+/// What a producer last said of itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    queue_messages: u64,
+    queue_bytes: u64,
+    in_flight: i64,
+    /// Of its slowest broker, the 99th percentile in microseconds.
+    round_trip: i64,
+    // Counts since it was made.
+    requests: u64,
+    sent_bytes: u64,
+    retries: u64,
+    timeouts: u64,
+}
+
+impl Figures {
+    fn of(statistics: &Statistics) -> Self {
+        let brokers = || statistics.brokers.values();
+        let slowest = brokers().filter_map(|broker| Some(broker.rtt.as_ref()?.p99)).max();
+        Self {
+            queue_messages: statistics.msg_cnt,
+            queue_bytes: statistics.msg_size,
+            in_flight: brokers().map(|broker| broker.waitresp_cnt).sum(),
+            round_trip: slowest.unwrap_or(0),
+            requests: brokers().map(|broker| broker.tx).sum(),
+            sent_bytes: brokers().map(|broker| broker.txbytes).sum(),
+            retries: brokers().map(|broker| broker.txretries).sum(),
+            timeouts: brokers().map(|broker| broker.req_timeouts).sum(),
+        }
+    }
+}
+
+impl KafkaMetrics {
+    /// The series of a sink of this name.
+    pub(super) fn new(sink: &str) -> Self {
+        let counter = |name: &'static str| {
+            let series = counter!(name, "sink" => sink.to_owned());
+            series.increment(0);
+            series
+        };
+        Self {
+            sink: sink.to_owned(),
+            requests: counter(KAFKA_REQUESTS),
+            sent_bytes: counter(KAFKA_SENT_BYTES),
+            retries: counter(KAFKA_RETRIES),
+            timeouts: counter(KAFKA_TIMEOUTS),
+            producers: Mutex::default(),
+        }
+    }
+
+    /// The metrics of one more producer.
+    pub(super) fn producer(self: &Arc<Self>) -> ProducerMetrics {
+        let latest = Arc::default();
+        locked(&self.producers).push(Arc::downgrade(&latest));
+        ProducerMetrics { metrics: self.clone(), latest }
+    }
+
+    /// Sets the gauges to the sums over the producers in use.
+    fn set_gauges(&self) {
+        let mut producers = locked(&self.producers);
+        producers.retain(|producer| producer.strong_count() > 0);
+        let latest: Vec<Figures> =
+            producers.iter().filter_map(|producer| Some(*locked(&*producer.upgrade()?))).collect();
+        // Not before they are known.
+        let gauge = |name: &'static str| gauge!(name, "sink" => self.sink.clone());
+        let sum = |figure: fn(&Figures) -> f64| latest.iter().map(figure).sum::<f64>();
+        gauge(KAFKA_QUEUE_MESSAGES).set(sum(|figures| figures.queue_messages as f64));
+        gauge(KAFKA_QUEUE_BYTES).set(sum(|figures| figures.queue_bytes as f64));
+        gauge(KAFKA_IN_FLIGHT).set(sum(|figures| figures.in_flight as f64));
+        let slowest = latest.iter().map(|figures| figures.round_trip).max();
+        if let Some(micros) = slowest.filter(|micros| *micros > 0) {
+            gauge(KAFKA_RTT).set(micros as f64 / 1e6);
+        }
+    }
+}
+
+impl ProducerMetrics {
+    /// Takes what the producer says of itself. It counts from zero.
+    pub(super) fn take(&self, statistics: &Statistics) {
+        let now = Figures::of(statistics);
+        let before = std::mem::replace(&mut *locked(&self.latest), now);
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        self.metrics.requests.increment(since(now.requests, before.requests));
+        self.metrics.sent_bytes.increment(since(now.sent_bytes, before.sent_bytes));
+        self.metrics.retries.increment(since(now.retries, before.retries));
+        self.metrics.timeouts.increment(since(now.timeouts, before.timeouts));
+        self.metrics.set_gauges();
+    }
+}
+
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,86 @@
+//! The server's clock, estimated from here.
+
+use std::sync::RwLock;
+use std::time::Duration;
+
+use bson::{DateTime, doc};
+use mongodb::Database;
+
+use crate::connect::ask;
+use crate::error::StoreError;
+use crate::moment::Moment;
+
+/// Clocks drift apart by milliseconds at most meanwhile.
+const GOOD_FOR: Duration = Duration::from_secs(10);
+
+/// An estimate of the primary's time, good to about a round trip.
+///
+/// It only spares vain attempts and dates latency figures: whether a lease is live, or a
+/// record due, the server decides itself (`$$NOW`) in the filter of each write.
+#[derive(Debug, Default)]
+pub struct ServerClock {
+    sample: RwLock<Option<(Moment, DateTime)>>,
+}
+
+impl ServerClock {
+    /// The primary's time, for whoever needs it once.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn asked(database: &Database) -> Result<DateTime, StoreError> {
+        let clock = Self::default();
+        clock.sample(database).await?;
+        Ok(clock.now())
+    }
+
+    /// Asks the primary for its time.
+    ///
+    /// # Errors
+    ///
+    /// No answer; the estimate stays as it was.
+    pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
+        let sent = Moment::now();
+        let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
+        let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
+            action: "ask MongoDB for its time",
+            detail: error.to_string(),
+        })?;
+        let middle = sent + Moment::now().since(sent) / 2;
+        *self.sample.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            Some((middle, *time));
+        Ok(())
+    }
+
+    /// Asks, unless it was asked a moment ago.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
+        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match sample {
+            Some((at, _)) if Moment::now().since(at) < GOOD_FOR => Ok(()),
+            _ => self.sample(database).await,
+        }
+    }
+
+    /// The server's time now; the epoch before the first sample, so that every lease
+    /// seems live and nothing is taken on a guess.
+    pub fn now(&self) -> DateTime {
+        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match sample {
+            None => DateTime::from_millis(0),
+            Some((at, time)) => {
+                let passed = i64::try_from(Moment::now().since(at).as_millis()).unwrap_or(i64::MAX);
+                DateTime::from_millis(time.timestamp_millis().saturating_add(passed))
+            }
+        }
+    }
+
+    /// How long until the server's clock shows `time`; zero when it has passed.
+    pub fn until(&self, time: DateTime) -> Duration {
+        let millis = time.timestamp_millis().saturating_sub(self.now().timestamp_millis());
+        Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    }
+}

@@ -1,0 +1,216 @@
+//! The client, with everything decided here that a URI must not decide.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::options::{
+    Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReadPreference,
+    SelectionCriteria, ServerAddress, WriteConcern,
+};
+use mongodb::{Client, Collection, Database};
+
+use crate::error::{StoreError, within};
+use crate::limits;
+
+/// How long the driver looks for a primary before an operation fails, unless the
+/// URI's `serverSelectionTimeoutMS` says otherwise. Below every limit in
+/// [`limits`](crate::limits), so that the driver's own words reach the log.
+const SERVER_SELECTION: Duration = Duration::from_secs(5);
+
+/// How long a connection may take to open, unless the URI says otherwise. The driver's monitor gives
+/// up a server that does not answer for this long and a [`HEARTBEAT`]: a primary that hangs holds
+/// the relay no longer than its lease.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The time between two heartbeats of the driver's monitor, unless the URI says otherwise.
+///
+/// After an error such as ShutdownInProgress (91) of a server that stays, the driver selects that
+/// server again only at the next heartbeat. Below [`SERVER_SELECTION`], so that the next operation
+/// is late and does not fail.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// Opens a client. No server is contacted before the first operation.
+///
+/// Read preference, read concern and write concern of the URI are set aside: a relay
+/// that reads from a secondary, or writes without acknowledgement, could lose or
+/// invert messages. Operations name their own all the same.
+///
+/// # Errors
+///
+/// A URI that the driver can't read. The error's text does not repeat the URI.
+pub async fn client(uri: &str) -> Result<Client, StoreError> {
+    open(options(uri).await?)
+}
+
+/// What a client calls itself in MongoDB's log and `currentOp`, unless the URI names it.
+const APP_NAME: &str = "postrider";
+
+/// Connections that the relay's protocol uses at most: twice what it has under way at a time
+/// (reads, leases, settles, renewals, heartbeats, the change stream).
+const RELAY_POOL: u32 = 32;
+
+/// Opens a client for the relay's protocol: heartbeats, leases and settles, apart from the API's
+/// reads and appends. However many of those are slow, they take no connection from it.
+///
+/// Pool sizes of the URI are those of [`client`], and do not count here.
+///
+/// # Errors
+///
+/// Those of [`client`].
+pub async fn relay_client(uri: &str) -> Result<Client, StoreError> {
+    let mut options = options(uri).await?;
+    if options.app_name.as_deref() == Some(APP_NAME) {
+        options.app_name = Some(format!("{APP_NAME}-relay"));
+    }
+    options.max_pool_size = Some(RELAY_POOL);
+    options.min_pool_size = None;
+    open(options)
+}
+
+/// Opens a client of one member alone, whatever its state, with the login and TLS of `uri`.
+/// What doesn't answer within `patience` is given up.
+///
+/// # Errors
+///
+/// Those of [`client`], or a host that is none.
+pub async fn member(uri: &str, host: &str, patience: Duration) -> Result<Client, StoreError> {
+    let mut options = options(uri).await?;
+    let address = ServerAddress::parse(host).map_err(|source| StoreError::Driver {
+        action: "read a member's address",
+        source: Box::new(source),
+    })?;
+    options.hosts = vec![address];
+    options.direct_connection = Some(true);
+    options.repl_set_name = None;
+    options.selection_criteria = Some(ReadPreference::Nearest { options: None }.into());
+    options.server_selection_timeout = Some(patience);
+    options.connect_timeout = Some(patience);
+    open(options)
+}
+
+async fn options(uri: &str) -> Result<ClientOptions, StoreError> {
+    let parsed = ClientOptions::parse(uri).await;
+    let mut options = parsed.map_err(|source| StoreError::Driver {
+        action: "read the MongoDB URI",
+        source: Box::new(source),
+    })?;
+    options.selection_criteria = Some(primary());
+    options.read_concern = Some(ReadConcern::majority());
+    options.write_concern = Some(majority());
+    options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
+    options.connect_timeout.get_or_insert(CONNECT);
+    options.heartbeat_freq.get_or_insert(HEARTBEAT);
+    options.app_name.get_or_insert_with(|| APP_NAME.to_owned());
+    Ok(options)
+}
+
+fn open(options: ClientOptions) -> Result<Client, StoreError> {
+    Client::with_options(options).map_err(|source| StoreError::Driver {
+        action: "open a MongoDB client",
+        source: Box::new(source),
+    })
+}
+
+/// What kind of deployment answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// A single server without replication: no snapshot reads, no transactions.
+    Standalone,
+    /// A replica set, of this name.
+    ReplicaSet(String),
+    /// A sharded cluster, through mongos.
+    Sharded,
+}
+
+/// Opens a client and asks the deployment what it is.
+///
+/// # Errors
+///
+/// Those of [`client`] and [`topology`].
+pub async fn reach(uri: &str, database: &str) -> Result<(Client, Topology), StoreError> {
+    let client = client(uri).await?;
+    let topology = topology(&client.database(database)).await?;
+    Ok((client, topology))
+}
+
+/// Asks the deployment what it is; also the first proof that it answers and lets us in.
+///
+/// # Errors
+///
+/// No answer, or a refusal: wrong credentials, no privilege to read.
+pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
+    let hello = ask(database, "reach MongoDB", doc! { "hello": 1 }).await?;
+    let kind = kind(&hello)?;
+    // `hello` is answered to strangers too; this is not.
+    let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
+    ask(database, "look into the database", first).await?;
+    Ok(kind)
+}
+
+fn kind(hello: &Document) -> Result<Topology, StoreError> {
+    match (hello.get_str("setName"), hello.get_str("msg"), hello.get_bool("isreplicaset")) {
+        (Ok(name), ..) => Ok(Topology::ReplicaSet(name.to_owned())),
+        (_, Ok("isdbgrid"), _) => Ok(Topology::Sharded),
+        // In a moment it may be a primary: whoever took it for standalone would read no snapshots.
+        (.., Ok(true)) => Err(StoreError::Answer {
+            action: "use MongoDB",
+            detail: "the server is to be a member of a replica set, which was not initiated yet \
+                     (rs.initiate())"
+                .to_owned(),
+        }),
+        _ => Ok(Topology::Standalone),
+    }
+}
+
+/// Runs a command on the primary.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn ask(
+    database: &Database,
+    action: &'static str,
+    command: Document,
+) -> Result<Document, StoreError> {
+    let asking = database.run_command(command).selection_criteria(primary());
+    within(action, limits::BATCH, asking.into_future()).await
+}
+
+/// A collection of which what a majority has is read, on the primary, and a majority acknowledges
+/// what is written, whatever the URI says.
+pub fn collection(database: &Database, name: &str) -> Collection<Document> {
+    let options = CollectionOptions::builder()
+        .selection_criteria(primary())
+        .read_concern(ReadConcern::majority())
+        .write_concern(majority())
+        .build();
+    database.collection_with_options(name, options)
+}
+
+/// Reads go where the writes are.
+pub fn primary() -> SelectionCriteria {
+    SelectionCriteria::ReadPreference(ReadPreference::Primary)
+}
+
+/// Acknowledged by a majority: what a failover can't take back.
+pub fn majority() -> WriteConcern {
+    WriteConcern::builder().w(Acknowledgment::Majority).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_of_a_set_that_was_not_initiated_is_no_standalone_server() {
+        let standalone = doc! { "isWritablePrimary": true };
+        let member = doc! { "isWritablePrimary": false, "isreplicaset": true };
+        let primary = doc! { "isWritablePrimary": true, "setName": "rs0" };
+
+        assert_eq!(kind(&standalone).unwrap(), Topology::Standalone);
+        assert_eq!(kind(&primary).unwrap(), Topology::ReplicaSet("rs0".into()));
+        let error = kind(&member).unwrap_err();
+        assert_eq!(error.meaning(), crate::Meaning::Transient);
+        assert!(error.to_string().contains("rs.initiate()"), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Reads by commands that were written byte by byte.
+
+use bson::doc;
+use bson::raw::RawDocumentBuf;
+use futures_util::TryStreamExt;
+use mongodb::Database;
+
+use crate::connect::primary;
+use crate::{StoreError, limits, within};
+
+/// What every command of reads says besides what it reads: what a majority has, and for how long the
+/// server tries.
+pub fn options() -> bson::Document {
+    let server_limit = i64::try_from(limits::SURVEY.as_millis()).unwrap_or(i64::MAX);
+    doc! { "readConcern": { "level": "majority" }, "maxTimeMS": server_limit }
+}
+
+/// Everything that a `find` or `aggregate` finds, [`options`] and all. The driver's own methods take
+/// and give documents that hold UTF-8 only.
+///
+/// # Errors
+///
+/// Those of the store.
+pub async fn all(
+    database: &Database,
+    action: &'static str,
+    command: RawDocumentBuf,
+) -> Result<Vec<RawDocumentBuf>, StoreError> {
+    let reading = async {
+        let cursor = database.run_raw_cursor_command(command).selection_criteria(primary()).await?;
+        cursor.with_type::<RawDocumentBuf>().try_collect().await
+    };
+    within(action, limits::SURVEY, reading).await
+}

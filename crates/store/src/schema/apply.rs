@@ -1,0 +1,226 @@
+//! Creating what is missing.
+
+use bson::{Bson, Document, doc};
+
+use crate::connect::primary;
+use crate::schema::error::SchemaError;
+use crate::schema::found::Found;
+use crate::schema::index::{Index, Rival};
+use crate::schema::judge::{Taken, Verdict, judge};
+use crate::schema::layout::{Layout, Part};
+use crate::{DUPLICATE_KEY, StoreError, limits, within};
+
+/// NamespaceExists: somebody created the collection first.
+const COLLECTION_EXISTS: i32 = 48;
+
+/// What the server answers where an index can't be had beside what is there:
+/// CannotCreateIndex, IndexAlreadyExists, IndexOptionsConflict, IndexKeySpecsConflict, DuplicateKey.
+const REFUSALS: [i32; 5] = [67, 68, 85, 86, DUPLICATE_KEY];
+
+/// What was done; all of it empty where nothing was missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Collections created, by their full names.
+    pub collections: Vec<String>,
+    /// Indexes created (by this or, at the same time, by another instance).
+    pub indexes: Vec<&'static str>,
+    /// The seconds of the retention that was adjusted in place.
+    pub expire_after_seconds: Option<i32>,
+    /// The database that was nobody's, and is now its context's.
+    pub claimed: Option<String>,
+}
+
+impl Layout {
+    /// Creates what is missing, and adjusts the retention.
+    ///
+    /// Safe to repeat, after a crash in its midst too, and to run in several instances at
+    /// once. Nothing is ever dropped, and a collection that exists keeps its options.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError::Conflict`] where an index has another definition or another name,
+    /// [`SchemaError::Unusable`] where a collection's name is a view's or the like; what
+    /// was missing beside it may have been created. Else those of the store.
+    pub async fn apply(&self) -> Result<Applied, SchemaError> {
+        let mut applied = Applied::default();
+        self.create_collections(&mut applied).await?;
+        match self.complete_indexes(&mut applied).await {
+            // Another instance with other settings may have been at it in the same moment:
+            // what it made is judged once more.
+            Err(SchemaError::Conflict { .. }) => self.complete_indexes(&mut applied).await?,
+            other => other?,
+        }
+        Ok(applied)
+    }
+
+    async fn create_collections(&self, applied: &mut Applied) -> Result<(), SchemaError> {
+        let mut found = Found::look(self).await?;
+        for Part { name, options, .. } in &self.parts {
+            if found.has(name) {
+                continue;
+            }
+            let mut command = doc! { "create": name };
+            command.extend(options.clone());
+            match self.run("create a collection", command).await {
+                Ok(()) => applied.collections.push(name.clone()),
+                Err(error) if error.code() == Some(COLLECTION_EXISTS) => {
+                    found = Found::look(self).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for Part { name, .. } in &self.parts {
+            if let Some(wrong) = found.what_is_wrong_with(name) {
+                let (collection, elsewhere) = (name.clone(), self.elsewhere);
+                return Err(SchemaError::Unusable { collection, found: wrong, elsewhere });
+            }
+        }
+        Ok(())
+    }
+
+    async fn complete_indexes(&self, applied: &mut Applied) -> Result<(), SchemaError> {
+        let found = Found::look(self).await?;
+        for part in &self.parts {
+            let missing = self.complete(part, found.indexes(&part.name), applied).await?;
+            // Whoever has the other setting may have made the other one since we looked.
+            if missing.iter().any(|index| index.rival.is_some()) {
+                let found = Found::look(self).await?;
+                for index in missing {
+                    judge(index, found.indexes(&part.name), self.retention)
+                        .refuse(index, &part.name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which ones were missing; they are there now.
+    async fn complete(
+        &self,
+        part: &Part,
+        found: &[Document],
+        applied: &mut Applied,
+    ) -> Result<Vec<&'static Index>, SchemaError> {
+        let mut missing = Vec::new();
+        let mut adjust = None;
+        for index in part.indexes.iter().copied() {
+            match judge(index, found, self.retention) {
+                Verdict::Same => {}
+                Verdict::Missing => missing.push(index),
+                Verdict::Expiry { .. } => adjust = Some(index),
+                taken => taken.refuse(index, &part.name)?,
+            }
+        }
+        if !missing.is_empty() {
+            self.create_indexes(part, &missing).await?;
+            applied.indexes.extend(missing.iter().map(|index| index.name));
+        }
+        if let Some(index) = adjust {
+            self.run(
+                "adjust the retention",
+                doc! {
+                    "collMod": &part.name,
+                    "index": { "name": index.name, "expireAfterSeconds": self.retention },
+                },
+            )
+            .await?;
+            applied.expire_after_seconds = Some(self.retention);
+        }
+        Ok(missing)
+    }
+
+    /// All in one scan of the collection; only after a refusal one by one, to learn which.
+    async fn create_indexes(
+        &self,
+        part: &Part,
+        missing: &[&'static Index],
+    ) -> Result<(), SchemaError> {
+        match self.create(part, missing).await {
+            Err(error) if is_refusal(&error) => {}
+            other => return Ok(other?),
+        }
+        for index in missing {
+            match self.create(part, &[index]).await {
+                Err(error) if is_refusal(&error) => {
+                    return Err(refused(index, &part.name, &error));
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn create(&self, part: &Part, indexes: &[&'static Index]) -> Result<(), StoreError> {
+        let definitions: Vec<Bson> =
+            indexes.iter().map(|index| index.definition(self.retention).into()).collect();
+        let command = doc! { "createIndexes": &part.name, "indexes": definitions };
+        self.run("create the indexes", command).await
+    }
+
+    async fn run(&self, action: &'static str, mut command: Document) -> Result<(), StoreError> {
+        command.insert("writeConcern", doc! { "w": "majority" });
+        let running = self.database.run_command(command).selection_criteria(primary());
+        within(action, limits::SCHEMA, running.into_future()).await.map(drop)
+    }
+}
+
+impl Verdict {
+    /// What stands in an index's way, as an error.
+    fn refuse(self, index: &Index, collection: &str) -> Result<(), SchemaError> {
+        let drop = |by: &str| {
+            format!(
+                "if nobody needs the one that is there, drop it and apply the schema again: \
+                 db.getCollection({collection:?}).dropIndex({by:?})"
+            )
+        };
+        let (detail, remedy) = match self {
+            Self::Same | Self::Missing | Self::Expiry { .. } => return Ok(()),
+            Self::Taken(Taken { by, found, wanted }) => {
+                (format!("it is {found}, should be {wanted}"), drop(&by))
+            }
+            Self::Excluded { by, rival: Rival { setting, .. } } => (
+                format!("there is the unique index {by}, which excludes it"),
+                format!("set {setting}, with which that one was made; or, {}", drop(&by)),
+            ),
+        };
+        Err(SchemaError::Conflict {
+            index: index.name.into(),
+            collection: collection.into(),
+            detail,
+            remedy,
+        })
+    }
+}
+
+/// The server saw a conflict that the listing had not shown.
+fn refused(index: &Index, collection: &str, error: &StoreError) -> SchemaError {
+    let words = match error {
+        StoreError::Driver { source, .. } => source.to_string(),
+        other => other.to_string(),
+    };
+    let (detail, remedy) = if error.code() == Some(DUPLICATE_KEY) {
+        let fields = index.fields();
+        (
+            format!("documents that are there share their {fields}: {words}"),
+            format!("delete all but one of them, or change their {fields}, and apply again"),
+        )
+    } else {
+        (
+            format!("MongoDB refuses it: {words}"),
+            format!(
+                "look at db.getCollection({collection:?}).getIndexes(), drop what is in the \
+                 way if nobody needs it, and apply the schema again"
+            ),
+        )
+    };
+    SchemaError::Conflict {
+        index: index.name.into(),
+        collection: collection.into(),
+        detail,
+        remedy,
+    }
+}
+
+fn is_refusal(error: &StoreError) -> bool {
+    error.code().is_some_and(|code| REFUSALS.contains(&code))
+}

@@ -1,0 +1,91 @@
+//! What is there: collections and indexes as the primary lists them.
+
+use std::collections::BTreeMap;
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::Database;
+
+use crate::connect::primary;
+use crate::schema::layout::Layout;
+use crate::{StoreError, limits, within};
+
+/// NamespaceNotFound: the collection of which the indexes were asked for is not there.
+const NO_COLLECTION: i32 = 26;
+
+/// A layout's part of a database, as it is.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The `listCollections` entries of those that exist, by name.
+    collections: BTreeMap<String, Document>,
+    /// The `listIndexes` entries of those that should have indexes, by name.
+    indexes: BTreeMap<String, Vec<Document>>,
+}
+
+impl Found {
+    /// Looks at the database.
+    pub async fn look(layout: &Layout) -> Result<Self, StoreError> {
+        let database = &layout.database;
+        let wanted: Vec<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
+        let filter = doc! { "name": { "$in": &wanted } };
+        let command = doc! { "listCollections": 1, "filter": filter };
+        let listed = list(database, "list the collections", command).await?;
+        let named = listed.into_iter().filter_map(|entry| {
+            let name = entry.get_str("name").ok()?.to_owned();
+            Some((name, entry))
+        });
+        let mut found = Self { collections: named.collect(), indexes: BTreeMap::new() };
+        for part in layout.parts.iter().filter(|part| !part.indexes.is_empty()) {
+            if found.what_is_wrong_with(&part.name).is_some() || !found.has(&part.name) {
+                continue;
+            }
+            let command = doc! { "listIndexes": &part.name };
+            let indexes = match list(database, "list the indexes", command).await {
+                Err(error) if error.code() == Some(NO_COLLECTION) => Vec::new(),
+                listed => listed?,
+            };
+            found.indexes.insert(part.name.clone(), indexes);
+        }
+        Ok(found)
+    }
+
+    /// The indexes of a collection.
+    pub fn indexes(&self, name: &str) -> &[Document] {
+        self.indexes.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether something of this name exists.
+    pub fn has(&self, name: &str) -> bool {
+        self.collections.contains_key(name)
+    }
+
+    /// Why what exists under this name can't be used, in words; `None` where nothing is wrong.
+    ///
+    /// A TTL index deletes nothing from a capped one, and under a collation of its own different
+    /// keys would be one, and none could be hashed.
+    pub fn what_is_wrong_with(&self, name: &str) -> Option<String> {
+        let entry = self.collections.get(name)?;
+        let kind = entry.get_str("type").unwrap_or("collection");
+        if kind != "collection" {
+            return Some(format!("a {kind}"));
+        }
+        let options = entry.get_document("options").ok()?;
+        if options.get_bool("capped").unwrap_or(false) {
+            return Some("a capped collection".into());
+        }
+        options.contains_key("collation").then(|| "a collection with a default collation".into())
+    }
+}
+
+async fn list(
+    database: &Database,
+    action: &'static str,
+    mut command: Document,
+) -> Result<Vec<Document>, StoreError> {
+    command.insert("cursor", Bson::Document(Document::new()));
+    let listing = async {
+        let cursor = database.run_cursor_command(command).selection_criteria(primary()).await?;
+        cursor.try_collect().await
+    };
+    within(action, limits::SCHEMA, listing).await
+}

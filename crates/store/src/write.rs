@@ -1,0 +1,119 @@
+//! One `update` command of several statements, answered as a whole.
+
+use bson::raw::RawDocumentBuf;
+use bson::{Document, doc};
+use mongodb::Database;
+use mongodb::action::RunCommand;
+
+use crate::connect::primary;
+use crate::{StoreError, limits, within};
+
+/// How much must be certain before the answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certainty {
+    /// The primary has it: enough for a lease, whose loss costs a duplicate.
+    Primary,
+    /// A majority has it: no failover takes it back (guard 4).
+    Majority,
+}
+
+/// What the server did with the statements.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Documents matched, over all statements.
+    pub matched: u64,
+    /// Statements that failed: their index and the server's code.
+    pub failed: Vec<(usize, i32)>,
+}
+
+/// Sends `statements` (`{q, u, multi}`) in one command.
+///
+/// The driver's own `update_many` takes one statement a command and is never retried;
+/// neither is this: every caller can tell a repetition from a first try.
+///
+/// # Errors
+///
+/// Those of the store. A write concern that was not reached in time is an error: the
+/// outcome is unknown.
+pub async fn update(
+    database: &Database,
+    collection: &str,
+    action: &'static str,
+    statements: Vec<Document>,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    let key = "updates";
+    run(database, doc! { "update": collection, key: statements }, action, certainty).await
+}
+
+/// Sends deletions (`{q, limit}`) in one command.
+///
+/// # Errors
+///
+/// As [`update`].
+pub async fn delete(
+    database: &Database,
+    collection: &str,
+    action: &'static str,
+    statements: Vec<Document>,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    let key = "deletes";
+    run(database, doc! { "delete": collection, key: statements }, action, certainty).await
+}
+
+async fn run(
+    database: &Database,
+    mut command: Document,
+    action: &'static str,
+    certainty: Certainty,
+) -> Result<Written, StoreError> {
+    command.extend(options(certainty));
+    answered(action, database.run_command(command)).await
+}
+
+/// Sends a command that was written byte by byte, [`options`] and all.
+///
+/// # Errors
+///
+/// As [`update`].
+pub async fn send(
+    database: &Database,
+    action: &'static str,
+    command: RawDocumentBuf,
+) -> Result<Written, StoreError> {
+    answered(action, database.run_raw_command(command)).await
+}
+
+/// What every command of writes says besides its statements.
+pub fn options(certainty: Certainty) -> Document {
+    let server_limit = i64::try_from(limits::BATCH.as_millis()).unwrap_or(i64::MAX);
+    let concern = match certainty {
+        Certainty::Primary => doc! { "w": 1 },
+        Certainty::Majority => doc! { "w": "majority", "wtimeout": server_limit },
+    };
+    doc! { "ordered": false, "writeConcern": concern, "maxTimeMS": server_limit }
+}
+
+async fn answered(action: &'static str, running: RunCommand<'_>) -> Result<Written, StoreError> {
+    let running = running.selection_criteria(primary());
+    // The server gives up first, so that its words reach the log.
+    let answer = within(action, limits::BATCH * 2, running.into_future()).await?;
+    read_answer(action, &answer)
+}
+
+fn read_answer(action: &'static str, answer: &Document) -> Result<Written, StoreError> {
+    let wrong = |detail: String| StoreError::Answer { action, detail };
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(wrong(format!("the write concern was not met: {concern}")));
+    }
+    let matched = answer.get_i32("n").map_err(|error| wrong(error.to_string()))?;
+    let mut failed = Vec::new();
+    for error in answer.get_array("writeErrors").into_iter().flatten() {
+        let error = error.as_document().ok_or_else(|| wrong("writeErrors".into()))?;
+        let index = error.get_i32("index").map_err(|error| wrong(error.to_string()))?;
+        let code = error.get_i32("code").map_err(|error| wrong(error.to_string()))?;
+        failed.push((usize::try_from(index).unwrap_or(0), code));
+    }
+    Ok(Written { matched: u64::try_from(matched).unwrap_or(0), failed })
+}
