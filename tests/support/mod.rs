@@ -7,6 +7,7 @@ pub mod arrivals;
 pub mod authority;
 pub mod broker;
 pub mod clock;
+pub mod command_line;
 pub mod fragile;
 pub mod headers;
 pub mod history;
