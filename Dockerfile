@@ -18,13 +18,14 @@ ENV LIBZ_SYS_STATIC=1
 WORKDIR /build
 
 # Dependencies, in a layer of their own, which only the manifests change: they are built for an empty library. The
-# manifests name targets and a member of the workspace that must exist, and that nobody builds here. What comes of the
+# manifests name targets and members of the workspace that must exist, and that nobody builds here. What comes of the
 # empty library is removed: by its date it could pass for newer than the sources below.
 COPY Cargo.toml Cargo.lock ./
+COPY tests/fixture/Cargo.toml tests/fixture/
 COPY tests/model/Cargo.toml tests/model/
-RUN mkdir -p benches src tests/model/src \
+RUN mkdir -p benches src tests/fixture/src tests/model/src \
   && sed -n '/^\[\[bench\]\]/,/^name/ s|^name = "\(.*\)"|benches/\1.rs|p' Cargo.toml | xargs touch \
-  && touch src/lib.rs tests/model/src/lib.rs \
+  && touch src/lib.rs tests/fixture/src/lib.rs tests/model/src/lib.rs \
   && echo 'fn main() {}' >src/main.rs \
   && cargo build --release --locked \
   && cargo clean --release --package postrider

@@ -31,7 +31,7 @@ async fn streams(outbox: &TestOutbox) -> usize {
     count
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them() {
     // More keys than are read one by one, while the change stream carries the records.
     const MANY: usize = 8_000;
@@ -58,5 +58,4 @@ async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them
     assert_eq!(streams(&outbox).await, 1);
     relay.stop().await;
     drop(followed);
-    outbox.drop().await;
 }

@@ -77,7 +77,6 @@ impl Scene {
     async fn stop(self) {
         self.relay.stop().await;
         drop((self.followed, self.share));
-        self.outbox.drop().await;
     }
 }
 
@@ -88,7 +87,7 @@ fn unstamped(id: &str, key: &str) -> Document {
 }
 
 /// Of each key in the order of the insertions, single ones and several with one command.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
     let scene = Scene::start().await;
     let before = scene.spy.commands("find").len();
@@ -120,7 +119,7 @@ async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
     scene.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_comes_into_a_key_in_flight_goes_behind_it() {
     let scene = Scene::start().await;
     scene.sink.script("1", [Fault::Hold]);
@@ -138,7 +137,7 @@ async fn what_comes_into_a_key_in_flight_goes_behind_it() {
     scene.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
     let scene = Scene::start().await;
     scene.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
@@ -156,7 +155,7 @@ async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
 }
 
 /// Each is not what its event said when the relay leases it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key() {
     let scene = Scene::start().await;
     scene.sink.script("head", [Fault::Hold]);
@@ -180,7 +179,7 @@ async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key
 }
 
 /// No event says that it became pending: it was before, in another key.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() {
     let scene =
         Scene::with(Settings { poll_interval: Duration::from_millis(500), ..sleepy() }).await;
@@ -206,7 +205,7 @@ async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() 
 }
 
 /// A page ends within the second of its partitions, right behind the first.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() {
     let scene = Scene::with(Settings { batch_size: 2, ..sleepy() }).await;
     scene.share.send_replace(Share::of(9..=255));
@@ -224,7 +223,7 @@ async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() 
 }
 
 /// The pass after the partition's return goes over the key, which waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_it_goes_on() {
     let settings = Settings { poll_interval: Duration::from_millis(300), ..sleepy() };
     let scene = Scene::with(settings).await;
@@ -251,7 +250,7 @@ async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_
 
 /// A dead record blocks its key until an operator discards it, here without a word to the relay, or
 /// gives it another key.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_or_of_another_key() {
     let settings =
         Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
@@ -285,7 +284,7 @@ async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_o
 
 /// A fraction and an array lie where no look at the key reads: the array among the records of partition 7, or
 /// nowhere at all.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
     let scene = Scene::start().await;
     let odd: [Bson; 5] = [
@@ -319,7 +318,7 @@ async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
 }
 
 /// A validator of the users' own forbids the correction, at each of several tries.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected() {
     let scene = Scene::start().await;
     let database = scene.outbox.client.database(&scene.outbox.database);
@@ -352,7 +351,7 @@ async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected()
 }
 
 /// More at once than can be taken, and then a flow again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after() {
     let scene = Scene::start().await;
     for batch in 0..20 {
@@ -377,7 +376,7 @@ async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after()
 }
 
 /// Partitions go and come back, while records of them are inserted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn partitions_that_come_back_are_served_from_what_they_have_by_then() {
     let scene = Scene::start().await;
     for turn in 0..10 {

@@ -6,7 +6,7 @@ use bson::doc;
 use postrider::outbox::collections::Collections;
 use postrider::relay::wakeup::{ScanHint, Wakeup};
 
-use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
+use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::queue::host_of;
 use crate::support::spy::Spy;
 use crate::support::tcp::Door;
@@ -53,7 +53,7 @@ async fn lose<F: Future<Output = ()>>(
 
 async fn nothing() {}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -73,18 +73,15 @@ async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
         command.contains("resumeAfter") || command.contains("startAfter")
     };
     assert!(!opened(&spy).iter().any(resumes));
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew() {
     let cut = async {
         let (outbox, door, collections) = behind_door().await;
         let lost = async || door.shut();
         let mended = || async { door.open() };
-        let why = lose(&outbox, &collections, lost, mended).await;
-        outbox.drop().await;
-        why
+        lose(&outbox, &collections, lost, mended).await
     };
     let frozen = async {
         let (outbox, door, collections) = behind_door().await;
@@ -93,7 +90,6 @@ async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew(
         let mended = || async { door.open() };
         let why = lose(&outbox, &collections, lost, mended).await;
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-        outbox.drop().await;
         why
     };
 
@@ -101,9 +97,7 @@ async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew(
     let silent = async {
         let (outbox, door, collections) = behind_door().await;
         let lost = async || door.silence("getMore", 1);
-        let why = lose(&outbox, &collections, lost, nothing).await;
-        outbox.drop().await;
-        why
+        lose(&outbox, &collections, lost, nothing).await
     };
 
     let (cut, frozen, silent) = tokio::join!(cut, frozen, silent);
@@ -114,7 +108,7 @@ async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew(
 }
 
 async fn behind_door() -> (TestOutbox, Door, Collections) {
-    let outbox = TestOutbox::at(&mongodb_uri()).await;
+    let outbox = TestOutbox::new().await;
     let host = host_of(&outbox.uri);
     let door = Door::to(&host).await;
     // The server must not tell its own address.
@@ -125,7 +119,7 @@ async fn behind_door() -> (TestOutbox, Door, Collections) {
     (outbox, door, collections)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stream_on_a_collection_that_was_dropped_is_back_when_that_is() {
     let outbox = TestOutbox::new().await;
     let drop = async || outbox.records().drop().await.unwrap();
@@ -137,11 +131,10 @@ async fn a_stream_on_a_collection_that_was_dropped_is_back_when_that_is() {
     let why = lose(&outbox, &outbox.collections, drop, again).await;
 
     assert!(why.contains("it ended: the collection was dropped or renamed"), "{why}");
-    outbox.drop().await;
 }
 
 /// What is large in a record does not reach the stream; its `_id` does, twice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_event_that_is_too_large_for_the_stream_is_passed() {
     let outbox = TestOutbox::new().await;
     let large = async || {
@@ -154,10 +147,9 @@ async fn an_event_that_is_too_large_for_the_stream_is_passed() {
 
     assert!(why.contains("BSONObjectTooLarge"), "{why}");
     assert!(why.len() < 1_000, "{}", why.len());
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_of_almost_16_mib_is_news_like_any_other() {
     let outbox = TestOutbox::new().await;
     let wake = Wakeup::default();
@@ -171,10 +163,9 @@ async fn a_record_of_almost_16_mib_is_news_like_any_other() {
     eventually("the news", || async { leads_to(&wake, &hint) }).await;
     assert!(wake.is_followed());
     drop(followed);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_may_not_follow_polls_until_he_may() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
@@ -191,5 +182,4 @@ async fn who_may_not_follow_polls_until_he_may() {
     database.run_command(grant).await.unwrap();
     followed.until_up().await;
     until_news(&outbox, &wake).await;
-    outbox.drop().await;
 }

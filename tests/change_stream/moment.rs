@@ -13,7 +13,7 @@ fn hint(key: &str) -> ScanHint {
 }
 
 /// The moment is known, and the stream is not open yet.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     let outbox = Arc::new(TestOutbox::new().await);
     let spy = Spy::on(&outbox).await;
@@ -37,12 +37,11 @@ async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     assert_eq!(hints, [hint("k")]);
     assert!(wake.take().all, "what was there before is for a look at everything");
     drop(followed);
-    Arc::into_inner(outbox).unwrap().drop().await;
 }
 
 /// A snapshot that is read later shows what is before the stream's moment, and no moment that is
 /// ahead of what a majority has is such a one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_moment_is_one_that_a_snapshot_was_read_at() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -60,5 +59,4 @@ async fn the_moment_is_one_that_a_snapshot_was_read_at() {
     from.increment -= 1;
     assert_eq!(from, moment.unwrap());
     drop(followed);
-    outbox.drop().await;
 }

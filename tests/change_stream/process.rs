@@ -29,7 +29,7 @@ fn changes(postrider: &Postrider) -> (usize, usize) {
     (count("the change stream is lost"), count("following the outbox"))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_insert_is_delivered_at_once_and_the_stop_waits_for_no_news() {
     let outbox = TestOutbox::new().await;
     let more = ["relay.poll_interval=10m", "outbox.auto_init_schema=false"];
@@ -47,11 +47,10 @@ async fn an_insert_is_delivered_at_once_and_the_stop_waits_for_no_news() {
     let began = Instant::now();
     postrider.stop().await;
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    outbox.drop().await;
 }
 
 /// He was made by the script of an older version.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
@@ -83,10 +82,9 @@ async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     assert_eq!(changes(&postrider), (1, 1), "{}", postrider.stderr());
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_standalone_server_has_no_stream_and_it_is_said_once() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
@@ -106,7 +104,7 @@ async fn a_standalone_server_has_no_stream_and_it_is_said_once() {
     assert!(!ended.stderr.contains("change stream"), "{ended}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_follow_there_is_no_stream_no_part_and_no_metric() {
     let outbox = TestOutbox::new().await;
     let more = ["relay.follow=false", "outbox.auto_init_schema=false"];
@@ -120,5 +118,4 @@ async fn without_follow_there_is_no_stream_no_part_and_no_metric() {
     assert!(postrider.readyz().await.1["parts"].get("follow").is_none());
     assert_eq!(changes(&postrider), (0, 0));
     postrider.stop().await;
-    outbox.drop().await;
 }

@@ -94,7 +94,6 @@ impl Woken {
     async fn stop(self) {
         self.relay.stop().await;
         drop(self.followed);
-        self.outbox.drop().await;
     }
 }
 
@@ -112,7 +111,7 @@ fn is_of_all(command: &Command) -> bool {
     filter.contains_key("partition") && !is_of_one
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes() {
     let woken = Woken::hinted().await;
     let mut long = record("of another type", "long");
@@ -135,7 +134,7 @@ async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes(
     woken.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_insert_is_taken_from_the_stream_and_costs_no_read() {
     let woken = Woken::start(0..=255).await;
     let mut long = record("of another type", "long");
@@ -153,7 +152,7 @@ async fn an_insert_is_taken_from_the_stream_and_costs_no_read() {
     woken.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_without_a_key_is_woken_by_its_id() {
     let woken = Woken::start(0..=255).await;
     let keyless = without(&["key"], record("keyless", ""));
@@ -173,7 +172,7 @@ async fn a_record_without_a_key_is_woken_by_its_id() {
 }
 
 /// Between the event and the look it was replaced by one that has a key, with another before it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("first", "k"), record("second", "k")]).await;
@@ -192,10 +191,9 @@ async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
     stage.deliver(stage.acquire(seen).await).await;
 
     assert_eq!(sink.ids(), [""; 0]);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_must_be_repaired_first_is_woken_too() {
     let woken = Woken::start(0..=255).await;
 
@@ -210,7 +208,7 @@ async fn what_must_be_repaired_first_is_woken_too() {
     woken.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
     let woken = Woken::start(0..=255).await;
     let of_status = |id: &str, status: &str| {
@@ -241,7 +239,7 @@ async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
     woken.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn many_that_come_at_once_cost_no_look_each() {
     const MANY: usize = 100;
     let woken = Woken::start(0..=255).await;
@@ -260,7 +258,7 @@ async fn many_that_come_at_once_cost_no_look_each() {
     woken.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_in_others_partitions_costs_no_look() {
     const OTHERS: usize = 40;
     let woken = Woken::start(0..=127).await;
@@ -288,7 +286,7 @@ async fn what_is_in_others_partitions_costs_no_look() {
 }
 
 /// It would find what the relay has already.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done() {
     let woken = Woken::start(0..=255).await;
     woken.sink.script("first", [Fault::Hold]);
@@ -313,7 +311,7 @@ async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done(
 }
 
 /// Whoever looks already has read past what has just come.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
     let outbox = TestOutbox::new().await;
     let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
@@ -333,11 +331,10 @@ async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
 
     sink.until("late", |arrived| arrived.iter().any(|message| message.id == "late")).await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Delivering is full of updates; none of them is news.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn leases_settles_and_failures_are_no_news() {
     let woken = Woken::start(0..=255).await;
     woken.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);

@@ -4,7 +4,7 @@ use crate::support::command_line::{PLANTED, file, says, valid, with, with_enviro
 use crate::support::process::{call, call_with};
 use crate::support::queue::stdout_sink;
 
-#[tokio::test]
+#[fixture::test]
 async fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
     let file = file("[relay]\nbatchsize = 1\n[ops]\nlistn = \"x\"\n");
     let path = file.path().to_str().unwrap();
@@ -23,7 +23,7 @@ async fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
     );
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_unknown_name_in_the_environment_is_told_with_the_nearest_right_one() {
     let wrong = [("POSTRIDER__RELAY__LEASES", "1s"), ("POSTRIDER__MONGO__URL_FILE", "/x")];
 
@@ -39,7 +39,7 @@ async fn an_unknown_name_in_the_environment_is_told_with_the_nearest_right_one()
     );
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_wrong_value_is_told_with_its_key_its_origin_and_what_would_be_right() {
     for (setting, parts) in [
         ("relay.lease=30", ["relay.lease", "such as \"30s\"", "--set"]),
@@ -55,7 +55,7 @@ async fn a_wrong_value_is_told_with_its_key_its_origin_and_what_would_be_right()
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_broken_rule_is_told_with_its_key_and_the_remedy() {
     for (setting, parts) in [
         ("relay.max_attempts=0", ["--set: relay.max_attempts = 0", "between 1 and 1000000"]),
@@ -72,7 +72,7 @@ async fn a_broken_rule_is_told_with_its_key_and_the_remedy() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn every_broken_rule_has_prefix_file_line_key_and_value() {
     let file = file(&format!(
         "[mongo]\nuri = \"mongodb://u:{PLANTED}@h:1/app\"\n[relay]\nmax_attempts = 0\nbatch_size = 0\n\
@@ -104,7 +104,7 @@ async fn every_broken_rule_has_prefix_file_line_key_and_value() {
     assert!(!ended.stdout.contains("to mend"), "{ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn no_error_is_a_dump_of_the_driver() {
     let refused = "127.0.0.1:1/app?serverSelectionTimeoutMS=300";
     for (uri, code, said) in [
@@ -124,7 +124,7 @@ async fn no_error_is_a_dump_of_the_driver() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_variable_with_single_underscores_is_warned_of() {
     let environment = [("POSTRIDER_RELAY_BATCH_SIZE", "3")];
     let mut arguments = vec!["check", "--offline"];
@@ -140,7 +140,7 @@ async fn a_variable_with_single_underscores_is_warned_of() {
     assert!(ended.stdout.contains(warning), "{ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_causes() {
     let environment = [("POSTRIDER_MONGO_URI", "mongodb://h/db")];
     let broken = file("[mongo\n");
@@ -161,7 +161,7 @@ async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_cause
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn broken_rules_are_told_beside_what_cannot_be_read() {
     let settings = with(valid(), &["relay.lease=30", "relay.max_attempts=0", "relay.foo=1"]);
 
@@ -171,7 +171,7 @@ async fn broken_rules_are_told_beside_what_cannot_be_read() {
     assert_eq!(ended.stderr.lines().count(), 3, "one line each: {ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_refused_login_is_one_sentence() {
     let settings = [format!("mongo.uri={}", crate::support::roles::uri("nobody", PLANTED, "app"))];
 
@@ -182,7 +182,7 @@ async fn a_refused_login_is_one_sentence() {
     assert!(!ended.stderr.contains("Command failed"), "{ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn all_broken_rules_are_told_at_once() {
     let ended = call(&["run", "--set", "relay.max_attempts=0"]).await.with_code(2);
 
@@ -190,7 +190,7 @@ async fn all_broken_rules_are_told_at_once() {
     assert_eq!(ended.stderr.lines().count(), 3, "one line each: {ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_database_that_nobody_named_is_told_with_both_remedies() {
     let settings = with(stdout_sink(), &["mongo.uri=mongodb://127.0.0.1:1/"]);
 
@@ -199,7 +199,7 @@ async fn a_database_that_nobody_named_is_told_with_both_remedies() {
     says(&ended, &["mongo.database", "mongodb://host/database"]);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_named_file_that_is_missing_is_told_with_its_path() {
     let by_option = call(&["run", "--config", "/no/such/file.toml"]).await.with_code(2);
     let by_variable =
@@ -211,7 +211,7 @@ async fn a_named_file_that_is_missing_is_told_with_its_path() {
     says(&by_variable, &["/no/such/file.toml", "No such file"]);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_file_that_is_no_toml_is_told_by_its_place_and_without_its_text() {
     let file = file(&format!("[mongo]\nuri = \"mongodb://u:{PLANTED}@h\n"));
     let path = file.path().to_str().unwrap();
@@ -222,7 +222,7 @@ async fn a_file_that_is_no_toml_is_told_by_its_place_and_without_its_text() {
     assert!(ended.is_free_of(PLANTED), "{ended}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_printed_parses_back_to_the_same_and_says_where_it_came_from() {
     let file = file(
         "[mongo]\nuri = \"mongodb://127.0.0.1:1/app\"\n[sinks.\"a b\"]\nkind = \"stdout\"\n\
@@ -249,7 +249,7 @@ async fn what_is_printed_parses_back_to_the_same_and_says_where_it_came_from() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_file_that_shows_every_key_is_what_the_defaults_print() {
     let shown = concat!(env!("CARGO_MANIFEST_DIR"), "/config/postrider.toml");
     let ours = call(&["config", "print", "--config", shown]).await.with_code(0);
@@ -265,7 +265,7 @@ async fn the_file_that_shows_every_key_is_what_the_defaults_print() {
     assert_eq!(ours, defaults);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn no_secret_is_printed() {
     let secret = file(&format!("mongodb://u:{PLANTED}@127.0.0.1:1/app\n"));
     let environment = [("POSTRIDER__MONGO__URI_FILE", secret.path().to_str().unwrap())];
@@ -286,7 +286,7 @@ async fn no_secret_is_printed() {
     assert!(told.is_free_of(PLANTED), "{told}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_uri_that_is_none_is_told_without_its_password() {
     for setting in [
         format!("mongo.uri=mongodb://u:{PLANTED}@"),

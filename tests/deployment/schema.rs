@@ -53,7 +53,7 @@ fn code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn applying_twice_changes_nothing_and_leaves_no_difference() {
     let bare = Bare::new("").await;
 
@@ -67,10 +67,9 @@ async fn applying_twice_changes_nothing_and_leaves_no_difference() {
     assert_eq!(bare.layout().await, layout);
     assert_eq!(layout.indexes.len(), 7, "with _id_: {layout:?}");
     assert_eq!(verify(&bare.collections, &defaults()).await.unwrap(), []);
-    bare.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn ten_instances_that_apply_at_once_all_succeed() {
     for _ in 0..5 {
         let bare = Bare::new("").await;
@@ -85,11 +84,10 @@ async fn ten_instances_that_apply_at_once_all_succeed() {
 
         let differences = verify(&bare.collections, &with_retention(0)).await.unwrap();
         assert!(differences.len() <= 1, "only the retention may be the other one: {differences:?}");
-        bare.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_makes_what_postrider_makes() {
     for (prefix, retention, validator, environment) in [
         ("", 7 * 86_400, Validator::Error, vec![]),
@@ -120,12 +118,10 @@ async fn the_script_makes_what_postrider_makes() {
         for index in INDEXES {
             assert!(printed.contains(index), "{printed}");
         }
-        by_script.drop().await;
-        by_postrider.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_reads_durations_as_the_configuration_does() {
     let bare = Bare::new("").await;
     for text in ["500ms", "1.5m 20s", "0", "1w", "1month 2days", "100years", "1001ms", "3 hours"] {
@@ -135,10 +131,9 @@ async fn the_script_reads_durations_as_the_configuration_does() {
         let options = SchemaOptions { retention, ..defaults() };
         assert_eq!(bare.expiry().await, i64::from(options.expire_after_seconds()), "{text}");
     }
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_refuses_a_wrong_environment_before_it_does_anything() {
     let bare = Bare::new("").await;
     for (name, value) in [
@@ -155,10 +150,9 @@ async fn the_script_refuses_a_wrong_environment_before_it_does_anything() {
         assert!(complaint.contains(&format!("{name} is \"{value}\"")), "{complaint}");
         assert!(bare.collection_names().await.is_empty(), "{name}={value}");
     }
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_changed_retention_is_adjusted_in_place_by_either() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
@@ -179,10 +173,9 @@ async fn a_changed_retention_is_adjusted_in_place_by_either() {
     assert_eq!(back.expire_after_seconds, Some(3_600));
     assert_eq!(bare.records().count_documents(doc! {}).await.unwrap(), 1);
     assert_eq!(verify(&bare.collections, &with_retention(3_600)).await.unwrap(), []);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
     let pending = doc! { "status": "pending" };
     for (mine, named) in [
@@ -235,11 +228,10 @@ async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
         let subject = format!("index {named} of app_outbox_records");
         assert!(differences.iter().any(|one| one.subject == subject), "{differences:?}");
         assert_eq!(bare.indexes().await, before);
-        bare.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn records_that_share_a_dedup_key_are_named_as_what_stops_its_index() {
     let bare = Bare::new("").await;
     let twins = [smallest_with("dedupKey", "a"), smallest_with("dedupKey", "a")];
@@ -252,10 +244,9 @@ async fn records_that_share_a_dedup_key_are_named_as_what_stops_its_index() {
     assert!(matches!(&error, SchemaError::Conflict { index, .. } if index == "dedup_idx"));
     assert!(error.to_string().contains("share their dedupKey"), "{error}");
     assert_eq!(bare.records().count_documents(doc! {}).await.unwrap(), 2);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_no_plain_collection_is_refused_by_its_name() {
     for (create, found) in [
         (doc! { "create": "outbox_records", "viewOn": "other" }, "a view"),
@@ -280,11 +271,10 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
             differences[0].to_string(),
             format!("collection {name} is {found}, should be a plain collection")
         );
-        bare.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_validator_accepts_the_smallest_record_null_options_and_every_kind_of_payload() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
@@ -329,11 +319,9 @@ async fn the_validator_accepts_the_smallest_record_null_options_and_every_kind_o
             panic!("{record} is refused: {error}");
         });
     }
-
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_validator_refuses_each_wrong_field_of_a_producer() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
@@ -376,11 +364,9 @@ async fn the_validator_refuses_each_wrong_field_of_a_producer() {
         let error = bare.records().insert_one(&record).await.expect_err(&record.to_string());
         assert_eq!(code(&error), Some(121), "{record}: {error}");
     }
-
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
     for validator in [Validator::Warn, Validator::Off] {
         let bare = Bare::new("").await;
@@ -390,11 +376,10 @@ async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
         bare.records().insert_one(smallest_with("type", 7)).await.unwrap();
         let options = &bare.layout().await.options["outbox_records"];
         assert_eq!(options.contains_key("validator"), validator == Validator::Warn, "{options}");
-        bare.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_collection_that_exists_keeps_the_validator_that_it_has_or_lacks() {
     let without = Bare::new("").await;
     without.run(doc! { "create": "outbox_records" }).await;
@@ -410,11 +395,9 @@ async fn a_collection_that_exists_keeps_the_validator_that_it_has_or_lacks() {
         assert_eq!(bare.layout().await.options["outbox_records"], before);
         assert_eq!(verify(&bare.collections, &defaults()).await.unwrap(), []);
     }
-    without.drop().await;
-    with.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn only_a_dedup_key_that_is_text_must_be_unique() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
@@ -431,10 +414,9 @@ async fn only_a_dedup_key_that_is_text_must_be_unique() {
     let clash = records.insert_one(smallest_with("dedupKey", "a")).await.unwrap_err();
 
     assert_eq!(code(&clash), Some(11000));
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn verify_has_a_line_for_each_difference_and_none_for_what_is_the_users() {
     let bare = Bare::new("app_").await;
     let missing = verify(&bare.collections, &defaults()).await.unwrap();
@@ -460,10 +442,9 @@ async fn verify_has_a_line_for_each_difference_and_none_for_what_is_the_users() 
     );
     apply(&bare.collections, &with_retention(61)).await.unwrap();
     assert_eq!(verify(&bare.collections, &with_retention(61)).await.unwrap(), []);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn only_done_records_expire() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &with_retention(1)).await.unwrap();
@@ -488,10 +469,9 @@ async fn only_done_records_expire() {
     .await;
 
     assert_eq!(bare.records().count_documents(doc! {}).await.unwrap(), 4);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn each_query_uses_its_index() {
     let bare = Bare::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
@@ -545,10 +525,9 @@ async fn each_query_uses_its_index() {
             assert!(!plan.contains(stage), "{filter}: {plan}");
         }
     }
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_printed_script_has_the_configured_values_as_its_defaults() {
     let bare = Bare::new("cfg_").await;
     let options = SchemaOptions { validator: Validator::Off, ..with_retention(5_400) };
@@ -561,7 +540,6 @@ async fn a_printed_script_has_the_configured_values_as_its_defaults() {
     assert_eq!(verify(&bare.collections, &options).await.unwrap(), []);
     let created: BTreeMap<_, _> = bare.layout().await.options;
     assert_eq!(created["cfg_outbox_records"], doc! {});
-    bare.drop().await;
 }
 
 fn regex() -> Bson {

@@ -1,4 +1,4 @@
-//! A context of the test's own: a database that is dropped with it.
+//! A context of the test's own, in a database that is removed when the test passes.
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::Collection;
@@ -8,6 +8,7 @@ use postrider::prepare::{PrepareKey, PrepareName};
 use postrider::snapshot::SnapshotStore;
 use postrider::store::ServerClock;
 
+use crate::support::cleanup::Cleanup;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 
 /// What every test calls its prepare keys.
@@ -15,18 +16,23 @@ pub const KEYS: &str = "username";
 
 pub struct Home {
     pub context: Context,
+    _cleanup: Cleanup,
 }
 
 impl Home {
     pub async fn new() -> Self {
         let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
         let database = format!("test_{}", uuid::Uuid::new_v4().simple());
-        Self { context: Context::new(client, ContextSettings::new(&database)) }
+        let context = Context::new(client, ContextSettings::new(&database));
+        let database = context.database(Kind::Prepare);
+        let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+        Self { context, _cleanup }
     }
 
     /// The same in the database of an outbox, whose proxies and spies then serve the context too.
     pub fn within(outbox: &TestOutbox, client: &mongodb::Client) -> Self {
-        Self { context: Context::new(client.clone(), ContextSettings::new(&outbox.database)) }
+        let context = Context::new(client.clone(), ContextSettings::new(&outbox.database));
+        Self { context, _cleanup: Cleanup::none() }
     }
 
     pub fn keys(&self) -> PrepareKey {
@@ -60,10 +66,6 @@ impl Home {
     /// The server's time.
     pub async fn now(&self) -> DateTime {
         ServerClock::asked(&self.context.database(Kind::Prepare)).await.unwrap()
-    }
-
-    pub async fn drop(self) {
-        self.context.database(Kind::Prepare).drop().await.unwrap();
     }
 }
 

@@ -25,7 +25,7 @@ async fn refuse(client: &Client, times: i32) {
     admin.run_command(refusing).await.unwrap();
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_upsert_that_met_anothers_insert_is_tried_again() {
     let server = Mongod::with_fail_points().await;
     let client = Client::with_uri_str(server.uri("", "")).await.unwrap();

@@ -23,7 +23,7 @@ fn outcomes() -> [Outcome; 4] {
     [Outcome::Done, Outcome::Released, Outcome::Dead { reason, blocks: false }, retry]
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -40,11 +40,10 @@ async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
 
     assert_eq!(sink.ids(), ["b1"]);
     assert_eq!(outbox.record("a1").await, done, "what is done is final");
-    outbox.drop().await;
 }
 
 /// A first lease judges nothing but that nobody has touched the record.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_look() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -62,10 +61,9 @@ async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_l
 
     assert_eq!(sink.ids(), ["a1"]);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 1).await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::new(&outbox.collections);
@@ -83,11 +81,10 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 1);
     peer.take_over("a1").await;
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 2);
-    outbox.drop().await;
 }
 
 /// The server has leased, and the answer is lost: the same id is sent once more.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     let outbox = TestOutbox::new().await;
     let proxy = Proxy::before(&outbox).await;
@@ -112,11 +109,10 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     assert_eq!(grant.held.len(), 3);
     assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 1 }).await, 2);
     assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 5 }).await, 1);
-    outbox.drop().await;
 }
 
 /// Both answers to a lease are lost: by now it is on the records, and no attempt was made.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
     let outbox = TestOutbox::new().await;
     let proxy = Proxy::before(&outbox).await;
@@ -132,11 +128,10 @@ async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
     assert_eq!(proxy.lost(), 2);
     assert_eq!(sink.ids().len(), 3, "{:?}", sink.ids());
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A lane that waits for the death of its head must learn that it was written after all.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
     let outbox = TestOutbox::new().await;
     let proxy = Proxy::before(&outbox).await;
@@ -155,10 +150,9 @@ async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
         assert_eq!(proxy.lost(), number + 1);
         assert!(lost.is_empty(), "{batch:?}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::new(&outbox.collections);
@@ -177,10 +171,9 @@ async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
         assert_eq!(lost.len(), 1, "{batch:?}");
         assert_eq!(outbox.record(id).await, before);
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn no_publish_starts_after_the_lease_has_ended() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -197,11 +190,10 @@ async fn no_publish_starts_after_the_lease_has_ended() {
     assert_eq!(ends, [LaneEnd::Interrupted]);
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
     outbox.until_count(doc! { "leaseId": null, "attempt": 0, "status": "pending" }, 2).await;
-    outbox.drop().await;
 }
 
 /// What the command spent on its way is spent of the lease.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_budget_counts_from_before_the_lease_command() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -226,11 +218,10 @@ async fn the_budget_counts_from_before_the_lease_command() {
     assert_eq!(lanes.len(), 1, "the command succeeded in the end");
     assert_eq!(stage.deliver(lanes).await, [LaneEnd::Interrupted]);
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
-    outbox.drop().await;
 }
 
 /// It looks as ours would, but for the peer's charge.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::new(&outbox.collections);
@@ -248,5 +239,4 @@ async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
 
         assert_eq!(lost.len(), 1, "{batch:?}");
     }
-    outbox.drop().await;
 }

@@ -33,7 +33,7 @@ fn with_crashes(id: &str, key: &str, attempt: i32, crashes: i32) -> Document {
     record
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_go_one_at_a_time_after_their_second_crash() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::default();
@@ -53,10 +53,9 @@ async fn records_go_one_at_a_time_after_their_second_crash() {
         assert!(company[0].is_empty(), "{id} went with {:?}", company[0]);
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_go_together_after_their_first_crash() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::default();
@@ -72,11 +71,10 @@ async fn records_go_together_after_their_first_crash() {
     let in_company = ids.iter().filter(|id| sink.company(id).iter().any(|with| !with.is_empty()));
     assert!(in_company.count() > 20, "they went together");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A release or a failure has ended its lease in good order; it has been in two crashes all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_suspect_without_a_lease_goes_alone_and_again_after_a_failure() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -91,11 +89,10 @@ async fn a_suspect_without_a_lease_goes_alone_and_again_after_a_failure() {
     assert_eq!(sink.begun_isolated(), ["a1", "a1"]);
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 4);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Whatever `max_attempts` is: in such a lease another record may have been the cause.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -107,10 +104,9 @@ async fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
     outbox.until_count(doc! { "status": "done" }, 2).await;
     assert_eq!(sink.begun_isolated(), ["twice"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -136,10 +132,9 @@ async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
     let mut counted = figures.lines().filter(|line| line.contains("outcome=\"dead\""));
     assert!(counted.any(|line| line.ends_with(" 1")), "{figures}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_breaks_the_connection_is_charged_alone_and_dies_alone() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::poisoned(&["poison"]);
@@ -162,11 +157,10 @@ async fn a_record_that_breaks_the_connection_is_charged_alone_and_dies_alone() {
     assert_eq!(publishes.len(), 2 + 3, "twice in company, then alone until it was dead");
     assert!(publishes[2..].iter().all(|with| with.is_empty()), "{publishes:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// While one goes alone the other one's key waits in the book for its turn.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -184,10 +178,9 @@ async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
 
     until_arrived(&sink, "follower").await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -218,11 +211,10 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
         statement.get_array("u").is_ok_and(|stages| stages[0].to_string().contains("leaseOwner"))
     });
     assert_eq!(leases.count(), 2, "each is leased by itself");
-    outbox.drop().await;
 }
 
 /// A rotation read its pages while the record still waited, and plans them when it has gone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -245,7 +237,6 @@ async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() 
     assert!(spy.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
     assert!(seen.candidates.is_empty(), "{:?}", seen.candidates);
-    outbox.drop().await;
 }
 
 /// Whether a find reads pages of the rotation.
@@ -259,7 +250,7 @@ fn is_snapshot(find: &Document) -> bool {
 }
 
 /// A relay that was paused between its look and the burial must bury nobody else's record.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -277,5 +268,4 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     stage.acquire(seen).await;
 
     assert_eq!(outbox.record("a1").await, requeued);
-    outbox.drop().await;
 }

@@ -47,7 +47,6 @@ async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Docume
     outbox.until_count(attempted, 1).await;
     let (changed, gone) = changes(&before, &outbox.record("a").await);
     relay.stop().await;
-    outbox.drop().await;
     assert_eq!(gone, [""; 0]);
     changed
 }
@@ -60,7 +59,7 @@ fn take_now(changed: &mut Document, field: &str) {
     assert!((-1_000..60_000).contains(&age), "{field} is {age} ms old");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn done_writes_its_date_and_the_delivery_and_nothing_else() {
     let mut changed = settled(vec![], settings(), "done").await;
 
@@ -68,7 +67,7 @@ async fn done_writes_its_date_and_the_delivery_and_nothing_else() {
     assert_eq!(changed, doc! { "status": "done", "attempt": 5 });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
     let initial = Duration::from_secs(3_600);
     let backoff = Backoff { kind: Kind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
@@ -84,7 +83,7 @@ async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
     assert_eq!(changed, doc! { "attempt": 5, "lastError": "scripted Retryable" });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_last_failure_writes_the_death_and_the_failure() {
     let settings = Settings { max_attempts: 5, block_on_dead: true, ..settings() };
 
@@ -100,7 +99,7 @@ async fn the_last_failure_writes_the_death_and_the_failure() {
     assert_eq!(changed, wanted);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_death_at_once_leaves_the_last_error_as_it_was() {
     let mut changed =
         settled(vec![Fault::Answer(PublishFailure::Rejected)], settings(), "dead").await;
@@ -111,7 +110,7 @@ async fn a_death_at_once_leaves_the_last_error_as_it_was() {
     assert_eq!(changed, wanted);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_released_is_as_if_it_had_never_been_taken() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -141,11 +140,10 @@ async fn what_is_released_is_as_if_it_had_never_been_taken() {
         assert_eq!((changed, gone), (doc! {}, Vec::<String>::new()));
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Only retention, or a redelivery asked for, touches it again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_done_record_is_never_touched_again() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -164,11 +162,10 @@ async fn a_done_record_is_never_touched_again() {
 
     assert_eq!(outbox.record("done").await, before);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Retention `"0s"`: what is delivered is deleted, and nothing else.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
     let sink = TestSink::default();
@@ -187,5 +184,4 @@ async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero
     let mut delivered = sink.ids();
     delivered.sort();
     assert_eq!(delivered, ["fails once", "goes"]);
-    outbox.drop().await;
 }

@@ -45,7 +45,7 @@ async fn statuses(outbox: &TestOutbox, names: &[&str]) -> Vec<String> {
     found
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
     let outbox = TestOutbox::new().await;
     let (large, _) = of_size("b large", LARGEST - LEASE / 2);
@@ -65,10 +65,9 @@ async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
     assert_eq!(grant.held, HashSet::from_iter(ids(&["a", "d"])));
     assert_eq!(grant.oversized, ids(&["b large"]));
     assert_eq!(grant.refused, HashMap::from([(wanted[2].clone(), INVALID)]));
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none_is_read_back() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -92,10 +91,9 @@ async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none
     );
     assert_eq!(outbox.record("e").await.get_str("lastError").unwrap(), "it failed");
     assert_eq!(spy.commands("find").len(), 0, "every record is accounted for");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_error_that_does_not_fit_is_left_out_and_the_retry_is_written() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -113,11 +111,10 @@ async fn an_error_that_does_not_fit_is_left_out_and_the_retry_is_written() {
     assert_eq!(outbox.count(retried).await, 2);
     assert_eq!(outbox.count(doc! { "lastError": { "$exists": true } }).await, 1);
     assert_eq!(spy.commands("find").len(), 0, "every record is accounted for");
-    outbox.drop().await;
 }
 
 /// Retention `"0s"`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn of_delivered_records_that_are_deleted_those_in_other_hands_are_lost() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
     let spy = Spy::on(&outbox).await;
@@ -137,5 +134,4 @@ async fn of_delivered_records_that_are_deleted_those_in_other_hands_are_lost() {
     assert_eq!((read_back, spy.commands("find").len()), (1, 1), "only what is not accounted for");
     assert_eq!(outbox.count(doc! {}).await, 1);
     assert_eq!(outbox.count(doc! { "_id": "b", "leaseId": bson::Bson::from(other) }).await, 1);
-    outbox.drop().await;
 }

@@ -7,7 +7,7 @@ use crate::support::process::{Postrider, Signal};
 use crate::support::queue::Queue;
 use crate::util::{PROMPTLY, backlog, with};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn after_a_kill_the_next_one_delivers_everything() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     // What was in flight goes on one by one: little of it.
@@ -30,11 +30,9 @@ async fn after_a_kill_the_next_one_delivers_everything() {
     outbox.until_count(doc! { "status": "done" }, 2000).await;
     queue.ids(2000).await;
     next.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_was_suspended_goes_on_and_nothing_is_lost() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = ["relay.lease=2s", "sinks.rabbit.timeout=1s", "relay.batch_size=10"];
@@ -59,6 +57,4 @@ async fn one_that_was_suspended_goes_on_and_nothing_is_lost() {
     suspended.stop().await;
     other.stop().await;
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -40,14 +40,9 @@ impl Hanging {
         eventually("the first of each key is handed over", || async { publishes() == 1 + 5 }).await;
         Self { outbox, queue, door, postrider }
     }
-
-    async fn delete(self) {
-        self.queue.delete().await;
-        self.outbox.drop().await;
-    }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_released() {
     let settings = ["relay.shutdown_timeout=2s", "relay.lease=60s", "sinks.rabbit.timeout=40s"];
     let mut hanging = Hanging::start(&settings).await;
@@ -67,10 +62,9 @@ async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_releas
     let mut next = Postrider::start(&hanging.queue.settings(&hanging.outbox));
     hanging.outbox.until_count(doc! { "status": "done" }, 11).await;
     next.stop().await;
-    hanging.delete().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
     let mut hanging = Hanging::start(&["sinks.rabbit.timeout=2s"]).await;
 
@@ -81,10 +75,9 @@ async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 10);
     assert_eq!(instances(outbox).await, 0);
-    hanging.delete().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_second_signal_of_either_kind_ends_it_at_once() {
     use Signal as S;
     let pairs = [(S::TERM, S::TERM), (S::TERM, S::INT), (S::INT, S::TERM), (S::INT, S::INT)];
@@ -99,12 +92,11 @@ async fn a_second_signal_of_either_kind_ends_it_at_once() {
 
         assert!(signalled.elapsed() < Duration::from_secs(3), "{:?}", signalled.elapsed());
         says(&ended, &["a second signal: ending at once"]);
-        hanging.delete().await;
     }))
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn two_signals_in_one_moment_are_one_or_two_and_end_it() {
     for second in [Signal::TERM, Signal::INT] {
         let mut hanging = Hanging::start(&["sinks.rabbit.timeout=1s"]).await;
@@ -116,11 +108,10 @@ async fn two_signals_in_one_moment_are_one_or_two_and_end_it() {
         // The system may hand two of a kind over as one.
         let as_one = second == Signal::TERM && ended.code == Some(0);
         assert!(as_one || ended.code == Some(1), "{ended}");
-        hanging.delete().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn it_says_that_it_drains_and_answers_until_its_end() {
     let mut hanging = Hanging::start(&["sinks.rabbit.timeout=3s"]).await;
     let instances =
@@ -147,5 +138,4 @@ async fn it_says_that_it_drains_and_answers_until_its_end() {
 
     assert!(answered > 10, "{answered} times");
     assert!(silent.elapsed() < Duration::from_secs(1), "{:?} before its end", silent.elapsed());
-    hanging.delete().await;
 }

@@ -21,7 +21,7 @@ fn everywhere(address: SocketAddr) -> String {
     format!("0.0.0.0:{}", address.port())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_lives_is_healthy_and_ready_once_it_is() {
     let outbox = TestOutbox::new().await;
     let door = door_to_mongodb(Door::shut_to).await;
@@ -40,10 +40,9 @@ async fn one_that_lives_is_healthy_and_ready_once_it_is() {
     assert!(ready.stdout.contains("/readyz: 200"), "{ready}");
     assert_eq!(ready.stdout.lines().count(), 1, "{ready}");
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_hangs_or_has_ended_is_not_healthy() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -59,10 +58,9 @@ async fn one_that_hangs_or_has_ended_is_not_healthy() {
 
     says(&hanging, &["/livez: no answer within 3s"]);
     says(&ended, &["/livez: ", "refused"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn nobody_there_is_not_healthy_and_a_stranger_neither() {
     let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = stranger.local_addr().unwrap().to_string();
@@ -76,7 +74,7 @@ async fn nobody_there_is_not_healthy_and_a_stranger_neither() {
     asked(&format!("127.0.0.1:{}", dead_port().await), &[]).await.with_code(1);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn of_the_configuration_it_needs_nothing_but_where_to_ask() {
     let listen = format!("ops.listen=127.0.0.1:{}", dead_port().await);
     let settings = ["mongo.uri=nonsense", "sinks.a.kind=rabbitmq", "sinks.a.uri=nonsense", &listen];

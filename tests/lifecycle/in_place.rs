@@ -38,7 +38,7 @@ async fn names(outbox: &TestOutbox) -> Vec<String> {
     names
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_was_killed_and_comes_back_takes_its_partitions_and_leases() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = with(queue.settings(&outbox), &LONG);
@@ -66,11 +66,9 @@ async fn one_that_was_killed_and_comes_back_takes_its_partitions_and_leases() {
     let crashed = outbox.count(doc! { "leaseCrashes": 1, "attempt": 2 }).await;
     assert_eq!(crashed, before, "each lease counted as one crash");
     next.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_name_that_a_live_one_has_is_refused_with_its_holder() {
     let outbox = TestOutbox::new().await;
     let settings = named(&with(stdout(&outbox), &LONG), "pod-1");
@@ -84,10 +82,9 @@ async fn a_name_that_a_live_one_has_is_refused_with_its_holder() {
     outbox.until_count(doc! { "status": "done" }, 1).await;
     assert_eq!(names(&outbox).await, ["pod-1"]);
     first.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn two_of_one_configuration_have_names_of_their_own_by_default() {
     let outbox = TestOutbox::new().await;
     let settings = with(stdout(&outbox), &LONG);
@@ -104,10 +101,9 @@ async fn two_of_one_configuration_have_names_of_their_own_by_default() {
     second.stop().await;
     let control = outbox.collections.database().collection::<Document>("outbox_control");
     assert_eq!(control.count_documents(doc! {}).await.unwrap(), 0, "names are given up at a stop");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let wire = Wire::to(address(&amqp_uri())).await;
@@ -138,12 +134,10 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     outbox.insert([record("after", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 62).await;
     next.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 /// It runs, and MongoDB does not hear it: it cannot answer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_back() {
     let outbox = TestOutbox::new().await;
     let door = door_to_mongodb(Door::to).await;
@@ -164,10 +158,9 @@ async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_b
     assert!(ended.stderr.contains("has taken this name"), "{ended}");
     assert_eq!(names(&outbox).await, ["pod-1"], "{}", next.stderr());
     next.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let short = ["relay.lease=10m", "partitions.stale_after=3s", "partitions.heartbeat=500ms"];
@@ -188,8 +181,6 @@ async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     queue.ids(3_000).await;
     assert!(outbox.count(doc! { "leaseCrashes": 1 }).await > 0, "it was killed under way");
     other.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 fn stdout(outbox: &TestOutbox) -> Vec<String> {
@@ -198,7 +189,7 @@ fn stdout(outbox: &TestOutbox) -> Vec<String> {
 
 /// Whatever `max_attempts` is: it goes alone after its second crash, and dies of the third.
 #[cfg(feature = "failpoints")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_poison_record_dies_of_its_third_crash_and_no_other_record_dies() {
     for max_attempts in [1, 2] {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
@@ -233,7 +224,5 @@ async fn a_poison_record_dies_of_its_third_crash_and_no_other_record_dies() {
         assert_eq!(poison.get_str("deadReason").unwrap(), "lease expired: 3 times");
         queue.ids(120).await;
         survivor.stop().await;
-        queue.delete().await;
-        outbox.drop().await;
     }
 }

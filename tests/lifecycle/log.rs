@@ -9,7 +9,7 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_setting
 use crate::support::tcp::Door;
 use crate::util::with;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn it_is_json_by_the_line_or_text_and_never_on_standard_output() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -31,10 +31,9 @@ async fn it_is_json_by_the_line_or_text_and_never_on_standard_output() {
         assert!(serde_json::from_str::<Value>(line).is_err(), "{line}");
     }
     assert_eq!((&*in_json.stdout, &*in_text.stdout), ("", ""));
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn standard_output_has_the_messages_alone() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
@@ -47,12 +46,11 @@ async fn standard_output_has_the_messages_alone() {
     let message = stopped.json();
     assert_eq!((&message["id"], &message["key"]), (&json!("a"), &json!("k")));
     assert_eq!(message["payload"], json!({ "id": "a" }));
-    outbox.drop().await;
 }
 
 /// Two underscores belong between the parts of a name. Kubernetes makes the second variable for a
 /// Service.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
     let outbox = TestOutbox::new().await;
     let mut command = run_with(&[mongo_settings(&outbox.database), stdout_sink()].concat());
@@ -75,11 +73,10 @@ async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
         "POSTRIDER_RELAY_BATCH_SIZE is not read; did you mean POSTRIDER__RELAY__BATCH_SIZE?";
     assert_eq!((&slips[0]["level"], &slips[0]["message"]), (&json!("WARN"), &json!(words)));
     assert!(warned("POSTRIDER_API_SERVICE_HOST").is_empty(), "{stopped}");
-    outbox.drop().await;
 }
 
 /// So that the lines of one delivery are found among those of a thousand.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
@@ -98,10 +95,9 @@ async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
     let publish =
         json!({ "name": "publish", "record_id": "a", "key": "k", "attempt": 1, "sink": "out" });
     assert_eq!(spans[1], publish);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let door = Door::to(&host_of(&amqp_uri())).await;
@@ -125,12 +121,10 @@ async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     assert!(others.is_empty(), "{others:#?}");
     let warnings = ours.iter().filter(|line| line["level"] != "INFO").count();
     assert_eq!(warnings, 1, "{stopped}");
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 /// Both are dead at once, and the log names them so that a command finds them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn dead_records_add_a_bounded_line_with_an_id_that_commands_know() {
     let outbox = TestOutbox::new().await;
     let long = "k".repeat(1_000_000);
@@ -161,5 +155,4 @@ async fn dead_records_add_a_bounded_line_with_an_id_that_commands_know() {
         let shown = call_with(&settings, &show).await.with_code(0).json();
         assert_eq!(shown["status"], "dead", "{id}");
     }
-    outbox.drop().await;
 }

@@ -25,7 +25,7 @@ mod util;
 use support::outbox::{TestOutbox, mongodb_uri};
 use support::process::{Postrider, command};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_file_and_the_environment_configure_a_run() {
     let outbox = TestOutbox::new().await;
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
@@ -44,5 +44,4 @@ async fn a_file_and_the_environment_configure_a_run() {
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     assert_eq!(starting.unwrap()["database"], outbox.database);
     postrider.stop().await;
-    outbox.drop().await;
 }

@@ -22,7 +22,7 @@ fn peak(postrider: &Postrider) -> usize {
 }
 
 /// Twenty lanes that ask for more at once, and rotations beside them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn batch_bytes_bounds_what_all_reads_together_bring() {
     let outbox = TestOutbox::new().await;
     let payload =
@@ -46,5 +46,4 @@ async fn batch_bytes_bounds_what_all_reads_together_bring() {
 
     // What MongoDB's answers and the broker's frames take comes on top of what is bounded.
     assert!(peak < 150 << 20, "{} MiB", peak >> 20);
-    outbox.drop().await;
 }

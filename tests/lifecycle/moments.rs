@@ -38,7 +38,6 @@ async fn while_a_schema_is_waited_for() {
     stops_at_once(postrider).await;
 
     assert_eq!(bare.collection_names().await, [""; 0]);
-    bare.drop().await;
 }
 
 async fn while_a_sink_is_down_with_a_backlog() {
@@ -58,8 +57,6 @@ async fn while_a_sink_is_down_with_a_backlog() {
     let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(untouched).await, 2_000);
     is_left_in_order(&outbox).await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 async fn during_the_backoff_of_a_retry() {
@@ -77,8 +74,6 @@ async fn during_the_backoff_of_a_retry() {
     let behind = doc! { "_id": "behind", "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(behind).await, 1);
     is_left_in_order(&outbox).await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 async fn while_a_dead_record_blocks_its_key() {
@@ -94,8 +89,6 @@ async fn while_a_dead_record_blocks_its_key() {
     let behind = doc! { "_id": "behind", "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(behind).await, 1);
     is_left_in_order(&outbox).await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 async fn with_records_that_are_scheduled() {
@@ -113,8 +106,6 @@ async fn with_records_that_are_scheduled() {
     let still = doc! { "_id": "later", "status": "scheduled", "visibleAt": due };
     assert_eq!(outbox.count(still).await, 1);
     is_left_in_order(&outbox).await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 /// Of two that are to go alone one is on its way, and the other waits for its turn.
@@ -153,11 +144,9 @@ async fn while_a_suspect_goes_alone() {
     let waits = doc! { "status": "pending", "attempt": 2, "leaseUntil": DateTime::from_millis(1) };
     assert_eq!(outbox.count(waits).await, 1, "the other one as it was");
     assert_eq!(instances(&outbox).await, 0);
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whatever_waits_does_not_hold_up_a_stop_and_is_left_as_it_was() {
     join!(
         while_a_schema_is_waited_for(),

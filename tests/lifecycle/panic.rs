@@ -13,7 +13,7 @@ fn start(outbox: &TestOutbox, queue: &Queue, place: &str) -> Postrider {
     Postrider::of(command)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_part_that_ends_uninvited_ends_the_process_with_1() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     for place in ["relay::after_lease", "relay::before_publish", "relay::before_settle"] {
@@ -24,11 +24,9 @@ async fn a_part_that_ends_uninvited_ends_the_process_with_1() {
 
         says(&ended, &["error: a part of the relay ended by a panic"]);
     }
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_publisher_that_panics_costs_a_connection_and_no_record() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert(backlog(20, 4)).await;
@@ -39,6 +37,4 @@ async fn a_publisher_that_panics_costs_a_connection_and_no_record() {
     queue.ids(20).await;
     assert!(postrider.stderr().contains("panicked"), "it was made to: {}", postrider.stderr());
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -9,7 +9,7 @@ use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::support::schema::Bare;
 use crate::util::{PLANTED, PROMPTLY, ended, says};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn credentials_decide_and_the_remedy_is_told() {
     let server = Mongod::with_access_control().await;
     for (user, roles) in [
@@ -63,7 +63,7 @@ const PRIVILEGES: [(&str, &str); 16] = [
     ("nothing", "find"),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn each_missing_privilege_ends_it_and_is_named() {
     let server = Mongod::with_access_control().await;
     let starts = PRIVILEGES.iter().enumerate().map(|(number, missing)| {
@@ -104,7 +104,7 @@ async fn each_missing_privilege_ends_it_and_is_named() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
     let bare = Bare::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
@@ -114,10 +114,9 @@ async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
     says(&ended.with_code(1), &["lane_idx", "outbox_records", "dropIndex"]);
     let instances = bare.collections.database().collection::<Document>("outbox_instances");
     assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0);
-    bare.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_address_that_cannot_be_listened_on_ends_it_and_the_key_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();

@@ -15,7 +15,7 @@ use crate::util::{backlog, ids, instances, says};
 /// In each direction: a confirm comes after twice as long.
 const DELAY: Duration = Duration::from_millis(150);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_slow_broker_has_is_awaited_and_settled_and_arrives_once() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let wire = Wire::to(address(&amqp_uri())).await;
@@ -42,6 +42,4 @@ async fn what_a_slow_broker_has_is_awaited_and_settled_and_arrives_once() {
     assert_eq!(outbox.count(untouched).await as usize, 1_000 - settled.len());
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(instances(&outbox).await, 0);
-    queue.delete().await;
-    outbox.drop().await;
 }

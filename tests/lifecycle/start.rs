@@ -14,7 +14,7 @@ use crate::support::schema::Bare;
 use crate::support::tcp::{Door, dead_port};
 use crate::util::{PLANTED, backlog, door_to_mongodb, mongo_through, with};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
     let outbox = TestOutbox::new().await;
     let door = door_to_mongodb(Door::shut_to).await;
@@ -40,10 +40,9 @@ async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
     postrider.until_ready().await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_mongodb_that_answers_nothing_is_waited_for() {
     let outbox = TestOutbox::new().await;
     let door = door_to_mongodb(Door::to).await;
@@ -57,10 +56,9 @@ async fn a_mongodb_that_answers_nothing_is_waited_for() {
 
     postrider.until_ready().await;
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
     let bare = Bare::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
@@ -74,10 +72,9 @@ async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
 
     postrider.until_ready().await;
     postrider.stop().await;
-    bare.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn on_a_standalone_server_it_polls_and_warns() {
     let server = Mongod::standalone().await;
     let uri = server.uri("", "app");
@@ -106,7 +103,7 @@ async fn on_a_standalone_server_it_polls_and_warns() {
     postrider.stop().await.with_code(0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let door = Door::shut_to(&host_of(&amqp_uri())).await;
@@ -126,8 +123,6 @@ async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 5).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
 /// Sinks by name, each to a broker that is down in a way of its own.
@@ -170,7 +165,7 @@ impl Down {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_up() {
     let (outbox, queue, down) =
         (TestOutbox::new().await, Queue::declare().await, Down::new().await);
@@ -211,11 +206,9 @@ async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_
     let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(untouched).await, Down::NAMES.len() as u64);
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_replica_set_without_a_primary_is_waited_for() {
     let server = Mongod::without_primary().await;
     let set = format!(

@@ -37,7 +37,7 @@ fn whole(text: &str) -> Vec<String> {
     lines.map(|line| line["id"].as_str().unwrap().to_owned()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_whose_reader_has_gone_is_a_sink_that_is_down() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, reader) = start(&outbox, &[]);
@@ -54,10 +54,9 @@ async fn one_whose_reader_has_gone_is_a_sink_that_is_down() {
         30
     );
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_nobody_reads_does_not_hold_up_the_stop() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, mut reader) = start(&outbox, &["sinks.out.timeout=1s"]);
@@ -80,10 +79,9 @@ async fn one_that_nobody_reads_does_not_hold_up_the_stop() {
     let whole: BTreeSet<String> = whole(&text).into_iter().collect();
     // One that was torn may be whole after all.
     assert!(!done.is_empty() && whole.is_superset(&done), "{done:?} {whole:?}");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_is_read_slowly_gets_what_is_in_flight_once() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, mut reader) = start(&outbox, &[]);
@@ -108,5 +106,4 @@ async fn one_that_is_read_slowly_gets_what_is_in_flight_once() {
     assert_eq!(arrived.len(), done.len(), "each once");
     assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), done);
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
-    outbox.drop().await;
 }

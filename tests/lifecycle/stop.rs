@@ -14,7 +14,7 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_setting
 use crate::support::tcp::Door;
 use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says, with};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert(backlog(4000, 20)).await;
@@ -43,11 +43,9 @@ async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_o
     let mut second = Postrider::start(&queue.settings(&outbox));
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 4000).await;
     second.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
     let shut = door_to_mongodb(Door::shut_to).await;
     let frozen = door_to_mongodb(Door::to).await;
@@ -65,7 +63,7 @@ async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_nothing() {
     let outbox = TestOutbox::new().await;
     let lost = |report: &Value| report["parts"]["store"]["status"] == "down";
@@ -84,10 +82,9 @@ async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_not
         assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
     }))
     .await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by_one() {
     const SINKS: usize = 5;
     let outbox = TestOutbox::new().await;
@@ -109,11 +106,10 @@ async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by
     postrider.stop().await;
 
     assert!(stopping.elapsed() < Duration::from_secs(3), "{:?}", stopping.elapsed());
-    outbox.drop().await;
 }
 
 /// The last heartbeat says that it is draining, and MongoDB is slow about it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_back() {
     let server = Mongod::with_fail_points().await;
     let (queue, door) = (Queue::declare().await, Door::to(&host_of(&amqp_uri())).await);
@@ -138,5 +134,4 @@ async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_b
         assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    queue.delete().await;
 }

@@ -45,10 +45,8 @@ fn with(id: &str, key: &str, more: Document) -> Document {
 /// All of them.
 pub struct Fleets {
     pub shop: TestOutbox,
-    pub lower: TestOutbox,
-    upper: TestOutbox,
-    queue: Queue,
-    topic: Topic,
+    /// What the processes use, until the end of the test.
+    _rest: (TestOutbox, TestOutbox, Queue, Topic),
     /// From `shop` to RabbitMQ.
     pub to_broker: Door,
     /// From the second instance of `shop` to MongoDB.
@@ -111,10 +109,7 @@ impl Fleets {
             )),
             high: Postrider::start(&fixed(&upper, "128-255", &[])),
             shop,
-            lower,
-            upper,
-            queue,
-            topic,
+            _rest: (lower, upper, queue, topic),
             to_broker,
             to_mongodb_of_second,
             to_mongodb_of_lower,
@@ -207,11 +202,6 @@ impl Fleets {
         self.second.signal(Signal::KILL);
         self.low.signal(Signal::KILL);
         self.first.stop().await;
-        self.queue.delete().await;
-        self.topic.drop().await;
-        self.shop.drop().await;
-        self.lower.drop().await;
-        self.upper.drop().await;
     }
 }
 

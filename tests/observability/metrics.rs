@@ -15,7 +15,7 @@ fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
     settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let mut postrider = Postrider::start(&queue.settings(&outbox));
@@ -51,11 +51,9 @@ async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state
     let (content, said) = promtool(&["check", "metrics"], &page);
     assert!(content, "{said}\n{page}");
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let later =
@@ -140,11 +138,9 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
         assert!(!page.contains(id), "{id}: {page}");
     }
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let to_mongodb = Door::to(&host_of(&mongodb_uri())).await;
@@ -187,11 +183,9 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     scraped.until(age, &[(&[], 0.0)]).await;
     postrider.until_report("all well", all_well).await;
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() {
     let door = Door::shut_to(&host_of(&mongodb_uri())).await;
     let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", door.address);
@@ -210,7 +204,7 @@ async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() 
     assert!(!page.contains("\npostrider_oldest_pending_age_seconds "), "likewise: {page}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -226,10 +220,9 @@ async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
     assert_eq!(upper.metric("postrider_oldest_pending_age_seconds").await, None);
     upper.stop().await;
     lower.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn health_is_json_part_by_part() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let mut postrider = Postrider::start(&with(queue.settings(&outbox), &["api.enabled=true"]));
@@ -247,11 +240,9 @@ async fn health_is_json_part_by_part() {
     assert_eq!((live, &*body), (200, "{\"status\":\"ok\"}"));
     assert_eq!(missing, 404);
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let door = Door::to(&host_of(&crate::support::queue::amqp_uri())).await;
@@ -270,6 +261,4 @@ async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
     assert_eq!((&report["parts"]["sink rabbit"], up), (&part, Some(0.0)), "{report}");
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -80,7 +80,7 @@ impl Alerts<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn under_every_fault_its_alert_becomes_true_and_every_query_of_the_dashboard_has_data() {
     let file = file(RULES);
     let (prometheus, mut fleets) = join!(Prometheus::start(&file), Fleets::start());

@@ -80,8 +80,6 @@ impl Blocked {
     async fn end(mut self) {
         self.relay.stop().await;
         assert_eq!(self.hand.take_ids(&self.queue.name).await, [""; 0], "nothing came twice");
-        self.queue.delete().await;
-        self.outbox.drop().await;
     }
 }
 
@@ -188,7 +186,7 @@ async fn each_frees_its_key(head: &Head, acts: &[Act]) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn key_goes_on_whatever_becomes_of_its_head_for_a_paused_sink() {
     let head = Head {
         reason: "sink_paused",
@@ -199,7 +197,7 @@ async fn key_goes_on_whatever_becomes_of_its_head_for_a_paused_sink() {
     each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Done]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn key_goes_on_whatever_becomes_of_its_head_that_is_not_due() {
     let head = Head {
         reason: "not_due",
@@ -210,7 +208,7 @@ async fn key_goes_on_whatever_becomes_of_its_head_that_is_not_due() {
     each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Done]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn key_goes_on_whatever_becomes_of_its_dead_head() {
     let mut fields = crate::dead("", "", "refused: no");
     for own in ["_id", "key", "partition"] {
@@ -224,7 +222,7 @@ async fn key_goes_on_whatever_becomes_of_its_dead_head() {
 }
 
 /// The peer has a way to the broker. Its lease ends long after `SOON`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
@@ -241,7 +239,7 @@ async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
 }
 
 /// It has a place before the one that waits, and waits for nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn earlier_record_that_appears_in_a_blocked_key_goes() {
     for follow in [true, false] {
         let mut dead = crate::dead("dead", "k", "refused: no");
@@ -265,7 +263,7 @@ async fn earlier_record_that_appears_in_a_blocked_key_goes() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
     let blocked = Blocked::start(true, Vec::new()).await;
     let mut other = of_type("X", "x2");
@@ -309,7 +307,7 @@ async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
     assert!(nobody.stderr.contains("/blocked-keys"), "{nobody}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn show_names_the_instance_and_what_it_says_of_the_sink() {
     let records = vec![of_type("X", "x1"), of_type("Y", "y1")];
     let blocked = Blocked::with(true, "sink_paused", records).await;

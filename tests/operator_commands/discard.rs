@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::outbox::{TestOutbox, record};
 use crate::{answer, dead, in_seconds, leased, outbox_does, with_status};
 
-#[tokio::test]
+#[fixture::test]
 async fn what_nobody_holds_is_removed_and_nothing_else() {
     let outbox = TestOutbox::new().await;
     outbox.insert([dead("dead", "k", "refused: no"), with_status("later", "k", "scheduled")]).await;
@@ -21,10 +21,9 @@ async fn what_nobody_holds_is_removed_and_nothing_else() {
     assert!(refused.stderr.contains("error: done: it is done, and only"), "{refused}");
     assert!(refused.stderr.contains("error: dead: there is no record"), "{refused}");
     assert_eq!(outbox.count(doc! {}).await, 2, "{refused}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_field_of_the_relays_that_has_a_wrong_type_is_no_lease() {
     let outbox = TestOutbox::new().await;
     let mut odd = leased("odd", "k", in_seconds(600));
@@ -34,5 +33,4 @@ async fn a_field_of_the_relays_that_has_a_wrong_type_is_no_lease() {
     answer(&outbox, &["discard", "odd"]).await;
 
     assert_eq!(outbox.count(doc! {}).await, 0);
-    outbox.drop().await;
 }

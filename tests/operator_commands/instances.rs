@@ -16,7 +16,7 @@ async fn switch(outbox: &TestOutbox, how: &str) {
     call_with(&mongo_settings(&outbox.database), &["relay", how]).await.with_code(0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn instances_and_partitions_are_listed_with_the_names_of_the_contract() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -56,11 +56,9 @@ async fn instances_and_partitions_are_listed_with_the_names_of_the_contract() {
     let table = call_with(&mongo_settings(&outbox.database), &["partitions"]).await.with_code(0);
     assert_eq!(table.stdout.lines().count(), 257);
     drop((one, two));
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_pause_holds_for_all_instances_and_whoever_comes_until_it_is_ended() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -93,11 +91,9 @@ async fn a_pause_holds_for_all_instances_and_whoever_comes_until_it_is_ended() {
     one.until_metric("postrider_paused", |paused| paused == 0.0).await;
     assert_eq!(queue.ids(20).await.len(), 20);
     eventually("no trouble", || async { one.readyz().await.1["status"] == "ok" }).await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn fixed_partitions_are_taken_without_assignment_and_no_others() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -120,11 +116,9 @@ async fn fixed_partitions_are_taken_without_assignment_and_no_others() {
     assert_eq!(high.metric("postrider_partitions_owned").await, Some(128.0));
     assert_eq!(listed(&outbox, "partitions").await, Vec::<Value>::new());
     assert_eq!(listed(&outbox, "instances").await[0]["partitions"], "0-127");
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_newcomer_that_differs_says_why_it_takes_nothing() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -145,11 +139,9 @@ async fn a_newcomer_that_differs_says_why_it_takes_nothing() {
     let told = new.lines().iter().filter(|line| line["level"] == "WARN").count();
     assert_eq!(told, 1, "{:?}", new.lines());
     drop((old, new));
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -178,6 +170,4 @@ async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again
     let told = postrider.lines().iter().filter(|line| line["level"] == "WARN").count();
     assert_eq!(told, 1, "{:?}", postrider.lines());
     drop(postrider);
-    queue.delete().await;
-    outbox.drop().await;
 }

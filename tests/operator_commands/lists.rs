@@ -27,7 +27,7 @@ fn at(seconds: u32) -> Bson {
     Bson::Timestamp(Timestamp { time: seconds, increment: 1 })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_oldest_record_comes_first_and_its_age_and_sink_are_shown() {
     let outbox = TestOutbox::new().await;
     let now = u32::try_from(DateTime::now().timestamp_millis() / 1_000).unwrap();
@@ -56,10 +56,9 @@ async fn the_oldest_record_comes_first_and_its_age_and_sink_are_shown() {
     let table = outbox_does(&outbox, &arguments).await.with_code(0);
     let first: Vec<&str> = table.stdout.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(first[..6], ["c", "pending", "2h1m", "k1", "T", "out"], "{table}");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_no_list_has_is_refused() {
     let outbox = TestOutbox::new().await;
 
@@ -81,7 +80,6 @@ async fn what_no_list_has_is_refused() {
 
         assert!(ended.stderr.contains(named), "{wrong:?}: {ended}");
     }
-    outbox.drop().await;
 }
 
 /// All ids of a list, page by page as the library has them.
@@ -102,7 +100,7 @@ async fn all_pages(outbox: &TestOutbox, filter: &Filter, limit: u32) -> Vec<Stri
 }
 
 /// Equal values, absent ones, and values of kinds that nobody means.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn pages_of_every_sort_hold_each_record_once() {
     let outbox = TestOutbox::new().await;
     let odd = |n: i32| match n % 6 {
@@ -145,7 +143,6 @@ async fn pages_of_every_sort_hold_each_record_once() {
             assert_eq!((found.len(), different.len()), (20, 20), "{what}");
         }
     }
-    outbox.drop().await;
 }
 
 /// Makes records on the server; `$n` is the number of each.
@@ -192,7 +189,7 @@ async fn profile(outbox: &TestOutbox, level: i32) {
     database.run_command(doc! { "profile": level }).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn figures_are_exact_up_to_a_bound_and_marked_beyond_without_a_collection_scan() {
     let outbox = TestOutbox::new().await;
     let inspector = Inspector::new(outbox.collections.clone());
@@ -240,10 +237,9 @@ async fn figures_are_exact_up_to_a_bound_and_marked_beyond_without_a_collection_
         let is_list = command.contains("\"value\"");
         assert!(keys <= bound || is_list, "{keys} keys by {plan}: {command}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn invalid_records_are_found_among_others() {
     let outbox = TestOutbox::new().await;
     fill(&outbox, "done", 30_000, doc! { "status": "done" }).await;
@@ -268,5 +264,4 @@ async fn invalid_records_are_found_among_others() {
     assert!(marked.starts_with("status: must be pending"), "{marked}");
     let removed = answer(&outbox, &["discard", "aaa", "list", "none", "zzz"]).await;
     assert_eq!(removed["discarded"], 4);
-    outbox.drop().await;
 }

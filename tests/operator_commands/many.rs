@@ -36,7 +36,7 @@ async fn some_dead() -> TestOutbox {
     outbox
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn all_dead_records_or_those_of_a_key_type_or_reason_are_requeued() {
     let outbox = some_dead().await;
     let all = async |more: &[&str]| {
@@ -52,10 +52,9 @@ async fn all_dead_records_or_those_of_a_key_type_or_reason_are_requeued() {
     assert_eq!(all(&[]).await, json!({ "matched": 0, "requeued": 0 }));
     assert_eq!(statuses(&outbox, "pending").await, ["a", "b", "c", "f", "g"]);
     assert_eq!(statuses(&outbox, "done").await, ["d"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn discarding_all_is_for_the_dead_unless_another_status_is_said() {
     let outbox = some_dead().await;
     let all = async |more: &[&str]| {
@@ -67,10 +66,9 @@ async fn discarding_all_is_for_the_dead_unless_another_status_is_said() {
     assert_eq!(all(&["--status", "pending"]).await["discarded"], 1, "not the one that is held");
     assert_eq!(statuses(&outbox, "pending").await, ["g"]);
     assert_eq!(statuses(&outbox, "dead").await, ["c"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn nothing_changes_before_it_is_asked_for() {
     let outbox = some_dead().await;
 
@@ -94,11 +92,10 @@ async fn nothing_changes_before_it_is_asked_for() {
     assert!(missing.stderr.contains("none"), "{missing}");
 
     assert_eq!(statuses(&outbox, "dead").await, ["a", "b", "c"]);
-    outbox.drop().await;
 }
 
 /// A relay that reads in the midst of it must not see a record of a key without those before it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
     let outbox = TestOutbox::new().await;
     // Their ids sort otherwise than their seqs.
@@ -131,11 +128,10 @@ async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
         "majority",
         "guard 4"
     );
-    outbox.drop().await;
 }
 
 /// Its relay may be quick: what dies again is not requeued for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_dies_again_meanwhile_is_left_alone() {
     let outbox = TestOutbox::new().await;
     let mut records: Vec<Document> =
@@ -159,5 +155,4 @@ async fn what_dies_again_meanwhile_is_left_alone() {
     assert!(spy.has_paused());
     assert_eq!((redriven.matched, redriven.changed), (1_500, 1_500));
     assert_eq!(outbox.count(doc! { "status": "dead" }).await, 1_000);
-    outbox.drop().await;
 }

@@ -37,7 +37,7 @@ fn ids_of(listed: &Value) -> Vec<&str> {
     listed.as_array().unwrap().iter().map(|record| record["id"].as_str().unwrap()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
     let outbox = odd_outbox().await;
 
@@ -68,10 +68,9 @@ async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
     }
 
     assert_eq!(ids_of(&answer(&outbox, &["list"]).await), ["a", "z"]);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
     let outbox = odd_outbox().await;
 
@@ -90,10 +89,9 @@ async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
         }
         assert_eq!(found.len(), 4, "{sort}: {found:?}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn commands_for_many_take_what_cannot_be_decoded_along() {
     let outbox = odd_outbox().await;
     let was_dead = doc! { "$set": { "status": "dead", "deadAt": DateTime::from_millis(1) } };
@@ -111,10 +109,9 @@ async fn commands_for_many_take_what_cannot_be_decoded_along() {
     outbox.records().update_many(doc! {}, again).await.unwrap();
     let pruned = answer(&outbox, &["prune", "--status", "dead", "--older-than", "1s"]).await;
     assert_eq!(pruned["pruned"], 4, "{pruned}");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn text_that_is_not_utf8_is_grouped_and_listed() {
     let outbox = TestOutbox::new().await;
     for field in ["key", "type", "status", "deadReason"] {
@@ -136,11 +133,10 @@ async fn text_that_is_not_utf8_is_grouped_and_listed() {
     assert_eq!(dead.as_array().unwrap().len(), 3, "{dead}");
     let removed = answer(&outbox, &["discard", "status"]).await;
     assert_eq!(removed["discarded"], 1, "{removed}");
-    outbox.drop().await;
 }
 
 /// The relay makes them dead; an operator shows, requeues and discards them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_without_a_usable_id_is_known_by_the_text_that_lists_it() {
     let outbox = TestOutbox::new().await;
     let ids = [Bson::Null, Bson::Boolean(true), 1.5.into(), doc! { "a": 1 }.into()];
@@ -161,5 +157,4 @@ async fn a_record_without_a_usable_id_is_known_by_the_text_that_lists_it() {
     }
 
     assert_eq!(outbox.count(doc! {}).await, 0);
-    outbox.drop().await;
 }

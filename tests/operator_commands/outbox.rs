@@ -23,7 +23,7 @@ async fn ids(outbox: &TestOutbox, arguments: &[&str]) -> Vec<String> {
     listed.iter().map(|record| record["id"].as_str().unwrap().to_owned()).collect()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn statistics_count_every_status() {
     let outbox = TestOutbox::new().await;
     let empty = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
@@ -57,10 +57,9 @@ async fn statistics_count_every_status() {
         line.split_whitespace().nth(1).unwrap().to_owned()
     };
     assert_eq!((row("done"), row("dead"), row("invalid")), ("5".into(), "2".into(), "1".into()));
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn statistics_tell_of_a_producer_whose_partitions_are_no_hashes_of_its_keys() {
     let outbox = TestOutbox::new().await;
     let of = |n: i32, partition: i32, status: &str| {
@@ -83,10 +82,9 @@ async fn statistics_tell_of_a_producer_whose_partitions_are_no_hashes_of_its_key
     outbox.records().delete_many(doc! { "_id": { "$ne": "right" } }).await.unwrap();
     let stats = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
     assert!(stats.stderr.is_empty() && stats.json()["partitionsMismatched"] == 0, "{stats}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_list_is_chosen_by_status_key_type_place_and_length() {
     let outbox = TestOutbox::new().await;
     for (id, key, kind, status) in [
@@ -112,20 +110,18 @@ async fn a_list_is_chosen_by_status_key_type_place_and_length() {
     let table = call_with(&settings(&outbox), &["outbox", "list"]).await.with_code(0);
     assert_eq!(table.stdout.lines().count(), 5, "{table}");
     assert!(table.stdout.starts_with("id "), "{table}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_list_goes_on_behind_a_record_that_is_gone() {
     let outbox = TestOutbox::new().await;
     outbox.insert(["a", "b", "c"].map(|id| record(id, "k"))).await;
     outbox.records().delete_one(doc! { "_id": "b" }).await.unwrap();
 
     assert_eq!(ids(&outbox, &["--after", "str:b"]).await, ["c"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_list_goes_on_behind_the_last_id_of_a_kind_with_those_of_the_next() {
     let outbox = TestOutbox::new().await;
     let (oid, uuid) = (ObjectId::new(), bson::Uuid::new());
@@ -152,10 +148,9 @@ async fn a_list_goes_on_behind_the_last_id_of_a_kind_with_those_of_the_next() {
 
     let wanted = ["7".to_owned(), "a".into(), "b".into(), uuid.to_string(), oid.to_hex()];
     assert_eq!(pages, wanted);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_record_is_shown_with_the_forms_of_the_contract() {
     let outbox = TestOutbox::new().await;
     let id = bson::Uuid::new();
@@ -184,10 +179,9 @@ async fn a_record_is_shown_with_the_forms_of_the_contract() {
     let table = table.with_code(0);
     assert!(table.stdout.contains(&format!("id         {id}")), "{table}");
     assert!(table.stdout.contains("2023-11-14T22:13:20.123Z"), "{table}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_table_holds_wide_cells_and_no_control_characters() {
     let outbox = TestOutbox::new().await;
     let wide = "x".repeat(70_000);
@@ -212,10 +206,9 @@ async fn a_table_holds_wide_cells_and_no_control_characters() {
     assert!(listed.stdout.contains("xxx…  "), "{listed}");
     let keys = whole.as_array().unwrap().iter().map(|record| record["key"].as_str().unwrap());
     assert!(keys.into_iter().any(|key| key == wide), "JSON is whole");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_id_is_tried_as_each_kind_and_a_prefix_forces_one() {
     let outbox = TestOutbox::new().await;
     let (uuid, oid) = (bson::Uuid::new(), ObjectId::new());
@@ -239,10 +232,9 @@ async fn an_id_is_tried_as_each_kind_and_a_prefix_forces_one() {
         assert_eq!(kind_of(&format!("{prefix}:{text}")).await, "real", "{prefix}:{text}");
         assert_eq!(kind_of(&format!("str:{text}")).await, "text", "str:{text}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_missing_id_ends_with_1_and_names_it() {
     let outbox = TestOutbox::new().await;
 
@@ -251,10 +243,9 @@ async fn a_missing_id_ends_with_1_and_names_it() {
 
         says(&ended, &[id]);
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_a_prefix_forces_and_is_not_is_wrong_usage() {
     for id in ["uuid:nine", "oid:1", "int:x"] {
         let ended = call_with(&valid(), &["outbox", "show", id]).await.with_code(2);
@@ -263,7 +254,7 @@ async fn what_a_prefix_forces_and_is_not_is_wrong_usage() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_database_that_does_not_answer_ends_with_1() {
     let uri = format!(
         "mongo.uri=mongodb://u:{PLANTED}@127.0.0.1:{}/app?serverSelectionTimeoutMS=300",
@@ -277,7 +268,7 @@ async fn a_database_that_does_not_answer_ends_with_1() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn looking_needs_no_sink() {
     let outbox = TestOutbox::new().await;
 
@@ -285,10 +276,9 @@ async fn looking_needs_no_sink() {
     for arguments in [&["outbox", "stats"][..], &["schema", "verify"], &["schema", "apply"]] {
         call_with(&settings, arguments).await.with_code(0);
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_prefix_stands_in_front_of_the_collections() {
     let bare = Bare::new("shop_").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
@@ -300,5 +290,4 @@ async fn a_prefix_stands_in_front_of_the_collections() {
 
     assert_eq!(bare.collections.name(names::RECORDS), "shop_outbox_records");
     assert_eq!(stats.with_code(0).json()["pending"], 1);
-    bare.drop().await;
 }

@@ -37,7 +37,7 @@ async fn with_days() -> TestOutbox {
     outbox
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn delivered_records_go_when_they_are_as_old_as_the_retention_or_as_is_said() {
     let outbox = with_days().await;
 
@@ -54,10 +54,9 @@ async fn delivered_records_go_when_they_are_as_old_as_the_retention_or_as_is_sai
     let done = outbox.count(doc! { "status": "done" }).await;
     assert_eq!(done, 1, "only the one of which nobody knows when it was done");
     assert_eq!(outbox.count(doc! { "status": { "$ne": "done" } }).await, 6);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn dead_records_go_by_age_and_those_that_hold_their_key_stay_and_are_told() {
     let outbox = with_days().await;
 
@@ -68,15 +67,13 @@ async fn dead_records_go_by_age_and_those_that_hold_their_key_stay_and_are_told(
     assert!(pruned.stderr.contains("requeue or discard"), "{pruned}");
     assert_eq!(outbox.count(doc! { "status": "dead" }).await, 3);
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 5);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_age_without_a_unit_and_another_status_are_wrong_usage() {
     let outbox = TestOutbox::new().await;
 
     for wrong in [["--older-than", "7"], ["--older-than", "-7d"], ["--status", "pending"]] {
         outbox_does(&outbox, &[&["prune"], &wrong[..]].concat()).await.with_code(2);
     }
-    outbox.drop().await;
 }

@@ -9,7 +9,7 @@ use crate::support::queue::Queue;
 use crate::support::sizes::{LARGEST, filled};
 use crate::{answer, dead, in_seconds, outbox_does, with_status};
 
-#[tokio::test]
+#[fixture::test]
 async fn a_dead_record_is_pending_again_in_its_old_place() {
     let outbox = TestOutbox::new().await;
     let mut given_up = dead("a", "k", "attempts exhausted: 10 deliveries failed");
@@ -30,10 +30,9 @@ async fn a_dead_record_is_pending_again_in_its_old_place() {
         wanted.remove(field);
     }
     assert_eq!(after, wanted, "seq, lastError and all that is the producer's stay");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_for() {
     let outbox = TestOutbox::new().await;
     let others = [("p", "pending"), ("s", "scheduled"), ("d", "done"), ("i", "Odd"), ("e", "")];
@@ -61,10 +60,9 @@ async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_
     assert_eq!(again, json!({ "matched": 1, "requeued": 1 }));
     let refused = outbox_does(&outbox, &["requeue", "--redeliver", "s"]).await.with_code(1);
     assert!(refused.stderr.contains("only dead and done records"), "{refused}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn ids_of_every_kind_are_found_and_one_that_is_none_changes_nothing() {
     let outbox = TestOutbox::new().await;
     let (uuid, oid) = (bson::Uuid::new(), bson::oid::ObjectId::new());
@@ -84,10 +82,9 @@ async fn ids_of_every_kind_are_found_and_one_that_is_none_changes_nothing() {
     let requeued = answer(&outbox, &[&["requeue"], texts.as_slice()].concat()).await;
     assert_eq!(requeued, json!({ "matched": 4, "requeued": 4 }));
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 4);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_delivered_record_comes_once_more_under_the_same_id_and_is_done_again() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert([record("a", "k")]).await;
@@ -106,11 +103,9 @@ async fn a_delivered_record_comes_once_more_under_the_same_id_and_is_done_again(
     assert_eq!(again.get("seq"), first.get("seq"));
     assert_eq!(again.get_i32("attempt").unwrap(), 1);
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_validator_that_forbids_it_is_named() {
     let outbox = TestOutbox::new().await;
     outbox.insert([dead("a", "k", "refused: no")]).await;
@@ -126,10 +121,9 @@ async fn a_validator_that_forbids_it_is_named() {
         "{refused}"
     );
     assert_eq!(outbox.record("a").await.get_str("status").unwrap(), "dead");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_that_cannot_be_requeued_are_told_of_and_keep_no_others() {
     let outbox = TestOutbox::new().await;
     outbox.insert([dead("a", "k", "refused: no"), dead("z", "l", "refused: no")]).await;
@@ -148,5 +142,4 @@ async fn records_that_cannot_be_requeued_are_told_of_and_keep_no_others() {
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2);
     let again = outbox_does(&outbox, &tried).await.with_code(1);
     assert_eq!(again.json(), json!({ "matched": 2, "requeued": 0 }), "{again}");
-    outbox.drop().await;
 }

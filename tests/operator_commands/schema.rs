@@ -11,7 +11,7 @@ fn settings(bare: &Bare) -> Vec<String> {
     [mongo_settings(&bare.name), stdout_sink()].concat()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn applying_makes_everything_once_and_then_finds_nothing_missing() {
     let bare = Bare::new("").await;
 
@@ -23,10 +23,9 @@ async fn applying_makes_everything_once_and_then_finds_nothing_missing() {
     assert_eq!(first.stdout.matches("created index ").count(), 6, "{first}");
     assert_eq!(second.stdout, "nothing was missing\n");
     assert_eq!(bare.layout().await, layout);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn verifying_prints_a_line_per_difference_and_ends_with_1_until_there_is_none() {
     let bare = Bare::new("").await;
 
@@ -45,10 +44,9 @@ async fn verifying_prints_a_line_per_difference_and_ends_with_1_until_there_is_n
     for index in ["dedup_idx", "done_ttl_idx"] {
         assert!(lines.iter().any(|line| line.contains(index)), "{index}: {changed}");
     }
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
     let bare = Bare::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "dead_idx" }).await;
@@ -56,10 +54,9 @@ async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
     let ended = call_with(&settings(&bare), &["schema", "apply"]).await.with_code(1);
 
     says(&ended, &["dead_idx", "outbox_records", "can't be created"]);
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_that_is_printed_at_the_defaults_is_the_one_of_the_repository() {
     let printed = call(&["schema", "print"]).await.with_code(0);
 
@@ -67,7 +64,7 @@ async fn the_script_that_is_printed_at_the_defaults_is_the_one_of_the_repository
     assert_eq!(printed.stdout, std::fs::read_to_string(ours).unwrap());
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_that_is_printed_makes_in_mongosh_what_apply_makes() {
     let (by_script, by_us) = (Bare::new("shop_").await, Bare::new("shop_").await);
     let more = ["outbox.collection_prefix=shop_", "outbox.retention=3d"];
@@ -81,6 +78,4 @@ async fn the_script_that_is_printed_makes_in_mongosh_what_apply_makes() {
     assert_eq!(by_script.layout().await, by_us.layout().await);
     let verified = with(settings(&by_script), &more);
     call_with(&verified, &["schema", "verify"]).await.with_code(0);
-    by_script.drop().await;
-    by_us.drop().await;
 }

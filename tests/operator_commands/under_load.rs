@@ -72,7 +72,7 @@ async fn deliver_all(
     (committed, requeued)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -86,10 +86,9 @@ async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
     assert_eq!(requeued, blocked * 2, "each died twice");
     // None is exempt: under block nothing of a key goes before its dead.
     judge(&read_back(&outbox.collections).await, &arrivals(&sink.arrived())).assert_kept();
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn where_the_dead_are_skipped_only_they_come_late() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -103,10 +102,9 @@ async fn where_the_dead_are_skipped_only_they_come_late() {
         record.exempt = refused.contains(&record.id);
     }
     judge(&records, &arrivals(&sink.arrived())).assert_kept();
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_discarded_never_arrives_and_what_arrived_is_never_discarded() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -143,5 +141,4 @@ async fn what_is_discarded_never_arrives_and_what_arrived_is_never_discarded() {
     for relay in relays {
         relay.stop().await;
     }
-    outbox.drop().await;
 }

@@ -3,7 +3,7 @@
 use crate::support::command_line::file;
 use crate::support::process::call;
 
-#[tokio::test]
+#[fixture::test]
 async fn help_tells_the_purpose_of_every_command() {
     for (arguments, purpose) in [
         (vec![], "Transactional outbox relay for MongoDB"),
@@ -31,14 +31,14 @@ async fn help_tells_the_purpose_of_every_command() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_version_is_told() {
     let told = call(&["--version"]).await.with_code(0);
 
     assert_eq!(told.stdout, concat!("postrider ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn wrong_usage_ends_with_2() {
     for arguments in [
         &[][..],
@@ -51,7 +51,7 @@ async fn wrong_usage_ends_with_2() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn completions_are_for_the_shell_that_was_named() {
     let bash = call(&["completions", "bash"]).await.with_code(0);
 
@@ -64,7 +64,7 @@ async fn completions_are_for_the_shell_that_was_named() {
     assert!(zsh.stdout.starts_with("#compdef postrider"), "{zsh}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn completions_need_no_reader_to_the_end() {
     let mut command = std::process::Command::new("bash");
     let script = format!(

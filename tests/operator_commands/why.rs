@@ -54,7 +54,7 @@ fn says(waits: &Value, what: &str, parts: &[&str]) {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
@@ -67,10 +67,9 @@ async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
     says(&next, "look", &["next look of instance ", " on host-7"]);
     assert_eq!(next["sink"], "out");
     assert!(next.get("behind").is_none(), "{next}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits() {
     let outbox = TestOutbox::new().await;
     let mut failed = record("a", "k");
@@ -91,10 +90,9 @@ async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits(
     says(&waits(&outbox, "other").await, "look", &[]);
     let unordered = [stdout_sink(), vec!["relay.ordering=none".to_owned()]].concat();
     says(&waits_with(&outbox, unordered, "c").await, "look", &[]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
     let outbox = TestOutbox::new().await;
     let mut unstamped = record("a", "k");
@@ -104,10 +102,9 @@ async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
 
     assert_eq!(waits(&outbox, "b").await["behind"], "a");
     assert!(waits(&outbox, "a").await.get("behind").is_none());
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn whose_lease_it_is_and_until_when_is_told() {
     let outbox = TestOutbox::new().await;
     let owner = instance(&outbox, 0).await;
@@ -130,10 +127,9 @@ async fn whose_lease_it_is_and_until_when_is_told() {
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     says_of_itself(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
     let outbox = TestOutbox::new().await;
     // (That a lease is on it keeps no relay from correcting it.)
@@ -147,10 +143,9 @@ async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
     says(&waits(&outbox, "a").await, "repair", &of_partition);
     says(&waits(&outbox, "b").await, "repair", &["behind a; a is corrected by instance"]);
     says(&waits(&outbox, "c").await, "repair", &["it has no usable seq"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
     let outbox = TestOutbox::new().await;
     let mut blocking = dead("a", "k", "refused: not a letter");
@@ -166,10 +161,9 @@ async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
         &["behind a, which is dead", "refused: not a letter", "requeue", "discard"],
     );
     assert_eq!(held["behind"], "a");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("b", "k")]).await;
@@ -185,10 +179,9 @@ async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
     assert_eq!(first["sink"], "rabbit");
     says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
     assert!(!first.to_string().contains("pl4nted"), "{first}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
     let outbox = TestOutbox::new().await;
     let mut later = with_status("later", "k", "scheduled");
@@ -209,11 +202,10 @@ async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
     }
     let table = outbox_does(&outbox, &["show", "later"]).await.with_code(0);
     assert!(table.stdout.lines().any(|line| line.starts_with("waits ")), "{table}");
-    outbox.drop().await;
 }
 
 /// The partition's owner says what MongoDB does not show.
-#[tokio::test]
+#[fixture::test]
 async fn what_the_owner_says_of_itself_decides_over_the_records() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("b", "k")]).await;
@@ -243,11 +235,10 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
             assert_eq!(told["instance"], owner.to_string());
         }
     }
-    outbox.drop().await;
 }
 
 /// Its last delivery is over: it waits for its backoff no more.
-#[tokio::test]
+#[fixture::test]
 async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the_owner_says_so() {
     let outbox = TestOutbox::new().await;
     let mut failed = record("a", "k");
@@ -259,10 +250,9 @@ async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the
     says_of_itself(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
 
     says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn partition_without_a_living_owner_and_a_pause_are_named() {
     let outbox = TestOutbox::new().await;
     // Without a partition and with an invalid one: that of the key counts.
@@ -293,5 +283,4 @@ async fn partition_without_a_living_owner_and_a_pause_are_named() {
     says(&waits(&outbox, "b").await, "look", &["on host-8"]);
     crate::call_with(&mongo_settings(&outbox.database), &["relay", "pause"]).await.with_code(0);
     says(&waits(&outbox, "b").await, "paused", &["postrider relay resume"]);
-    outbox.drop().await;
 }

@@ -198,17 +198,15 @@ async fn each_alone(uri: &str, more: &[&str], cases: Vec<Case>, again: bool) {
     }
     let count = wrong.len();
     assert!(count == 0, "{count} are wrong:\n{}\n{}", wrong.join("\n"), ended.stderr);
-    outbox.drop().await;
 }
 
 /// The same in a vhost of the test's own.
 async fn each_alone_in_a_vhost(more: &[&str], cases: Vec<Case>) {
     let vhost = Vhost::new().await;
     each_alone(&vhost.uri(), more, cases, false).await;
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_id_of_an_illegal_kind_is_malformed() {
     // MongoDB itself refuses an array and a regex.
     let legal = ["string", "int32", "int64", "ObjectId", "UUID", "empty array", "regex"];
@@ -232,7 +230,7 @@ async fn an_id_of_an_illegal_kind_is_malformed() {
     each_alone_in_a_vhost(&[], cases.collect()).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_text_field_of_another_kind_is_malformed() {
     let fields = ["key", "type", "contentType", "destination", "tenantId", "dedupKey"];
     let cases = fields.into_iter().flat_map(|field| {
@@ -251,7 +249,7 @@ async fn a_text_field_of_another_kind_is_malformed() {
     each_alone_in_a_vhost(&[], cases.chain([theirs]).collect()).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_type_or_payload_is_malformed_and_other_nulls_are_absent() {
     let mut cases = vec![
         dies("no type", "malformed: type: is missing").without("type"),
@@ -270,7 +268,7 @@ async fn a_missing_type_or_payload_is_malformed_and_other_nulls_are_absent() {
     each_alone_in_a_vhost(&[], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn headers_that_no_broker_can_carry_are_malformed() {
     let mut cases: Vec<Case> = kinds_but(&["document"])
         .into_iter()
@@ -310,7 +308,7 @@ async fn headers_that_no_broker_can_carry_are_malformed() {
     each_alone_in_a_vhost(&[], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_created_at_that_is_no_date_is_malformed_and_an_extreme_one_is_not() {
     let mut cases: Vec<Case> = kinds_but(&["date"])
         .into_iter()
@@ -325,7 +323,7 @@ async fn a_created_at_that_is_no_date_is_malformed_and_an_extreme_one_is_not() {
     each_alone_in_a_vhost(&[], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_visible_at_that_is_no_date_is_now() {
     let mut cases = Vec::new();
     for status in ["pending", "scheduled"] {
@@ -340,7 +338,7 @@ async fn a_visible_at_that_is_no_date_is_now() {
     each_alone_in_a_vhost(&[], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_relays_field_of_another_kind_is_absent() {
     let mut cases = Vec::new();
     let mut add = |field: &str, kinds: Vec<(String, Bson)>| {
@@ -399,7 +397,7 @@ async fn a_relays_field_of_another_kind_is_absent() {
     each_alone_in_a_vhost(&[], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_can_not_be_addressed_dies_for_the_reason_of_its_own() {
     let routes = r#"routes=[
         { type = "Tenant", key = "{tenantId}" },
@@ -435,7 +433,7 @@ async fn a_record_that_can_not_be_addressed_dies_for_the_reason_of_its_own() {
     each_alone_in_a_vhost(&[routes, r#"sinks.rabbit.allow=["", "amq.*", "x*"]"#], cases).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_destination_that_is_not_there_is_charged_to_its_records_alone() {
     let vhost = Vhost::new().await;
     let exhausted = |name: &str, words: &str| {
@@ -449,10 +447,9 @@ async fn a_destination_that_is_not_there_is_charged_to_its_records_alone() {
     ];
 
     each_alone(&vhost.uri(), &[], cases, false).await;
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_makes_the_broker_close_the_channel_takes_no_other_along() {
     let vhost = Vhost::new().await;
     // Who may write to the default exchange and to no other, and declare the queue.
@@ -468,10 +465,9 @@ async fn a_record_that_makes_the_broker_close_the_channel_takes_no_other_along()
 
     each_alone(&vhost.uri_of(&user, PASSWORD), &[], cases, true).await;
     vhost.drop_user(&user).await;
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_above_the_brokers_limit_dies_alone() {
     let broker = Broker::start_with("max_message_size = 100000\n").await;
     let payload = |length| Binary { subtype: BinarySubtype::Generic, bytes: vec![b'x'; length] };
@@ -484,7 +480,7 @@ async fn a_message_above_the_brokers_limit_dies_alone() {
     each_alone(&broker.uri(), &[], cases, true).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
@@ -523,12 +519,10 @@ async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     let stats = stats.with_code(0).json();
     assert_eq!(stats["invalid"], kinds.len() + 1, "{stats}");
     assert_eq!((&stats["pending"], &stats["done"]), (&0.into(), &5.into()), "{stats}");
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
 /// Our own permits whatever the relay writes; one that somebody else gave the collection may not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alone() {
     let outbox = TestOutbox::new().await;
     let database = outbox.client.database(&outbox.database);
@@ -558,12 +552,11 @@ async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alon
     assert_eq!(told, 1, "{stopped}");
     let out = &stopped.stdout;
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
-    outbox.drop().await;
 }
 
 /// One that permits the lease, and neither a failure nor a death: it holds up nothing but the keys
 /// of the records that meet it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let hand = vhost.hand().await;
@@ -618,12 +611,10 @@ async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone(
     let stopped = relay.stop().await.with_code(0);
     let told = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
     assert_eq!(told, 8, "{stopped}");
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
 /// What a broker has confirmed is not published again because MongoDB does not take that it is done.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_cannot_be_marked_done_is_published_once() {
     let outbox = TestOutbox::new().await;
     validate(&outbox, doc! { "$or": [{ "key": { "$ne": "strict" } }, { "status": "pending" }] })
@@ -647,7 +638,6 @@ async fn a_record_that_cannot_be_marked_done_is_published_once() {
     let published = |id: &str| out.matches(&format!(r#"{{"id":"{id}","#)).count();
     assert_eq!((published("s1"), published("s2")), (1, 1), "{out}");
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
-    outbox.drop().await;
 }
 
 /// Gives the collection a validator of its user's own.

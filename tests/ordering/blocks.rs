@@ -20,7 +20,7 @@ fn blocking() -> Settings {
     Settings { block_on_dead: true, ..settings() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_dead_head_holds_its_key_until_it_is_requeued() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -37,10 +37,9 @@ async fn a_dead_head_holds_its_key_until_it_is_requeued() {
     until_arrived(&sink, "a2").await;
     assert_eq!(arrived(&sink), ["b1", "a1", "a2"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is_removed() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -66,10 +65,9 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
     until_arrived(&sink, "a2").await;
     assert_eq!(arrived(&sink), ["b1", "a2"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -90,10 +88,9 @@ async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
 
     assert_eq!(arrived(&sink), ["d last"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_dead_record_that_does_not_block_holds_nothing() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -105,5 +102,4 @@ async fn a_dead_record_that_does_not_block_holds_nothing() {
 
     until_arrived(&sink, "a2").await;
     relay.stop().await;
-    outbox.drop().await;
 }

@@ -23,7 +23,7 @@ fn ids_of(arrived: &[Message], key: &str) -> Vec<String> {
     of_key.map(|message| message.id.clone()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn every_record_arrives_once_and_in_the_order_of_its_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -46,10 +46,9 @@ async fn every_record_arrives_once_and_in_the_order_of_its_key() {
         assert!(ids.is_sorted(), "{ids:?}");
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_settled_record_has_its_end_state_and_no_lease() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -65,10 +64,9 @@ async fn a_settled_record_has_its_end_state_and_no_lease() {
         assert!(!done.contains_key(field), "{field} in {done}");
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_failing_record_holds_back_only_its_own_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -87,10 +85,9 @@ async fn a_failing_record_holds_back_only_its_own_key() {
     let behind = outbox.record("behind").await;
     assert_eq!(behind.get_i32("attempt").unwrap(), 1, "a follower is not charged: {behind}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -110,10 +107,9 @@ async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
     );
     assert_eq!(sink.ids(), ["behind"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_hot_key_is_refilled_and_stays_in_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -127,7 +123,6 @@ async fn a_hot_key_is_refilled_and_stays_in_order() {
     assert!(ids.is_sorted());
     assert_eq!(sink.most_under_way("hot"), 1);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// What a rotation has found; not the look at a single lane, nor at what has no partition yet.
@@ -139,7 +134,7 @@ fn found_by_rotation(command: &Command) -> usize {
     if is_page { batch.map_or(0, Vec::len) } else { 0 }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -171,10 +166,9 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
     let found: Vec<usize> = spy.commands("find").iter().map(found_by_rotation).collect();
     assert_eq!(found.iter().filter(|count| **count > 0).count(), 1, "{found:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -200,10 +194,9 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
         stage.context.state.key_table.counts_by_reason(),
         BlockReason::ALL.map(|reason| (reason, 0))
     );
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -232,10 +225,9 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
 
     assert!(spy.has_paused());
     assert!(stage.context.state.key_table.taken_keys().is_empty());
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -250,7 +242,6 @@ async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves
 
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 20).await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A record that is not due before tomorrow.
@@ -262,7 +253,7 @@ fn waiting(id: &str, key: &str) -> Document {
 }
 
 /// The rotation went on behind the whole key.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -277,11 +268,10 @@ async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
     ids.sort();
     assert_eq!(ids, ["behind", "other"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Together their names are more than a command may have, and taking stopped.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn long_keys_that_wait_do_not_stop_the_others() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -295,5 +285,4 @@ async fn long_keys_that_wait_do_not_stop_the_others() {
     }
 
     relay.stop().await;
-    outbox.drop().await;
 }

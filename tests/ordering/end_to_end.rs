@@ -132,7 +132,7 @@ async fn until_done(outbox: &TestOutbox, count: u64) {
     outbox.until_count(doc! { "status": "done" }, count).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_killed_at_five_places() {
     let outbox = Arc::new(TestOutbox::new().await);
     let topic = Topic::new(4).await;
@@ -157,11 +157,9 @@ async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_kille
     let findings = judge(&stored, &arrived.collect::<Vec<_>>());
     findings.assert_kept();
     assert!(findings.duplicates > 0, "a kill between confirm and settle costs duplicates");
-    topic.drop().await;
-    Arc::into_inner(outbox).unwrap().drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_five_places() {
     let outbox = Arc::new(TestOutbox::new().await);
     let queue = fresh("kills");
@@ -178,10 +176,9 @@ async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_f
     let findings = judge(&stored, &arrivals.seen());
     findings.assert_kept();
     assert!(findings.duplicates > 0, "a kill between confirm and settle costs duplicates");
-    Arc::into_inner(outbox).unwrap().drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
     let outbox = TestOutbox::new().await;
     let queue = fresh("odd");
@@ -234,5 +231,4 @@ async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
     findings.assert_kept();
     assert_eq!(findings.duplicates, 0);
     relay.stop().await;
-    outbox.drop().await;
 }

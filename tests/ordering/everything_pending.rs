@@ -13,7 +13,7 @@ use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
 use crate::support::stage::Stage;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -30,10 +30,9 @@ async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
     until_arrived(&sink, "a2").await;
     assert_eq!(arrived(&sink), ["b1", "a2"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -50,10 +49,9 @@ async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
     until_arrived(&sink, "a3").await;
     assert_eq!(arrived(&sink), ["a1", "a3"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -69,11 +67,10 @@ async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
     let done = outbox.record("a1").await;
     assert!(*done.get_datetime("doneAt").unwrap() >= due, "{done}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A relay that is told of a key looks at all of it, whatever its book says.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -99,5 +96,4 @@ async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     stage.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"]);
-    outbox.drop().await;
 }

@@ -19,7 +19,7 @@ async fn is_free(outbox: &TestOutbox, id: &str) -> bool {
     !record.contains_key("leaseId") && record.get_i32("attempt").unwrap_or(0) == 0
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -40,10 +40,9 @@ async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
     let lanes = stage.acquire(stage.scan().await).await;
     stage.deliver(lanes).await;
     assert_eq!(sink.ids(), ["a1", "a3", "a4"]);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -58,10 +57,9 @@ async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
 
     assert_eq!(sink.ids(), ["b1"], "other keys of the same lease go");
     assert!(is_free(&outbox, "a2").await, "{}", outbox.record("a2").await);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -91,5 +89,4 @@ async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
     until_arrived(&sink, "a3").await;
     assert_eq!(arrived(&sink), ["a1", "a3"]);
     relay.stop().await;
-    outbox.drop().await;
 }

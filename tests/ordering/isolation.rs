@@ -21,7 +21,7 @@ fn to_sick(id: &str, key: &str) -> Document {
     record
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
     const KEYS: usize = 60;
     let outbox = TestOutbox::new().await;
@@ -57,7 +57,6 @@ async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
     assert!(place("first") < place("second"));
     assert_eq!(ids.len(), outbox.count(doc! {}).await as usize, "no duplicates");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Never confirmed, however often it is sent.
@@ -90,11 +89,10 @@ async fn odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
     let reason = odd.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 3 deliveries failed"), "{reason}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// What the destination confirms meanwhile shows that it is the record's own fault.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
     let sink = TestSink::default();
     sink.script("odd", never());
@@ -107,7 +105,7 @@ fn to_the_same_sink() -> Option<DeadLetters> {
     Some(DeadLetters { sink: "test".into(), destination: Template::parse("dead").unwrap() })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_sink() {
     let sink = TestSink::default();
     sink.script_at("", "odd", never());
@@ -130,7 +128,7 @@ async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_si
 
 /// For as long as nothing that goes to the destination of dead letters is confirmed, nobody dies
 /// without one. Where others are, it is the letter's own fault.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -162,10 +160,9 @@ async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed()
     assert_eq!(outbox.record("odd").await.get_str("status").unwrap(), "dead");
     assert!(!sink.ids().contains(&"odd".to_owned()), "its letter never arrived");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_goes_alone_delays_nothing_else() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -188,11 +185,10 @@ async fn a_record_that_goes_alone_delays_nothing_else() {
     sink.release();
     until_arrived(&sink, "suspect").await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Records that probe are in memory beside those that `batch_bytes` bounds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_turn() {
     const DESTINATIONS: usize = 12;
     let outbox = TestOutbox::new().await;
@@ -217,11 +213,10 @@ async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_
 
     assert!(sink.most_isolated() <= 2, "{} at once", sink.most_isolated());
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A short interruption releases nothing; a long one releases everything.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
     const COUNT: u64 = 50;
     let outbox = TestOutbox::new().await;
@@ -252,5 +247,4 @@ async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
     outbox.until_count(doc! { "status": "done" }, COUNT).await;
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, COUNT);
     relay.stop().await;
-    outbox.drop().await;
 }

@@ -21,7 +21,7 @@ async fn an_update_waits(outbox: &TestOutbox) -> bool {
     !answer.get_array("inprog").unwrap().is_empty()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_follower_waits_until_its_predecessors_death_is_written() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -45,10 +45,9 @@ async fn a_follower_waits_until_its_predecessors_death_is_written() {
     until_arrived(&sink, "a2").await;
     assert_eq!(outbox.record("a1").await.get_str("status").unwrap(), "dead");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_death_that_matched_nothing_loses_the_lane() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -68,11 +67,10 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
     peer.settle(lease, "a1", Outcome::Done).await;
     until_arrived(&sink, "a2").await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// What a failover may undo is no proof that a record is dead, whoever has written it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -90,11 +88,10 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
     let finds = spy.commands("find");
     assert_eq!(finds.len(), 1, "{finds:?}");
     assert_eq!(finds[0].sent.get_document("readConcern").unwrap(), &doc! { "level": "majority" });
-    outbox.drop().await;
 }
 
 /// Every write that a follower's turn rests on survives a failover.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -124,7 +121,6 @@ async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
         }
     }
     assert!(writes.values().all(|count| *count > 0), "{writes:?}");
-    outbox.drop().await;
 }
 
 fn kind(set: &Document) -> Option<&'static str> {

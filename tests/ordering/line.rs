@@ -21,7 +21,7 @@ fn scheduled(id: &str, key: &str, visible_at: impl Into<Bson>) -> Document {
     record
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn invalid_partitions_are_corrected_and_counted_and_their_records_keep_their_place() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -49,10 +49,9 @@ async fn invalid_partitions_are_corrected_and_counted_and_their_records_keep_the
     });
     assert!(counted.is_some_and(|line| line.ends_with(" 4")), "{counted:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_without_a_seq_are_given_one_and_counted() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -76,10 +75,9 @@ async fn records_without_a_seq_are_given_one_and_counted() {
     });
     assert!(counted.is_some_and(|line| line.ends_with(" 3")), "{counted:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_scheduled_record_takes_its_place_at_the_moment_it_is_due() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -97,11 +95,10 @@ async fn a_scheduled_record_takes_its_place_at_the_moment_it_is_due() {
     assert!(scheduled.get_timestamp("seq").unwrap() > behind.get_timestamp("seq").unwrap());
     assert!(*scheduled.get_datetime("doneAt").unwrap() >= due, "{scheduled}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Values of all kinds: those that sort before a date, and those that sort after it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn scheduled_record_without_a_date_is_due_at_once() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -113,11 +110,10 @@ async fn scheduled_record_without_a_date_is_due_at_once() {
 
     outbox.until_count(doc! { "status": "done" }, 3).await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// The relay knows when the next one is due, and does not wait for its timer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn scheduled_record_is_delivered_when_it_is_due_and_not_when_the_timer_is() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -129,5 +125,4 @@ async fn scheduled_record_is_delivered_when_it_is_due_and_not_when_the_timer_is(
 
     outbox.until_count(doc! { "status": "done" }, 1).await;
     relay.stop().await;
-    outbox.drop().await;
 }

@@ -41,7 +41,7 @@ async fn reason(outbox: &TestOutbox, id: &str) -> String {
     record.get_str("deadReason").unwrap().to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -66,11 +66,10 @@ async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
         assert!(reason.starts_with(&format!("malformed: {field}: ")), "{field}: {reason}");
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// The driver stops reading at such a name: what comes behind it must be found all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -101,10 +100,9 @@ async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on
         assert!(reason.starts_with("malformed: \\xff"), "{reason}");
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -136,11 +134,10 @@ async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
     assert!(reason(&outbox, "type").await.starts_with("malformed: type: is not a string"));
     assert!(reason(&outbox, "number as key").await.starts_with("malformed: key: is not a string"));
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// `$inc` of a text stops an `updateMany` half way, at whichever record.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -169,11 +166,10 @@ async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
     assert!(seq > Timestamp { time: 1, increment: 0 });
     assert!(outbox.record("partition").await.get_i32("partition").is_ok());
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// No command can name its `_id`: the driver writes valid text only.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -198,11 +194,10 @@ async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     let of_k: Vec<String> = sink.ids().into_iter().filter(|id| id != "behind too").collect();
     assert_eq!(of_k, ["before", "behind"]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// None of these could be named by what the relay reads of them: the key stood for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_nameless_record_dies_whatever_else_it_lacks() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -228,11 +223,10 @@ async fn a_nameless_record_dies_whatever_else_it_lacks() {
     outbox.until_count(doc! { "status": "done" }, 2).await;
     outbox.until_count(doc! { "status": "dead" }, 2).await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// It was decoded strictly, and no scheduled record of the outbox became pending any more.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_scheduled_record_that_cannot_be_decoded_holds_up_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -251,5 +245,4 @@ async fn a_scheduled_record_that_cannot_be_decoded_holds_up_no_other() {
     outbox.until_count(doc! { "_id": "sound", "status": "done" }, 1).await;
     outbox.until_count(doc! { "status": "dead" }, 1).await;
     relay.stop().await;
-    outbox.drop().await;
 }

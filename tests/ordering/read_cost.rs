@@ -121,7 +121,6 @@ async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
 
     assert!(down.ids().is_empty());
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2 * EACH as u64);
-    outbox.drop().await;
     reads
 }
 
@@ -133,14 +132,14 @@ fn assert_few(reads: &[(i64, String)]) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn keys_examined_do_not_grow_with_history_or_backlogs_of_a_few_keys() {
     let reads = keys_examined(doc! { "$mod": ["$n", 300] }).await;
 
     assert_few(&reads);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn keys_examined_do_not_grow_with_the_keys_of_a_paused_sink() {
     let reads = keys_examined(doc! { "$add": ["$n", 0] }).await;
 
@@ -149,7 +148,7 @@ async fn keys_examined_do_not_grow_with_the_keys_of_a_paused_sink() {
 
 /// Each blocked key costs one record and three keys of the index, in the two ranges in which it may
 /// lie, whatever is behind its head.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn recheck_examines_three_keys_of_the_index_for_each_blocked_key() {
     let outbox = TestOutbox::new().await;
     let waiting = |n: u32| {
@@ -184,5 +183,4 @@ async fn recheck_examines_three_keys_of_the_index_for_each_blocked_key() {
         reads.iter().filter(|(_, filter)| is_recheck(filter)).map(|(keys, _)| *keys).collect();
     // Of 600 keys with ten records each, 500 and 100 with one command.
     assert!(rechecks.iter().all(|keys| (100..=1_500).contains(keys)), "{rechecks:?}");
-    outbox.drop().await;
 }

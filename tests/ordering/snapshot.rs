@@ -50,7 +50,7 @@ async fn scan(collections: &Collections) -> Vec<String> {
     records.into_iter().map(|record| id(record.id)).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn all_reads_of_a_take_share_one_cluster_time() {
     let outbox = TestOutbox::new().await;
     let spy = Spy::on(&outbox).await;
@@ -69,11 +69,10 @@ async fn all_reads_of_a_take_share_one_cluster_time() {
     for find in &finds[1..] {
         assert_eq!(concern_of(find).get("atClusterTime"), Some(moment), "{}", find.sent);
     }
-    outbox.drop().await;
 }
 
 /// What a take reads first is what may hold back the page that it reads last.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
     let outbox = Arc::new(TestOutbox::new().await);
     let spy = Spy::on(&outbox).await;
@@ -98,11 +97,10 @@ async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
     assert!(spy.has_paused());
     assert_eq!(sink.ids(), ["1 unstamped", "2 stamped"]);
     relay.stop().await;
-    Arc::into_inner(outbox).unwrap().drop().await;
 }
 
 /// The first batch of the scan has passed A's place when A commits, and B is inserted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
     let outbox = Arc::new(TestOutbox::new().await);
     let spy = Spy::on(&outbox).await;
@@ -132,7 +130,6 @@ async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
     assert!(!spy.commands("getMore").is_empty(), "the scan took more than one batch");
     assert_eq!(seen, between, "B was seen without A, or A without being there at the start");
     assert_eq!(scan(&spy.collections).await.len(), 152);
-    Arc::into_inner(outbox).unwrap().drop().await;
 }
 
 /// The same by chance, in scans that yield, beside producers who commit and insert.
@@ -186,5 +183,4 @@ async fn no_scan_under_load_sees_a_record_without_one_committed_before_it() {
             assert!(seen.contains(first.as_str()), "{second} was seen without {first}");
         }
     }
-    Arc::into_inner(outbox).unwrap().drop().await;
 }

@@ -54,7 +54,7 @@ fn earlier() -> Document {
     record
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_only_the_second_read_shows_ends_its_keys_run() {
     let standalone = Standalone::start().await;
 
@@ -63,7 +63,7 @@ async fn what_only_the_second_read_shows_ends_its_keys_run() {
     assert_eq!(order, ["earlier", "later"]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn unstamped_records_are_looked_for_after_the_first_read() {
     let standalone = Standalone::start().await;
     let mut unstamped = earlier();

@@ -56,10 +56,9 @@ async fn is_held_back(partition: Bson) {
     assert_eq!(early, Vec::<String>::new(), "{partition:?}: behind one that is not corrected yet");
     assert_eq!(arrived(&sink), ["2 A", "1 B"], "{partition:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_with_an_invalid_partition_holds_back_its_followers_until_it_is_corrected() {
     let invalid = [Bson::Int32(700), (-5).into(), "189".into(), 3.5.into(), true.into()];
 
@@ -67,7 +66,7 @@ async fn a_record_with_an_invalid_partition_holds_back_its_followers_until_it_is
 }
 
 /// Written by several producers, of which some name the partition and some do not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_with_and_without_a_partition_go_in_the_order_of_their_key_and_stay_as_they_are() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -94,11 +93,10 @@ async fn records_with_and_without_a_partition_go_in_the_order_of_their_key_and_s
     }
     assert_eq!(outbox.count(doc! { "partition": { "$type": "null" } }).await, 100, "not changed");
     assert_eq!(outbox.count(doc! { "partition": { "$exists": false } }).await, 100, "not changed");
-    outbox.drop().await;
 }
 
 /// As many of one key with a partition as without, more than a look reads of either.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_backlog_of_both_kinds_on_one_key_goes_in_its_order_by_reads_that_do_not_grow() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -127,11 +125,10 @@ async fn a_backlog_of_both_kinds_on_one_key_goes_in_its_order_by_reads_that_do_n
     for (examined, filter) in reads {
         assert!(examined <= 4 * limit, "{examined} keys examined by {filter}");
     }
-    outbox.drop().await;
 }
 
 /// In the same key others have a valid one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stamped_record_waits_for_an_earlier_one_with_an_invalid_partition() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -154,11 +151,10 @@ async fn a_stamped_record_waits_for_an_earlier_one_with_an_invalid_partition() {
     outbox.until_count(doc! { "status": "done" }, 120).await;
     assert_eq!(sink.ids(), expected);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Twenty keys, always the same wrong value, random ids: what a faulty producer writes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_producer_that_always_writes_the_same_wrong_partition_is_ordered() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -191,10 +187,9 @@ async fn a_producer_that_always_writes_the_same_wrong_partition_is_ordered() {
         }
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_decimal_without_a_fraction_is_a_valid_partition() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -216,10 +211,9 @@ async fn a_decimal_without_a_fraction_is_a_valid_partition() {
     assert_eq!(outbox.record("1").await.get("partition"), Some(&decimal("189.0")), "as it was");
     assert_eq!(outbox.record("half").await.get_i32("partition").unwrap(), 22);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_with_no_room_for_its_correction_is_dead_and_in_nobodys_way() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -241,11 +235,10 @@ async fn a_record_with_no_room_for_its_correction_is_dead_and_in_nobodys_way() {
     // As much of the reason as there was room for.
     assert!(dead.get_str("deadReason").map_or(true, |why| why.starts_with("too large:")), "{dead}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// A validator of the users' own forbids to correct more records than one look reads.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -282,13 +275,12 @@ async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others()
     let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
     assert!(place("sealed a7") < place("behind"));
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Records without a partition in these keys, `each` of them, made on the server.
 /// Such keys are malformed, and die when they are due; until then they must hold up nobody, however many
 /// there are. Text sorts between them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_whose_key_is_no_text_hold_up_no_others_while_they_wait() {
     const MANY: i32 = 70;
     let outbox = TestOutbox::new().await;
@@ -319,7 +311,6 @@ async fn records_whose_key_is_no_text_hold_up_no_others_while_they_wait() {
     outbox.until_count(doc! { "status": "done" }, 60).await;
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 4 * MANY as u64);
     relay.stop().await;
-    outbox.drop().await;
 }
 
 async fn backlog(outbox: &TestOutbox, keys: i32, each: i32) {
@@ -360,15 +351,14 @@ async fn no_read_grows(keys: i32, each: i32) {
     for (examined, filter) in reads {
         assert!(examined <= 4 * limit, "{examined} keys examined by {filter}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn no_read_grows_with_the_unstamped_backlog_of_a_key() {
     no_read_grows(1, 8_000).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn no_read_grows_with_the_unstamped_backlogs_of_some_keys() {
     no_read_grows(10, 1_500).await;
 }

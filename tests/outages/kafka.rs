@@ -74,7 +74,6 @@ async fn charged(secure: &Secure, topic: &Topic) {
     let settled = Settled { retry, ..Settled::done(COUNT as u64 + 4) };
     is_whole_and_clean(&postrider, &["stream"], settled).await;
     postrider.stop().await;
-    outbox.drop().await;
 }
 
 /// A broker that is gone charges nobody, however long.
@@ -128,10 +127,9 @@ async fn down(mut secure: Secure, topic: &Topic) {
     let settled = Settled { retry: 1, dead: 1, ..Settled::done(2 * COUNT as u64) };
     is_whole_and_clean(&postrider, &["stream"], settled).await;
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn kafka_charges_what_it_refuses_and_nobody_while_it_is_away() {
     let secure = Secure::start().await;
     let topic = secure.topic(2).await;

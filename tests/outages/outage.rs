@@ -36,8 +36,6 @@ impl Outage {
 
     pub async fn end(self, mut postrider: Postrider) {
         postrider.stop().await;
-        self.outbox.drop().await;
-        self.vhost.drop().await;
     }
 }
 

@@ -12,7 +12,7 @@ use crate::support::producers::Producers;
 use crate::support::sink::{Fault, TestSink};
 
 /// Neither a rebalance nor a stale heartbeat can be the reason: both take a minute here.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_one_that_stops_lets_go_is_taken_at_the_next_look() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -34,12 +34,11 @@ async fn what_one_that_stops_lets_go_is_taken_at_the_next_look() {
     outbox.insert([record("r", "k")]).await;
     sink.until("a delivery by the other", |arrived| arrived.len() == 1).await;
     two.stop().await;
-    outbox.drop().await;
 }
 
 /// What is in flight is waited for; what waits behind it is given back uncharged; the newcomer goes
 /// on from there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_partition_is_let_go_when_what_is_in_flight_is_known() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
@@ -65,7 +64,6 @@ async fn a_partition_is_let_go_when_what_is_in_flight_is_known() {
     assert_eq!(new.ids(), expected);
     one.stop().await;
     two.stop().await;
-    outbox.drop().await;
 }
 
 /// One that lies among the partitions that the second of two instances is given.
@@ -73,7 +71,7 @@ fn key() -> String {
     (0..).map(|n| format!("key-{n}")).find(|key| of_key(key) >= 128).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_that_stops_lets_go_of_the_idle_while_one_partition_waits_for_its_broker() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
@@ -92,11 +90,10 @@ async fn one_that_stops_lets_go_of_the_idle_while_one_partition_waits_for_its_br
     two.until_owned(256).await;
     assert!(new.ids().is_empty());
     two.stop().await;
-    outbox.drop().await;
 }
 
 /// 1 → 3 → 2 under load, and one of them dies.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn nothing_is_lost_or_inverted_while_instances_come_go_and_die_under_load() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -134,5 +131,4 @@ async fn nothing_is_lost_or_inverted_while_instances_come_go_and_die_under_load(
     assert!(assignments(&outbox).await.iter().all(Option::is_some));
     one.stop().await;
     three.stop().await;
-    outbox.drop().await;
 }

@@ -19,7 +19,7 @@ fn settings(outbox: &TestOutbox, queue: &Queue, mongo: &str) -> Vec<String> {
 }
 
 /// Both ends are watched at once: the loser's figures, and who owns what.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn partitions_are_given_up_before_a_peer_can_take_them() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -50,6 +50,4 @@ async fn partitions_are_given_up_before_a_peer_can_take_them() {
     door.open();
     lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
     peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -33,7 +33,7 @@ fn instances(outbox: &TestOutbox) -> mongodb::Collection<Document> {
     outbox.collections.database().collection("outbox_instances")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn instances_that_come_and_go_share_evenly_and_move_no_more_than_they_must() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
@@ -60,10 +60,9 @@ async fn instances_that_come_and_go_share_evenly_and_move_no_more_than_they_must
     }
     assert!(assignments(&outbox).await.iter().all(Option::is_none));
     assert_eq!(instances(&outbox).count_documents(doc! {}).await.unwrap(), 0);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn many_that_start_at_once_agree() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
@@ -72,11 +71,10 @@ async fn many_that_start_at_once_agree() {
         (0..5).map(|_| Instance::start(&outbox.collections, &sink, &choice)).collect();
 
     until_balanced(&outbox, &fleet.iter().collect::<Vec<_>>()).await;
-    outbox.drop().await;
 }
 
 /// By the server's clock: not before `stale_after` has passed since its last heartbeat.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_partitions_of_one_that_died_are_taken_when_its_heartbeat_is_stale_and_not_before() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
@@ -103,10 +101,9 @@ async fn the_partitions_of_one_that_died_are_taken_when_its_heartbeat_is_stale_a
         instances(&outbox).count_documents(doc! {}).await.unwrap() == 1
     })
     .await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_peer_that_has_its_share_is_left_in_peace() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
@@ -122,10 +119,9 @@ async fn a_peer_that_has_its_share_is_left_in_peace() {
     two.stop().await;
     one.until_owned(128).await;
     assert_eq!(counts(&outbox, &[peer.id]).await, [128]);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_peer_that_lets_nothing_go_keeps_nobody_from_its_share() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
@@ -136,11 +132,10 @@ async fn a_peer_that_lets_nothing_go_keeps_nobody_from_its_share() {
 
     one.until_owned(128).await;
     assert_eq!(counts(&outbox, &[peer.id]).await, [128]);
-    outbox.drop().await;
 }
 
 /// It tells that it lives, and does nothing: neither claims nor asks.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_peer_does_not_claim_is_not_left_unowned() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
@@ -155,10 +150,9 @@ async fn what_a_peer_does_not_claim_is_not_left_unowned() {
     two.until_owned(85).await;
     assert_eq!(one.owned(), 171);
     assert_eq!(counts(&outbox, &[peer.id]).await, [0]);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_newcomer_whose_configuration_differs_takes_nothing_until_the_others_have_gone() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -177,11 +171,10 @@ async fn a_newcomer_whose_configuration_differs_takes_nothing_until_the_others_h
     third.stop().await;
     new.until_owned(256).await;
     assert!(new.standing.borrow().differs.is_none());
-    outbox.drop().await;
 }
 
 /// What documents may hold that no instance of ours has written.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn odd_documents_keep_nobody_from_anything() {
     let outbox = TestOutbox::new().await;
     let database = outbox.collections.database();
@@ -212,11 +205,10 @@ async fn odd_documents_keep_nobody_from_anything() {
 
     one.until_owned(256).await;
     assert_eq!(counts(&outbox, &[one.id]).await, [256]);
-    outbox.drop().await;
 }
 
 /// Of a pod that was killed, and whose host name will not come back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn names_are_removed_when_nothing_is_known_of_their_holders_for_an_hour() {
     let outbox = TestOutbox::new().await;
     let control = outbox.collections.database().collection::<Document>("outbox_control");
@@ -238,5 +230,4 @@ async fn names_are_removed_when_nothing_is_known_of_their_holders_for_an_hour() 
     .await;
     assert_eq!(control.count_documents(doc! {}).await.unwrap(), 1);
     one.stop().await;
-    outbox.drop().await;
 }

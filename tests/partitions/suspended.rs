@@ -20,7 +20,7 @@ fn start(clock: &Clock, settings: &[String]) -> Postrider {
 }
 
 /// To it no time has passed since it leased, and so its lease seems good.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_host_that_wakes_publishes_nothing_by_a_lease_that_ran_out_while_it_slept() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
@@ -60,6 +60,4 @@ async fn a_host_that_wakes_publishes_nothing_by_a_lease_that_ran_out_while_it_sl
     outbox.insert([record("end", "other")]).await;
     assert_eq!(queue.ids(1).await, ["end"], "nothing came before");
     sleeper.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -44,7 +44,7 @@ async fn listed(outbox: &TestOutbox, what: &str) -> Vec<Value> {
     shown.with_code(0).json().as_array().unwrap().clone()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
     let outbox = TestOutbox::new().await;
     let (theirs, other) = (bson::Uuid::new(), bson::Uuid::new());
@@ -112,10 +112,9 @@ async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
     postrider.until_logged("every document of the fleet can be read again").await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_partition_whose_owner_cannot_be_read_is_taken_by_none_until_its_owner_has_seen_it() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
@@ -145,10 +144,9 @@ async fn a_partition_whose_owner_cannot_be_read_is_taken_by_none_until_its_owner
         counts(&outbox, &[one.id, two.id]).await.iter().sum::<usize>() == 256
     })
     .await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_instance_whose_heartbeat_cannot_be_read_is_not_robbed_before_its_time() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
@@ -169,5 +167,4 @@ async fn an_instance_whose_heartbeat_cannot_be_read_is_not_robbed_before_its_tim
     let (document, count) = standing.unreadable.unwrap();
     assert_eq!((document.collection.as_str(), count), (INSTANCES, 1));
     assert_eq!(document.fields, ["lastHeartbeat"]);
-    outbox.drop().await;
 }

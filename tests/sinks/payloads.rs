@@ -41,7 +41,7 @@ fn to_topic(outbox: &TestOutbox, topic: &Topic) -> Vec<String> {
     [mongo_settings(&outbox.database), sink.to_vec()].concat()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_gets_of_every_kind_what_the_contract_says() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
@@ -60,11 +60,9 @@ async fn a_queue_gets_of_every_kind_what_the_contract_says() {
         (id(&message), Arrived { content_type, body: Some(message.delivery.data) })
     });
     payloads::judge(&outbox, &cases, &found.collect(), Some(b"")).await;
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_gets_of_every_kind_what_the_contract_says() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::new(3).await;
@@ -80,8 +78,6 @@ async fn a_topic_gets_of_every_kind_what_the_contract_says() {
         (record.id().to_owned(), Arrived { content_type, body: record.payload })
     });
     payloads::judge(&outbox, &cases, &found.collect(), None).await;
-    topic.drop().await;
-    outbox.drop().await;
 }
 
 /// The id of a line, and its payload as bytes: JSON in the very words of the line.
@@ -104,7 +100,7 @@ fn read(line: &str) -> (String, Arrived) {
     (text(&line["id"]), Arrived { content_type, body })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn standard_output_shows_of_every_kind_what_the_contract_says() {
     let outbox = TestOutbox::new().await;
     let cases = payloads::all();
@@ -117,10 +113,9 @@ async fn standard_output_shows_of_every_kind_what_the_contract_says() {
 
     let found: BTreeMap<String, Arrived> = ended.stdout.lines().map(read).collect();
     payloads::judge(&outbox, &cases, &found, None).await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_die() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
@@ -149,12 +144,10 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     assert_eq!(outbox.count(reason).await, 1);
     // Not even a reason fits.
     assert_eq!(outbox.count(doc! { "_id": "full", "deadReason": null }).await, 1);
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
 /// Issue 16: they stayed pending for ever, since no partition fitted in, and the log said nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_without_partition_and_without_room_for_a_lease_die_and_others_flow() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let hand = vhost.hand().await;
@@ -213,8 +206,6 @@ async fn records_without_partition_and_without_room_for_a_lease_die_and_others_f
         };
         assert!(log.iter().any(is_reported), "{id}: {log:#?}");
     }
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
 /// An outbox with one record, `m`, that has all headers.
@@ -226,7 +217,7 @@ async fn with_headers(headers: &[Header]) -> TestOutbox {
     outbox
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
@@ -242,11 +233,9 @@ async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
     let key = ("message-key".into(), text("k"));
     let expected = sent.into_iter().map(|header| (header.name.into(), header.amqp)).chain([key]);
     assert_eq!(found.inner(), &expected.collect::<BTreeMap<_, _>>());
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_gets_headers_of_every_kind_as_the_contract_says() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
@@ -262,11 +251,9 @@ async fn a_topic_gets_headers_of_every_kind_as_the_contract_says() {
     // In the record's order.
     let sent = sent.into_iter().map(|header| (header.name.to_owned(), header.kafka));
     assert_eq!(found, sent.chain(ours).collect::<Vec<_>>());
-    topic.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn standard_output_shows_headers_of_every_kind() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
@@ -281,5 +268,4 @@ async fn standard_output_shows_headers_of_every_kind() {
     for header in sent {
         assert_eq!(line["headers"][header.name], header.json, "{}", header.name);
     }
-    outbox.drop().await;
 }

@@ -6,6 +6,7 @@
 pub mod arrivals;
 pub mod authority;
 pub mod broker;
+pub mod cleanup;
 pub mod clock;
 pub mod command_line;
 pub mod fragile;

@@ -10,7 +10,7 @@ use crate::support::process::{Postrider, call_with};
 use crate::support::queue::stdout_sink;
 use crate::support::roles::uri_of;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_process_with_the_relays_role_alone_starts_delivers_counts_and_signs_off() {
     let outbox = TestOutbox::restricted().await;
     let uri = format!("mongo.uri={}", outbox.uri);
@@ -55,5 +55,4 @@ async fn a_process_with_the_relays_role_alone_starts_delivers_counts_and_signs_o
     {
         call_with(std::slice::from_ref(&operator), arguments).await.with_code(0);
     }
-    outbox.drop().await;
 }

@@ -86,7 +86,7 @@ async fn until_down(set: &ReplicaSet, count: usize) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn members_that_are_down_are_counted_and_a_clock_that_is_ahead_is_named() {
     let mut set = ReplicaSet::start().await;
     let outbox = TestOutbox::at(&set.uri()).await;

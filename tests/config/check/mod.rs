@@ -100,7 +100,7 @@ fn to_stdout(outbox: &TestOutbox) -> Vec<String> {
     [mongo_settings(&outbox.database), stdout_sink()].concat()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn everything_is_well_on_good_servers() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = with(&queue.settings(&outbox), &["api.enabled=true"]);
@@ -133,11 +133,9 @@ async fn everything_is_well_on_good_servers() {
     let table = table.with_code(0);
     assert_eq!(table.stdout.lines().count(), names.len(), "{table}");
     assert!(!table.stdout.contains("NOT OK"), "{table}");
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_port_that_is_taken_is_one_finding() {
     let outbox = TestOutbox::new().await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -146,10 +144,9 @@ async fn a_port_that_is_taken_is_one_finding() {
     let found = check_at(&listen, &to_stdout(&outbox)).await;
 
     found.only("ops.listen", &listen, "free the port");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_not_relayed_needs_no_sink() {
     let outbox = TestOutbox::new().await;
     let sink = ["sinks.r.kind=rabbitmq", "sinks.r.uri=amqp://127.0.0.1:1", "relay.enabled=false"];
@@ -158,10 +155,9 @@ async fn what_is_not_relayed_needs_no_sink() {
 
     assert_eq!(found.code, Some(0), "{:#?}", found.findings);
     assert!(!found.names().iter().any(|name| name.starts_with("sink")), "{:?}", found.names());
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn where_nobody_answers_it_ends_within_seconds() {
     // It lets everybody in, and says nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -187,7 +183,7 @@ async fn where_nobody_answers_it_ends_within_seconds() {
     found.is_bad("sink k", "no answer within 5s", "sinks.k: brokers");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn offline_asks_no_server() {
     // Nobody listens at any of these addresses, and the port is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -209,7 +205,7 @@ async fn offline_asks_no_server() {
     assert!(detail.contains("relay.on_dead = \"block\" has no effect"), "{told}");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_wrong_configuration_is_found_rule_by_rule_and_ends_with_2() {
     let arguments = ["check", "--offline", "--output", "json", "--set", "relay.lease=1ms"];
 

@@ -16,7 +16,7 @@ async fn check_uri(uri: &str) -> Found {
     check(&with(&stdout_sink(), &[&format!("mongo.uri={uri}")])).await
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn where_nobody_listens_it_is_to_be_started() {
     let port = dead_port().await;
     let options = "serverSelectionTimeoutMS=500";
@@ -28,7 +28,7 @@ async fn where_nobody_listens_it_is_to_be_started() {
     assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_replica_set_of_another_name_is_told() {
     let outbox = TestOutbox::new().await;
     let host = host_of(&outbox.uri);
@@ -37,10 +37,9 @@ async fn a_replica_set_of_another_name_is_told() {
     let found = check_uri(&format!("mongodb://{host}/app?{options}")).await;
 
     found.only("mongodb", "", "replicaSet");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn tls_where_there_is_none_is_told() {
     let outbox = TestOutbox::new().await;
     let host = host_of(&outbox.uri);
@@ -49,10 +48,9 @@ async fn tls_where_there_is_none_is_told() {
         check_uri(&format!("mongodb://{host}/app?tls=true&serverSelectionTimeoutMS=1000")).await;
 
     found.only("mongodb", "", "TLS options");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn tls_is_verified_against_the_authority_that_the_uri_names() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -86,7 +84,7 @@ async fn tls_is_verified_against_the_authority_that_the_uri_names() {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_refused_login_is_told_from_one_that_is_missing() {
     let outbox = TestOutbox::restricted().await;
     let wrong = roles::uri(RELAY.name, PLANTED, &outbox.database);
@@ -100,10 +98,9 @@ async fn a_refused_login_is_told_from_one_that_is_missing() {
         let detail = found.of("mongodb")["detail"].as_str().unwrap();
         assert!(!detail.contains("server response"), "not in clear: {detail}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_standalone_server_is_to_be_made_a_replica_set() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
@@ -115,7 +112,7 @@ async fn a_standalone_server_is_to_be_made_a_replica_set() {
     assert!(!found.names().contains(&"clocks"), "{:?}", found.names());
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_mended() {
     let bare = Bare::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
@@ -130,7 +127,7 @@ async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_m
     assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_index_in_the_way_is_told_by_its_difference() {
     let bare = Bare::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
@@ -138,10 +135,9 @@ async fn an_index_in_the_way_is_told_by_its_difference() {
     let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
 
     found.only("schema", "index lane_idx of outbox_records is", "what is in the way");
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_changed_retention_is_adjusted_at_start() {
     let outbox = TestOutbox::new().await;
     let settings = with(&to_stdout(&outbox), &["outbox.retention=8d"]);
@@ -151,10 +147,9 @@ async fn a_changed_retention_is_adjusted_at_start() {
 
     found.is_good("schema", "made at start: index done_ttl_idx");
     strict.only("schema", "done_ttl_idx", "schema apply");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_index_that_gives_no_order_is_told() {
     let outbox = TestOutbox::new().await;
     let mut record = record("of two partitions", "k");
@@ -165,5 +160,4 @@ async fn an_index_that_gives_no_order_is_told() {
     let found = check(&to_stdout(&outbox)).await;
 
     found.only("schema", "lane_idx is multikey", "drop lane_idx");
-    outbox.drop().await;
 }

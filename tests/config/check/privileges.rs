@@ -37,7 +37,7 @@ fn single_actions(database: &str) -> Vec<(Document, String)> {
     single
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_user_with_one_action_less_is_told_which_and_where() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
@@ -77,10 +77,9 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
             found.is_bad("schema", "not authorized", "what the finding `privileges` tells");
         }
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_asked_for_depends_on_what_is_configured() {
     let outbox = TestOutbox::restricted().await;
     let relay = RELAY.name;
@@ -114,10 +113,9 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
     database.collection::<Document>("outbox_control").drop().await.unwrap();
     let missing = check_as(relay, &outbox, &[]).await;
     missing.only("privileges", "createCollection", "auto_init_schema = false");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn mongodbs_own_roles_count_by_what_they_permit() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
@@ -147,5 +145,4 @@ async fn mongodbs_own_roles_count_by_what_they_permit() {
     let elsewhere = check_as("elsewhere", &outbox, &[STRICT]).await;
     elsewhere.is_bad("privileges", "listCollections on database", "postrider_relay");
     elsewhere.is_bad("mongodb", "not authorized", "schema print --roles");
-    outbox.drop().await;
 }

@@ -51,14 +51,14 @@ fn wanted(
     in_order(privileges.into_iter().map(Bson::Document))
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_that_is_printed_is_the_one_of_the_repository() {
     let printed = call(&["schema", "print", "--roles"]).await.with_code(0);
 
     assert_eq!(printed.stdout, std::fs::read_to_string(SCRIPT).unwrap());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
@@ -113,5 +113,4 @@ async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
     ];
     assert_eq!(both, with_mine(prefixes.concat()), "an outbox beside the other");
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
-    outbox.drop().await;
 }

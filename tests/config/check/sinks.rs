@@ -22,7 +22,7 @@ async fn kafka(outbox: &TestOutbox, brokers: &str, more: &[&str]) -> Found {
     check(&with(&to_stdout(outbox), &[&sink, more].concat())).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
     let (outbox, vhost, other) = (TestOutbox::new().await, Vhost::new().await, Vhost::new().await);
     let host = host_of(&vhost.uri());
@@ -45,12 +45,9 @@ async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
         found.is_bad("sink r", "", "(sinks.r: uri)");
         assert!(!format!("{:?}", found.findings).contains(PASSWORD), "{:#?}", found.findings);
     }
-    vhost.drop().await;
-    other.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_made() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let hand = vhost.hand().await;
@@ -82,11 +79,9 @@ async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_m
     made.is_good("sink r destinations", "x.{tenantId} depends on the record");
     assert_eq!(made.code, Some(0), "{:#?}", made.findings);
     still.only("sink r destinations", "by-route", "make what is missing");
-    vhost.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn kafka_is_reached_or_not_and_every_topic_that_is_named_is_looked_for() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(1).await);
     let nobody = format!("127.0.0.1:{}", dead_port().await);
@@ -106,6 +101,4 @@ async fn kafka_is_reached_or_not_and_every_topic_that_is_named_is_looked_for() {
     made.is_good("sink k destinations", &format!("topic {:?} is there", topic.name));
     made.is_good("sink k destinations", &format!("{fresh:?} is made at start"));
     missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
-    topic.drop().await;
-    outbox.drop().await;
 }

@@ -19,18 +19,15 @@ pub const CONSUMERS: [&str; 2] = ["rabbitmq", "kafka"];
 /// How many records there are; the first is sent again.
 const RECORDS: i32 = 5;
 
-#[tokio::test]
+#[fixture::test]
 async fn a_consumer_of_rabbitmq_is_moved_once_by_what_comes_twice() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let environment = [("AMQP_URI", amqp_uri()), ("QUEUE", queue.name.clone())];
 
     moved_once(&outbox, "rabbitmq", &environment, &queue.settings(&outbox)).await;
-
-    queue.delete().await;
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(3).await);
     // A group of its own: one that a killed member has left is not divided anew for 45 s.
@@ -52,9 +49,6 @@ async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
         &[mongo_settings(&outbox.database), sink.to_vec()].concat(),
     )
     .await;
-
-    topic.drop().await;
-    outbox.drop().await;
 }
 
 /// Relays payments to the consumer of this name, with a relay that is killed between, and sends one of

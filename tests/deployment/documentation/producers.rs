@@ -23,7 +23,7 @@ pub const PRODUCERS: [&str; 3] = ["producer", "readme-producer", "quickstart-ins
 #[path = "../../../examples/producer.rs"]
 mod example;
 
-#[tokio::test]
+#[fixture::test]
 async fn each_producer_writes_a_record_beside_its_own_change_and_it_is_delivered() {
     let blocks = blocks();
     let is_producer =
@@ -41,15 +41,13 @@ async fn each_producer_writes_a_record_beside_its_own_change_and_it_is_delivered
                 Ok(()) => judge(&outbox).await.err(),
             },
         };
-        let told = problem.map(|problem| format!("{}: this producer {problem}", block.place));
-        outbox.drop().await;
-        told
+        problem.map(|problem| format!("{}: this producer {problem}", block.place))
     }));
 
     expect_none(&judged.await.into_iter().flatten().collect::<Vec<_>>());
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_example_in_rust_writes_records_in_both_ways() {
     let outbox = outbox().await;
     let writes = Writes::of(&outbox).await;
@@ -59,7 +57,6 @@ async fn the_example_in_rust_writes_records_in_both_ways() {
     assert_eq!(outbox.count(doc! {}).await, 2);
     writes.judge().await.unwrap();
     judge(&outbox).await.unwrap();
-    outbox.drop().await;
 }
 
 /// An outbox whose collection refuses what is wrong, as in life.

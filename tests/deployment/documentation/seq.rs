@@ -8,7 +8,7 @@ use crate::support::outbox::TestOutbox;
 
 const ZERO: Bson = Bson::Timestamp(Timestamp { time: 0, increment: 0 });
 
-#[tokio::test]
+#[fixture::test]
 async fn an_insert_and_a_replacement_have_their_seq_filled_in_and_updates_do_not() {
     let outbox = TestOutbox::new().await;
     let own = outbox.client.database(&outbox.database).collection::<Document>("own");
@@ -37,10 +37,9 @@ async fn an_insert_and_a_replacement_have_their_seq_filled_in_and_updates_do_not
     ] {
         assert_eq!(seq(&own, id).await.time > 0, is_filled_in, "{id}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn each_of_many_inserted_at_once_has_its_own_seq_in_their_order() {
     let outbox = TestOutbox::new().await;
     let own = outbox.client.database(&outbox.database).collection::<Document>("own");
@@ -57,10 +56,9 @@ async fn each_of_many_inserted_at_once_has_its_own_seq_in_their_order() {
     let seqs: Vec<Timestamp> = all.iter().map(|one| one.get_timestamp("seq").unwrap()).collect();
     assert_eq!(seqs.len(), 40);
     assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn only_a_field_of_the_document_itself_is_filled_in() {
     let outbox = TestOutbox::new().await;
     let own = outbox.client.database(&outbox.database).collection::<Document>("own");
@@ -73,7 +71,6 @@ async fn only_a_field_of_the_document_itself_is_filled_in() {
     assert_eq!(found.get_document("below").unwrap().get("seq"), Some(&ZERO));
     assert_eq!(found.get_array("list").unwrap()[0], ZERO);
     assert!(found.get_timestamp("last").unwrap().time > 0);
-    outbox.drop().await;
 }
 
 async fn seq(own: &Collection<Document>, id: &str) -> Timestamp {

@@ -47,7 +47,7 @@ fn pod_name(pod: &Pod) -> String {
     format!("{}-0", pod.of["metadata"]["name"].as_str().unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn postrider_accepts_every_rendered_configuration() {
     for (name, chart) in matrix() {
         // They say what is missing, and are no configuration yet.
@@ -57,7 +57,7 @@ async fn postrider_accepts_every_rendered_configuration() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_misspelt_property_gets_through_to_postrider_which_refuses_it() {
     let rendered = Chart::running().with_text("extraArgs: [--set, relay.bach_size=1]").render();
     let pod = rendered.relay();
@@ -68,7 +68,7 @@ async fn a_misspelt_property_gets_through_to_postrider_which_refuses_it() {
     assert!(ended.with_code(2).stderr.contains("relay.bach_size"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn what_the_image_has_in_its_environment_does_not_win() {
     let rendered = Chart::running().set(&["config.ops.listen=0.0.0.0:9500"]).render();
     let pod = rendered.relay();

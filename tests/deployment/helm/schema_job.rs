@@ -19,7 +19,7 @@ schemaJob:
 extraEnv: [{name: POSTRIDER__SINKS__ORDERS__EXCHANGE, value: orders}]
 ";
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn the_job_makes_the_schema_that_the_relay_then_finds() {
     let outbox = TestOutbox::new().await;
     outbox.client.database(&outbox.database).drop().await.unwrap();
@@ -50,7 +50,6 @@ async fn the_job_makes_the_schema_that_the_relay_then_finds() {
     });
     let verified = finish(files.command(container, "shop-0", &["schema", "verify"])).await;
     assert_eq!(verified.with_code(0).stdout, "");
-    outbox.drop().await;
 }
 
 #[test]

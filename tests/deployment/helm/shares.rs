@@ -30,7 +30,7 @@ fn any_number_of_replicas_divides_all_partitions_without_overlap() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn each_pod_takes_the_share_of_its_own_name() {
     let rendered = chart(3).render();
     let pod = rendered.relay();

@@ -55,12 +55,11 @@ macro_rules! clauses {
             use super::*;
 
             $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[fixture::test]
                 async fn $clause() {
                     let (outbox, name) = (TestOutbox::new().await, name(0));
                     let store = ours!($module, outbox, name);
                     ask!($module $clause, store, name);
-                    outbox.drop().await;
                 }
             )*
         }
@@ -70,7 +69,7 @@ macro_rules! clauses {
 /// Every fault, told by the clause that is meant for it.
 macro_rules! faults {
     ($test:ident, $module:ident by $faulty:ident: $($fault:ident by $clause:ident)*) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[fixture::test]
         async fn $test() {
             let (outbox, mut names) = (TestOutbox::new().await, (0..).map(name));
             $(
@@ -81,7 +80,6 @@ macro_rules! faults {
                 let told = fails(async { ask!($module $clause, faulty, name) }).await;
                 assert!(told, "{fault:?}");
             )*
-            outbox.drop().await;
         }
     };
 }

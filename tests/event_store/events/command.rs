@@ -28,7 +28,7 @@ async fn appending(database: &str, file: &NamedTempFile, more: &[&str]) -> Ended
     call_with(&mongo_settings(database), &arguments).await
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
     // Where nothing is there yet, not even the outbox.
     let bare = Bare::new("").await;
@@ -51,10 +51,9 @@ async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
     assert_eq!(second["version"], 2);
     assert!(stale.stderr.contains("aggregate is at version 2"), "{stale}");
     assert!(exists.stderr.contains("exists already, at version 2"), "{exists}");
-    bare.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
     let wrong = json!({ "event": [], "events": [{ "name": "E", "body": 5 }] });
     // Nothing of it is MongoDB's to say.
@@ -79,7 +78,7 @@ async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
 }
 
 /// Every time that is written is the server's.
-#[tokio::test]
+#[fixture::test]
 async fn the_clock_of_the_host_does_not_date_what_is_appended() {
     let test = TestStore::new().await;
     let file = body(&one_event());
@@ -99,5 +98,4 @@ async fn the_clock_of_the_host_does_not_date_what_is_appended() {
     assert!((now - 60_000..=now).contains(&created), "{created} is not about {now}");
     let record = test.records("1").await.remove(0);
     assert_eq!(record.get_datetime("createdAt").unwrap().timestamp_millis(), created);
-    test.outbox.drop().await;
 }

@@ -9,20 +9,18 @@ mod unit_of_work;
 
 use crate::support::outbox::TestOutbox;
 
-#[tokio::test]
+#[fixture::test]
 async fn the_example_of_the_event_store_runs_again_and_again() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
         event_store::run(outbox.hand.client().clone(), &outbox.database).await.unwrap();
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_example_of_a_unit_of_work_runs_again_and_again() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
         unit_of_work::run(outbox.hand.client().clone(), &outbox.database).await.unwrap();
     }
-    outbox.drop().await;
 }

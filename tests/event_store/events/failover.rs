@@ -28,7 +28,7 @@ async fn until_appended(store: &EventStore, aggregate: &str, request: &str) -> A
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_half() {
     let mut set = ReplicaSet::start().await;
     let outbox = TestOutbox::at(&set.uri()).await;

@@ -18,7 +18,7 @@ use crate::support::spy::Spy;
 use crate::support::tcp::Then;
 
 /// Whatever answer is lost, what was asked for is there once, with its record.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
     for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
         let test = TestStore::new().await;
@@ -34,12 +34,11 @@ async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
         assert_eq!(appended.version, 2, "{text}");
         assert_eq!(versions(&test.store, "1").await, [1, 2], "{text}");
         assert_eq!(test.records("1").await.len(), 2, "{text}");
-        test.outbox.drop().await;
     }
 }
 
 /// A stream without its record, or a record without its stream, would be the end of all trust.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn cut_off_before_the_commit_nothing_is_there() {
     let test = TestStore::new().await;
     let (door, _, store) = behind_a_door(&test.outbox).await;
@@ -64,7 +63,6 @@ async fn cut_off_before_the_commit_nothing_is_there() {
     door.open();
     let again = at_once(store.append(append("1", "r"))).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
-    test.outbox.drop().await;
 }
 
 /// Less than an append's patience, and far less than the minute for which MongoDB keeps an open
@@ -102,7 +100,7 @@ fn transient(code: i32) -> Document {
 
 /// Each try would meet the write conflict of the one before for a minute
 /// (`transactionLifetimeLimitSeconds`), unless it ended that one.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
     let set = ReplicaSet::of(1).await;
     // After 91 and 11600 the driver selects the server again only at its next heartbeat.
@@ -135,7 +133,7 @@ async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
 }
 
 /// A new session would do only if the pool gave the same one again, and others take from the pool.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn append_tries_again_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
@@ -163,7 +161,7 @@ async fn append_tries_again_in_the_same_session() {
 }
 
 /// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn append_that_is_given_up_leaves_no_transaction_open() {
     let unknown = doc! { "errorCode": 50 };
     join_all([transient(91), transient(112), transient(11600), unknown].map(async |error| {
@@ -192,7 +190,7 @@ async fn append_that_is_given_up_leaves_no_transaction_open() {
 }
 
 /// The same of a unit of work.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn unit_that_is_given_up_leaves_no_transaction_open() {
     join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
         let set = ReplicaSet::of(1).await;
@@ -214,7 +212,7 @@ async fn unit_that_is_given_up_leaves_no_transaction_open() {
 }
 
 /// The first answers leave open whether the transaction was committed.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
@@ -231,7 +229,7 @@ async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
 
 /// The row of another transaction that is not committed yet is a write conflict (112), and no
 /// duplicate: only when that one is over is it known who is first.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_it() {
     for commits in [true, false] {
         let test = TestStore::new().await;
@@ -265,12 +263,11 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
             ),
             false => assert_eq!(answer.unwrap().version, 1),
         }
-        test.outbox.drop().await;
     }
 }
 
 /// An exact replay violates both indexes at once, and is a replay in whichever order they are.
-#[tokio::test]
+#[fixture::test]
 async fn an_exact_replay_is_no_conflict_in_another_process() {
     let test = TestStore::new().await;
     test.store.append(exactly("1", "r", 0)).await.unwrap();
@@ -280,11 +277,10 @@ async fn an_exact_replay_is_no_conflict_in_another_process() {
     let again = other.append(exactly("1", "r", 0)).await.unwrap();
 
     assert!(again.replayed);
-    test.outbox.drop().await;
 }
 
 /// The URI must not choose (hazard 5).
-#[tokio::test]
+#[fixture::test]
 async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_the_uri_says() {
     let test = TestStore::new().await;
     let uri = test.outbox.uri.clone();
@@ -317,11 +313,10 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
         let concern = commit.sent.get_document("writeConcern").unwrap();
         assert_eq!(concern.get_str("w").unwrap(), "majority", "{commit:?}");
     }
-    test.outbox.drop().await;
 }
 
 /// Without MongoDB an append is answered all the same, and says that it may be asked again.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
     let test = TestStore::new().await;
     let (door, _, store) = behind_a_door(&test.outbox).await;
@@ -343,5 +338,4 @@ async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too(
             "{answer:?}"
         );
     }
-    test.outbox.drop().await;
 }

@@ -12,7 +12,7 @@ fn is_commit(command: &Command) -> bool {
     command.name == "commitTransaction"
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
     let test = TestStore::new().await;
     let spy = Spy::on(&test.outbox).await;
@@ -47,11 +47,10 @@ async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
     let transactions = spy.commands("commitTransaction").len() - before;
     assert!((2..=6).contains(&transactions), "{transactions}");
     assert_eq!(versions(&store, "1").await, (1..=52).collect::<Vec<_>>());
-    test.outbox.drop().await;
 }
 
 /// What is in a row's way is in nobody else's.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn one_bad_append_fails_alone() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
@@ -85,10 +84,9 @@ async fn one_bad_append_fails_alone() {
     }
     let count = test.streams("order").await.len();
     assert_eq!(count, 1 + 72);
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
     let test = TestStore::new().await;
     // Its collection is there: nothing but the queue is left to wait for.
@@ -105,10 +103,9 @@ async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
 
     let got: Vec<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
     assert_eq!(got, (2..=101).collect::<Vec<_>>());
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn closing_answers_all_that_wait_and_takes_no_more() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
@@ -127,10 +124,9 @@ async fn closing_answers_all_that_wait_and_takes_no_more() {
     assert!(matches!(late, AppendError::Closed), "{late}");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(versions(&test.store, "1").await.len(), 41);
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_flood_is_turned_away_at_once_and_what_was_let_in_is_answered() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
@@ -154,5 +150,4 @@ async fn a_flood_is_turned_away_at_once_and_what_was_let_in_is_answered() {
     assert!(!away.is_empty());
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(versions(&test.store, "1").await.len(), answers.len() + 1);
-    test.outbox.drop().await;
 }

@@ -6,7 +6,7 @@ use postrider::events::{LoadError, Range};
 
 use crate::events::util::{TestStore, append, id, load, name};
 
-#[tokio::test]
+#[fixture::test]
 async fn ranges_of_versions_and_times_are_inclusive_and_ascending() {
     let test = TestStore::new().await;
     for request in ["a", "b", "c", "d"] {
@@ -30,10 +30,9 @@ async fn ranges_of_versions_and_times_are_inclusive_and_ascending() {
     assert_eq!(versions(both).await, [2, 3]);
     assert_eq!(versions(Range { limit: Some(2), ..Range::default() }).await, [1, 2]);
     assert!(load(&test.store, "unknown", Range::default()).await.is_empty());
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_range_that_cannot_be_is_refused() {
     let test = TestStore::new().await;
     for (range, field) in [
@@ -49,10 +48,9 @@ async fn a_range_that_cannot_be_is_refused() {
             "{range:?}: {refused:?}"
         );
     }
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_tenant_sees_what_is_his() {
     let test = TestStore::new().await;
     test.store.append(append("1", "a").tenant("t")).await.unwrap();
@@ -70,10 +68,9 @@ async fn a_tenant_sees_what_is_his() {
     assert!(store.last(&name, &id("1"), Some("u")).await.unwrap().is_none());
     assert_eq!(store.aggregate_ids(&name, None, 9, Some("t")).await.unwrap(), ["1"]);
     assert_eq!(store.aggregate_ids(&name, None, 9, None).await.unwrap(), ["1", "2", "3"]);
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn single_ones_the_last_one_and_requests_are_found() {
     let test = TestStore::new().await;
     for request in ["a", "b", "c"] {
@@ -91,10 +88,9 @@ async fn single_ones_the_last_one_and_requests_are_found() {
     assert!(store.exists_request_id(&name, &id("1"), "b").await.unwrap());
     assert!(!store.exists_request_id(&name, &id("1"), "x").await.unwrap());
     assert!(!store.exists_request_id(&name, &id("2"), "b").await.unwrap());
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
     let test = TestStore::new().await;
     for aggregate in ["b", "a10", "a9", "Z", "ä"] {
@@ -121,10 +117,9 @@ async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
     let explained = test.outbox.hand.database().run_command(explain).await.unwrap();
     let keys = explained.get_document("executionStats").unwrap().get_i32("totalKeysExamined");
     assert!(keys.unwrap() <= 6, "{explained}");
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_long_stream_is_read_as_it_comes() {
     let test = TestStore::new().await;
     let appends = (0..1_200).map(|number| test.store.append(append("1", &number.to_string())));
@@ -139,5 +134,4 @@ async fn a_long_stream_is_read_as_it_comes() {
     assert_eq!(first.version, 1);
     assert_eq!(rest.len(), 1_199);
     assert!(rest.iter().zip(2..).all(|(stream, version)| stream.version == version));
-    test.outbox.drop().await;
 }

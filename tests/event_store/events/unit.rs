@@ -53,7 +53,7 @@ pub fn replayed<T>(outcome: Outcome<T>) -> Vec<Appended> {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
     let test = TestStore::new().await;
     let own = own(&test.store);
@@ -82,10 +82,9 @@ async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
     }
     assert_eq!(test.streams("invoice").await.len(), 1);
     assert!(own.find_one(doc! { "_id": 2_i64 }).await.unwrap().is_some());
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
     let test = TestStore::new().await;
     let own = own(&test.store);
@@ -109,10 +108,9 @@ async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
     );
     assert!(matches!(own_write, UnitError::Own(_)), "{own_write:?}");
     assert_eq!(left(&test).await, (1, 0, 0));
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
     let test = TestStore::new().await;
     let own = own(&test.store);
@@ -151,10 +149,9 @@ async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
     });
     assert_eq!(committed(outcome.await.unwrap()).0, 2);
     assert_eq!(left(&test).await, (1, 2, 3));
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_record_that_is_there_already_is_named() {
     let test = TestStore::new().await;
     let record = |id: &str| {
@@ -180,11 +177,10 @@ async fn a_record_that_is_there_already_is_named() {
     );
     assert!(matches!(wrong.await, Err(UnitError::Own(_))));
     assert_eq!(left(&test).await, (0, 0, 1));
-    test.outbox.drop().await;
 }
 
 /// Collections are not made within a transaction that may have read them.
-#[tokio::test]
+#[fixture::test]
 async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
     let test = TestStore::new().await;
     let spy = Spy::on(&test.outbox).await;
@@ -211,10 +207,9 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
         let concern = commit.sent.get_document("writeConcern").unwrap();
         assert_eq!(concern.get_str("w").unwrap(), "majority", "{commit:?}");
     }
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
@@ -244,10 +239,9 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     let done = store.unit_of_work(async |mut unit| unit.enqueue(NewRecord::new("Plain", doc! {})));
     committed(done.await.unwrap());
     assert!(wake.take().all);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn closing_waits_for_units_that_have_begun_and_lets_none_begin() {
     let test = TestStore::new().await;
     let (go_on, held) = tokio::sync::oneshot::channel::<()>();
@@ -279,5 +273,4 @@ async fn closing_waits_for_units_that_have_begun_and_lets_none_begin() {
 
     committed(running.await.unwrap().unwrap());
     assert_eq!(versions(&test.store, "1").await, [1]);
-    test.outbox.drop().await;
 }

@@ -12,7 +12,7 @@ use crate::events::util::{TestStore, another, append, behind_a_door, versions};
 use crate::support::outbox::eventually;
 use crate::support::tcp::Then;
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
@@ -45,10 +45,9 @@ async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
         tokio::time::timeout(Duration::from_secs(20), again).await.unwrap().unwrap();
         own.delete_one(doc! { "_id": "own" }).await.unwrap();
     }
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
@@ -72,11 +71,10 @@ async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
     assert_eq!(runs.load(Ordering::Relaxed), 3);
     assert_eq!(appended[0].version, 2);
     assert_eq!(left(&test).await, (1, 2, 2));
-    test.outbox.drop().await;
 }
 
 /// An uncommitted document of somebody else's is a write conflict (112), and no failure.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
     for commits in [true, false] {
         let test = TestStore::new().await;
@@ -108,11 +106,10 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
             }
             (_, other) => panic!("{other:?}"),
         }
-        test.outbox.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_a_gap() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -143,11 +140,10 @@ async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_
     assert_eq!(got, (2..=25).collect::<Vec<_>>());
     assert_eq!(versions(&test.store, "1").await, (1..=25).collect::<Vec<_>>());
     assert_eq!(left(&test).await, (16, 25, 25));
-    test.outbox.drop().await;
 }
 
 /// Whatever is lost on the way, all of it is there, once.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_unit_whose_connection_is_cut_is_there_once() {
     for (text, is_answer) in [
         ("commitTransaction", true),
@@ -176,6 +172,5 @@ async fn a_unit_whose_connection_is_cut_is_there_once() {
 
         assert_eq!(version, 1, "{text}");
         assert_eq!(left(&test).await, (1, 2, 3), "{text}");
-        test.outbox.drop().await;
     }
 }

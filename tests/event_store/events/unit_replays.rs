@@ -24,7 +24,7 @@ fn as_replays(answers: impl IntoIterator<Item = Appended>) -> Vec<Appended> {
     answers.into_iter().map(|answer| Appended { replayed: true, ..answer }).collect()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
     let test = TestStore::new().await;
     let store = &test.store;
@@ -41,11 +41,10 @@ async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
     assert_eq!(any, as_replays(first.into_iter().rev()));
     assert!(matches!(&part, UnitError::Append(AppendError::DuplicateRequest { .. })), "{part:?}");
     assert_eq!(left(&test).await, before);
-    test.outbox.drop().await;
 }
 
 /// As it must, where it inserts what it has inserted before.
-#[tokio::test]
+#[fixture::test]
 async fn work_that_fails_because_it_was_done_before_is_a_replay() {
     let test = TestStore::new().await;
     let own = own(&test.store);
@@ -57,10 +56,9 @@ async fn work_that_fails_because_it_was_done_before_is_a_replay() {
     assert_eq!(version, 1);
     assert_eq!(again, as_replays(first));
     assert_eq!(left(&test).await, (1, 1, 2));
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_request_of_another_aggregate_is_refused_where_ids_are_global() {
     let test = TestStore::new().await;
     let settings = ContextSettings {
@@ -76,5 +74,4 @@ async fn a_request_of_another_aggregate_is_refused_where_ids_are_global() {
     assert_eq!(there.to_string(), "aggregate \"1\" has used this request id already");
     assert_eq!(twin.to_string(), "aggregate \"2\" has used this request id already");
     assert_eq!(left(&test).await, (0, 1, 1));
-    test.outbox.drop().await;
 }

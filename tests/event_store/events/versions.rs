@@ -7,7 +7,7 @@ use postrider::events::{Append, AppendError, Expected};
 
 use crate::events::util::{TestStore, another, append, exactly, versions};
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
     let test = TestStore::new().await;
     let append = |request: &str, expected| {
@@ -38,11 +38,10 @@ async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
         );
     }
     assert_eq!(versions(&test.store, "1").await, [1, 2, 3, 4]);
-    test.outbox.drop().await;
 }
 
 /// Of racers who all expect the same, one wins, whether they are in one process or in several.
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_a_hundred_racers_for_a_version_one_wins() {
     let test = TestStore::new().await;
     let mut stores = vec![test.store.clone()];
@@ -75,10 +74,9 @@ async fn of_a_hundred_racers_for_a_version_one_wins() {
         }
         assert_eq!(test.records(aggregate).await.len(), usize::try_from(before).unwrap() + 1);
     }
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -96,10 +94,9 @@ async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
         record.get_document("headers").unwrap().get_i32("aggregate-version").unwrap()
     };
     assert_eq!(records.iter().map(order).collect::<Vec<_>>(), (1..=60).collect::<Vec<_>>());
-    test.outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -116,10 +113,9 @@ async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
         assert_eq!(first.len(), 1);
         assert!(answers.iter().all(|answer| answer.records == first[0].records));
     }
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_known_from_earlier_is_no_ground_for_a_conflict() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -134,5 +130,4 @@ async fn what_is_known_from_earlier_is_no_ground_for_a_conflict() {
 
     assert_eq!(fits.version, 3);
     assert!(matches!(stale, AppendError::VersionConflict { actual: 4, .. }), "{stale}");
-    test.outbox.drop().await;
 }

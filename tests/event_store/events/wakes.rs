@@ -9,7 +9,7 @@ use postrider::relay::wakeup::{ScanHint, Wakeup};
 use crate::events::util::append;
 use crate::support::outbox::TestOutbox;
 
-#[tokio::test]
+#[fixture::test]
 async fn an_append_wakes_the_relay_at_its_key() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
@@ -22,5 +22,4 @@ async fn an_append_wakes_the_relay_at_its_key() {
     tokio::time::timeout(Duration::from_secs(5), wake.woken()).await.unwrap();
     let hint = ScanHint::Key { partition: 189, key: "order-123".into() };
     assert_eq!(wake.take().hints, [hint]);
-    outbox.drop().await;
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::events::util::{TestStore, another_with, append, event, exactly, id, name};
 use crate::support::outbox::TestOutbox;
 
-#[tokio::test]
+#[fixture::test]
 async fn a_stream_and_a_record_for_each_event_are_written_as_the_contract_has_them() {
     let test = TestStore::new().await;
     let created = NewEvent {
@@ -93,7 +93,6 @@ async fn a_stream_and_a_record_for_each_event_are_written_as_the_contract_has_th
     let first = doc! { "total": 5, "big": 5_000_000_000_i64, "$x": 1.5 };
     let second = doc! { "is": "OrderPaid" };
     assert_eq!(found, [wanted(0, "OrderCreated", first), wanted(1, "OrderPaid", second)]);
-    test.outbox.drop().await;
 }
 
 async fn server_millis(test: &TestStore) -> i64 {
@@ -101,7 +100,7 @@ async fn server_millis(test: &TestStore) -> i64 {
     hello.get_datetime("localTime").unwrap().timestamp_millis()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_same_request_is_answered_with_what_came_of_the_first() {
     let test = TestStore::new().await;
     let first = test.store.append(exactly("1", "r", 0)).await.unwrap();
@@ -118,10 +117,9 @@ async fn the_same_request_is_answered_with_what_came_of_the_first() {
     }
     assert_eq!(test.streams("order").await.len(), 2);
     assert_eq!(test.records("1").await.len(), 2);
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn another_aggregate_may_use_the_same_request_id_unless_they_are_global() {
     let test = TestStore::new().await;
     test.store.append(append("1", "r")).await.unwrap();
@@ -143,11 +141,9 @@ async fn another_aggregate_may_use_the_same_request_id_unless_they_are_global() 
         matches!(&elsewhere, AppendError::DuplicateRequest { aggregate_id } if aggregate_id == "1")
     );
     assert!(again.replayed);
-    outbox.drop().await;
-    test.outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn events_of_almost_16_mib_are_appended_and_larger_ones_are_not() {
     let test = TestStore::new().await;
     let of = |bytes: usize| {
@@ -165,5 +161,4 @@ async fn events_of_almost_16_mib_are_appended_and_larger_ones_are_not() {
     assert!(matches!(larger, AppendError::Invalid(flaws) if flaws[0].field == "events"));
     assert_eq!(test.outbox.count(doc! { "key": "2" }).await, 20_000);
     assert_eq!(many.records.len(), 20_000);
-    test.outbox.drop().await;
 }

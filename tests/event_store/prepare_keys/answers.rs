@@ -15,7 +15,7 @@ async fn keys_through(outbox: &TestOutbox) -> (Proxy, PrepareKey) {
     (proxy, keys)
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_repeated_command_answers_as_the_first_would_have() {
     let outbox = TestOutbox::new().await;
     let (proxy, keys) = keys_through(&outbox).await;
@@ -36,10 +36,9 @@ async fn a_repeated_command_answers_as_the_first_would_have() {
     assert!(keys.rollback("ada").await.unwrap());
 
     assert_eq!(proxy.lost(), 6);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_command_that_can_not_be_repeated_is_an_error() {
     let mut outbox = TestOutbox::new().await;
     outbox.uri.push_str("&retryWrites=false");
@@ -50,5 +49,4 @@ async fn a_command_that_can_not_be_repeated_is_an_error() {
 
     assert!(matches!(prepared, Err(PrepareError::Store(_))), "{prepared:?}");
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)), "it may have been done");
-    outbox.drop().await;
 }

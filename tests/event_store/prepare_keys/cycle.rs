@@ -5,7 +5,7 @@ use postrider::prepare::{PrepareKey, PrepareName, Prepared, Ttl};
 
 use crate::home::Home;
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_is_prepared_once_and_again_after_its_rollback() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -20,10 +20,9 @@ async fn a_key_is_prepared_once_and_again_after_its_rollback() {
 
     assert!(keys.prepare("ada", &bson!("second"), Ttl::Forever).await.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("second")));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_that_was_never_prepared_is_not_there() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -34,10 +33,9 @@ async fn a_key_that_was_never_prepared_is_not_there() {
     assert!(!keys.reprepare("nobody", None, &bson!(1), Ttl::Forever).await.unwrap());
     assert!(!keys.reprepare("nobody", Some(&Bson::Null), &bson!(1), Ttl::Forever).await.unwrap());
     assert_eq!(home.stored_key("nobody").await, None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_for_ever_is_stored_without_an_end() {
     let home = Home::new().await;
 
@@ -45,10 +43,9 @@ async fn a_key_for_ever_is_stored_without_an_end() {
 
     let stored = home.stored_key("ada").await.unwrap();
     assert_eq!(stored, doc! { "_id": "ada", "value": { "user": 7 } });
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn it_is_prepared_otherwise_only_by_who_knows_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -64,10 +61,9 @@ async fn it_is_prepared_otherwise_only_by_who_knows_its_value() {
 
     assert!(keys.reprepare("ada", None, &bson!("newer"), Ttl::Forever).await.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("newer")));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn it_is_rolled_back_only_by_who_knows_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -77,10 +73,9 @@ async fn it_is_rolled_back_only_by_who_knows_its_value() {
     assert!(keys.get("ada").await.unwrap().is_some());
     assert!(keys.rollback_value("ada", &bson!("mine")).await.unwrap());
     assert_eq!(home.stored_key("ada").await, None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_same_again_is_prepared_otherwise_too() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -89,10 +84,9 @@ async fn the_same_again_is_prepared_otherwise_too() {
     let same = bson!("same");
     assert!(keys.reprepare("ada", Some(&same), &same, Ttl::Forever).await.unwrap());
     assert!(keys.reprepare("ada", None, &same, Ttl::Forever).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn values_are_of_the_users_own_type() {
     #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
     struct Owner {
@@ -110,5 +104,4 @@ async fn values_are_of_the_users_own_type() {
     assert!(keys.reprepare("k", Some(&ada), &bob, Ttl::Forever).await.unwrap());
     assert!(!keys.rollback_value("k", &ada).await.unwrap());
     assert!(keys.rollback_value("k", &bob).await.unwrap());
-    home.drop().await;
 }

@@ -11,7 +11,7 @@ use crate::support::outbox::eventually;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_prepared_by_the_next() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -20,10 +20,9 @@ async fn an_expired_key_is_prepared_by_the_next() {
     assert!(keys.prepare("ada", &bson!("new"), Ttl::For(MINUTE)).await.unwrap());
     assert!(!keys.prepare("ada", &bson!("newer"), Ttl::For(MINUTE)).await.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("new")));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn nothing_of_an_expired_key_is_left_to_the_next() {
     let home = Home::new().await;
     home.store_expired("ada", doc! { "old": 1 }).await;
@@ -33,20 +32,18 @@ async fn nothing_of_an_expired_key_is_left_to_the_next() {
 
     let stored = home.stored_key("ada").await.unwrap();
     assert_eq!(stored, doc! { "_id": "ada", "value": { "new": 1 } });
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_not_read() {
     let home = Home::new().await;
     home.store_expired("ada", "old").await;
 
     assert_eq!(home.keys().get("ada").await.unwrap(), None);
     assert_eq!(home.keys().get_value("ada").await.unwrap(), None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_not_revived() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -57,10 +54,9 @@ async fn an_expired_key_is_not_revived() {
     assert!(!known.unwrap());
 
     assert_is_left(&home, expired).await;
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_not_rolled_back() {
     let home = Home::new().await;
     let expired = home.store_expired("ada", "old").await;
@@ -69,10 +65,9 @@ async fn an_expired_key_is_not_rolled_back() {
     assert!(!home.keys().rollback_value("ada", &bson!("old")).await.unwrap());
 
     assert_is_left(&home, expired).await;
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_not_moved() {
     let home = Home::new().await;
     let expired = home.store_expired("ada", "old").await;
@@ -83,10 +78,9 @@ async fn an_expired_key_is_not_moved() {
     assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
     assert_eq!(home.stored_key("bob").await, None);
     assert_is_left(&home, expired).await;
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_is_moved_to_an_expired_one() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -97,10 +91,9 @@ async fn a_key_is_moved_to_an_expired_one() {
 
     assert_eq!(keys.get_value("ada").await.unwrap(), None);
     assert_eq!(keys.get_value("bob").await.unwrap(), Some(bson!(2)));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_for_a_minute_is_there_for_every_operation() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -115,10 +108,9 @@ async fn a_key_for_a_minute_is_there_for_every_operation() {
     assert!(keys.rollback_value("bob", &two).await.unwrap());
     assert!(keys.prepare("ada", &one, Ttl::For(MINUTE)).await.unwrap());
     assert!(keys.rollback("ada").await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_duration_counts_from_the_servers_time() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -139,10 +131,9 @@ async fn a_duration_counts_from_the_servers_time() {
         let range = before.timestamp_millis() - 1_000..=after.timestamp_millis() + 1_000;
         assert!(range.contains(&end), "{end} is not within {range:?}");
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_is_gone_when_its_time_has_come() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -154,10 +145,9 @@ async fn a_key_is_gone_when_its_time_has_come() {
     let now = home.now().await;
     assert!(now.timestamp_millis() >= end.timestamp_millis() - 100, "{now} is before {end}");
     assert!(keys.prepare("ada", &bson!(2), Ttl::Forever).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_time_is_stored_as_it_is() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -168,10 +158,9 @@ async fn a_time_is_stored_as_it_is() {
     assert_eq!(keys.get("ada").await.unwrap().unwrap().ttl_at, Some(time));
     let stored = home.stored_key("ada").await.unwrap();
     assert_eq!(stored, doc! { "_id": "ada", "value": 1, "ttlAt": time });
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_time_that_has_passed_ends_a_key_at_once() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -183,20 +172,18 @@ async fn a_time_that_has_passed_ends_a_key_at_once() {
     keys.prepare("bob", &bson!(1), Ttl::Forever).await.unwrap();
     assert!(keys.reprepare("bob", None, &bson!(1), past).await.unwrap());
     assert_eq!(keys.get("bob").await.unwrap(), None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_expired_key_is_free_for_the_very_same() {
     let home = Home::new().await;
     home.store_expired("ada", 1).await;
 
     let same = Ttl::At(DateTime::from_millis(1_000));
     assert!(home.keys().prepare("ada", &bson!(1), same).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_gets_another_end_when_it_is_prepared_otherwise() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -206,10 +193,9 @@ async fn a_key_gets_another_end_when_it_is_prepared_otherwise() {
 
     let stored = home.stored_key("ada").await.unwrap();
     assert_eq!(stored, doc! { "_id": "ada", "value": 1 });
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_the_seed_system_wrote_for_ever_is_for_ever() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -231,7 +217,6 @@ async fn what_the_seed_system_wrote_for_ever_is_for_ever() {
         assert!(!keys.prepare(&key, &bson!(2), Ttl::Forever).await.unwrap(), "{end}");
         assert!(keys.rollback(&key).await.unwrap(), "{end}");
     }
-    home.drop().await;
 }
 
 /// Untouched; or the TTL monitor has come by.

@@ -9,7 +9,7 @@ use crate::home::Home;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::spy::Spy;
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_moves_with_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -20,10 +20,9 @@ async fn a_key_moves_with_its_value() {
 
     assert_eq!(home.stored_key("ada").await, None);
     assert_eq!(home.stored_key("bob").await, Some(doc! { "_id": "bob", "value": 7 }));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_stays_where_the_other_is_taken() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -34,10 +33,9 @@ async fn a_key_stays_where_the_other_is_taken() {
 
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
     assert_eq!(keys.get_value("bob").await.unwrap(), Some(bson!(2)));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -50,10 +48,9 @@ async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
 
     assert_eq!(home.stored_key("bob").await, None);
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_key_that_expires_after_the_look_is_not_moved() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
@@ -76,10 +73,9 @@ async fn a_key_that_expires_after_the_look_is_not_moved() {
     assert!(spy.has_paused());
     assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
     assert_eq!(keys.get("bob").await.unwrap(), None);
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_is_not_moved_to_itself() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -89,10 +85,9 @@ async fn a_key_is_not_moved_to_itself() {
 
     assert!(matches!(moved, Err(PrepareError::SameKey)), "{moved:?}");
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn many_move_one_key_and_it_arrives_in_one_place() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -116,10 +111,9 @@ async fn many_move_one_key_and_it_arrives_in_one_place() {
 
     assert_eq!(moved, 1);
     assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 1);
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn many_keys_move_to_one_place_and_one_arrives() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -141,5 +135,4 @@ async fn many_keys_move_to_one_place_and_one_arrives() {
     // The nine that stayed, and the one that came.
     assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 10);
     assert!(keys.get("bob").await.unwrap().is_some());
-    home.drop().await;
 }

@@ -13,7 +13,7 @@ fn a_name_is_refused_early() {
     assert!(PrepareName::new("user.name-idx_2").is_ok());
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_key_is_refused_early_in_every_operation() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -33,10 +33,9 @@ async fn a_key_is_refused_early_in_every_operation() {
         }
     }
     assert!(keys.prepare(&"ß".repeat(255), &one, Ttl::Forever).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_value_too_large_is_named() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -46,10 +45,9 @@ async fn a_value_too_large_is_named() {
         assert!(matches!(prepared, Err(PrepareError::TooLarge)), "{mib} MiB: {prepared:?}");
     }
     assert_eq!(home.stored_key("ada").await, None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_value_of_half_a_document_is_compared_and_changed() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -58,10 +56,9 @@ async fn a_value_of_half_a_document_is_compared_and_changed() {
     assert!(keys.prepare("ada", &old, Ttl::Forever).await.unwrap());
     assert!(keys.reprepare("ada", Some(&old), &new, Ttl::Forever).await.unwrap());
     assert!(keys.rollback_value("ada", &new).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_value_too_large_to_be_compared_and_changed_is_named() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -72,10 +69,9 @@ async fn a_value_too_large_to_be_compared_and_changed_is_named() {
     assert!(matches!(changed, Err(PrepareError::TooLarge)), "{changed:?}");
     assert!(keys.reprepare("ada", None, &new, Ttl::Forever).await.unwrap());
     assert!(keys.rollback_value("ada", &new).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_value_too_deep_is_named() {
     let home = Home::new().await;
     let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
@@ -83,5 +79,4 @@ async fn a_value_too_deep_is_named() {
     let prepared = home.keys().prepare("ada", &deep, Ttl::Forever).await;
 
     assert!(matches!(prepared, Err(PrepareError::TooDeep)), "{prepared:?}");
-    home.drop().await;
 }

@@ -24,7 +24,7 @@ where
     winners
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_a_hundred_who_prepare_a_new_key_one_does() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -42,10 +42,9 @@ async fn of_a_hundred_who_prepare_a_new_key_one_does() {
         assert_eq!(winners.len(), 1, "{winners:?}");
         assert_eq!(keys.get_value(&key).await.unwrap(), Some(bson!(winners[0])));
     }
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_a_hundred_who_prepare_an_expired_key_one_does() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -58,10 +57,9 @@ async fn of_a_hundred_who_prepare_an_expired_key_one_does() {
 
     assert_eq!(winners.len(), 1, "{winners:?}");
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(winners[0])));
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_a_hundred_who_know_the_value_one_prepares_it_otherwise() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -75,10 +73,9 @@ async fn of_a_hundred_who_know_the_value_one_prepares_it_otherwise() {
 
     assert_eq!(winners.len(), 1, "{winners:?}");
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(winners[0])));
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_a_hundred_who_roll_a_key_back_one_does() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -93,5 +90,4 @@ async fn of_a_hundred_who_roll_a_key_back_one_does() {
     .await;
 
     assert_eq!(winners.len(), 1, "{winners:?}");
-    home.drop().await;
 }

@@ -8,7 +8,7 @@ use postrider::prepare::{Ttl, UsingError};
 
 use crate::home::Home;
 
-#[tokio::test]
+#[fixture::test]
 async fn the_key_stays_when_the_work_is_done() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -21,10 +21,9 @@ async fn the_key_stays_when_the_work_is_done() {
 
     assert_eq!(done.unwrap(), Some(true), "the key is held meanwhile");
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_key_is_rolled_back_when_the_work_fails() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -39,10 +38,9 @@ async fn the_key_is_rolled_back_when_the_work_fails() {
     assert_eq!(error, "no such user");
     assert!(rolled_back.unwrap());
     assert_eq!(home.stored_key("ada").await, None);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_work_is_not_begun_where_the_key_is_taken() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -58,10 +56,9 @@ async fn the_work_is_not_begun_where_the_key_is_taken() {
     assert_eq!(done.unwrap(), None);
     assert!(!begun.load(Ordering::SeqCst));
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)), "it is not ours to give back");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_no_longer_ours_is_not_rolled_back() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -75,11 +72,10 @@ async fn what_is_no_longer_ours_is_not_rolled_back() {
     let Err(UsingError::Body { rolled_back, .. }) = failed else { panic!("{failed:?}") };
     assert!(!rolled_back.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("another's")));
-    home.drop().await;
 }
 
 /// What an equal value does not tell: a constant, or the same user in another request.
-#[tokio::test]
+#[fixture::test]
 async fn a_key_of_another_caller_with_an_equal_value_is_not_rolled_back() {
     for ttl in [Ttl::For(Duration::from_secs(600)), Ttl::Forever] {
         let home = Home::new().await;
@@ -95,11 +91,10 @@ async fn a_key_of_another_caller_with_an_equal_value_is_not_rolled_back() {
         let Err(UsingError::Body { rolled_back, .. }) = failed else { panic!("{failed:?}") };
         assert!(!rolled_back.unwrap());
         assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
-        home.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn work_learns_that_its_key_was_lost_before_its_end() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -118,10 +113,9 @@ async fn work_learns_that_its_key_was_lost_before_its_end() {
     };
     let taken = keys.using_prepared("ada", &bson!(1), Ttl::Forever, taken).await;
     assert!(matches!(taken, Err(UsingError::Lost { result: 7 })), "{taken:?}");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn work_may_keep_its_own_key_for_longer() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -134,7 +128,6 @@ async fn work_may_keep_its_own_key_for_longer() {
 
     assert_eq!(keys.using_prepared("ada", &bson!(1), ttl, keeps).await.unwrap(), Some(true));
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(2)));
-    home.drop().await;
 }
 
 /// The time of the key runs out.

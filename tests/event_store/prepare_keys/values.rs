@@ -8,7 +8,7 @@ use crate::home::Home;
 use crate::support::outbox::TestOutbox;
 use crate::support::spy::Spy;
 
-#[tokio::test]
+#[fixture::test]
 async fn values_compare_without_the_order_of_their_fields() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -21,10 +21,9 @@ async fn values_compare_without_the_order_of_their_fields() {
     assert!(!keys.rollback_value("ada", &swapped).await.unwrap());
     assert!(keys.reprepare("ada", Some(&known), &stored, Ttl::Forever).await.unwrap());
     assert!(keys.rollback_value("ada", &known).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_array_is_not_the_same_as_one_of_its_items() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -34,10 +33,9 @@ async fn an_array_is_not_the_same_as_one_of_its_items() {
         assert!(!keys.rollback_value("ada", &item).await.unwrap(), "{item}");
     }
     assert!(keys.rollback_value("ada", &bson!([1, [2]])).await.unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn scalars_are_the_same_where_mongodb_has_them_so() {
     let decimal = |text: &str| Bson::Decimal128(text.parse::<Decimal128>().unwrap());
     let scalars = [
@@ -88,10 +86,9 @@ async fn scalars_are_the_same_where_mongodb_has_them_so() {
         }
         assert!(keys.rollback("ada").await.unwrap());
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn nothing_in_a_value_or_key_is_an_expression() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -112,10 +109,9 @@ async fn nothing_in_a_value_or_key_is_an_expression() {
         assert_eq!(keys.get_value("$$ROOT").await.unwrap().as_ref(), Some(&other));
         assert!(keys.rollback_value("$$ROOT", &other).await.unwrap(), "{value}");
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn another_document_replaces_the_value_and_is_not_merged_into_it() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -124,10 +120,9 @@ async fn another_document_replaces_the_value_and_is_not_merged_into_it() {
     keys.reprepare("ada", None, &bson!({ "b": 2 }), Ttl::Forever).await.unwrap();
 
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!({ "b": 2 })));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_document_without_a_value_holds_nothing() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -137,10 +132,9 @@ async fn a_document_without_a_value_holds_nothing() {
     assert!(!keys.rollback("ada").await.unwrap());
     assert!(keys.prepare("ada", &Bson::Null, Ttl::Forever).await.unwrap());
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(Bson::Null));
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_key_that_expires_after_the_look_is_left_alone() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
@@ -158,7 +152,6 @@ async fn a_key_that_expires_after_the_look_is_left_alone() {
         assert!(!outcome.unwrap(), "{rollback}");
         assert_eq!(keys.get("ada").await.unwrap(), None);
     }
-    outbox.drop().await;
 }
 
 /// The keys by a client that prepares the key otherwise between its first look at the value and
@@ -183,7 +176,7 @@ async fn interrupted(
     (keys, move || spy.has_paused())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_value_that_changes_after_the_look_is_left_alone() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
@@ -201,10 +194,9 @@ async fn a_value_that_changes_after_the_look_is_left_alone() {
         assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("another's")));
         assert!(keys.rollback("ada").await.unwrap());
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
@@ -215,11 +207,10 @@ async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again(
 
     assert!(has_paused());
     assert_eq!(keys.get("ada").await.unwrap(), None);
-    outbox.drop().await;
 }
 
 /// What serde takes for extended JSON is a value like any other, however it is kept and compared.
-#[tokio::test]
+#[fixture::test]
 async fn a_value_that_looks_like_extended_json_is_itself() {
     let home = Home::new().await;
     let keys = home.keys();
@@ -243,5 +234,4 @@ async fn a_value_that_looks_like_extended_json_is_itself() {
         assert_eq!(keys.get_value("eve").await.unwrap(), Some(whole));
         assert!(keys.rollback("eve").await.unwrap());
     }
-    home.drop().await;
 }

@@ -4,7 +4,7 @@ use crate::schema::Home;
 use crate::support::process::{call, call_with};
 use crate::support::queue::mongo_settings;
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_named_is_applied_and_verified_and_nothing_else() {
     let home = Home::new().await;
     let mut settings = mongo_settings(&home.name);
@@ -36,10 +36,9 @@ async fn what_is_named_is_applied_and_verified_and_nothing_else() {
     settings.push("events.context=bank".into());
     let foreign = call_with(&settings, &with("verify")).await.with_code(1);
     assert!(foreign.stderr.contains("belongs to the context \"default\""), "{foreign}");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_that_is_printed_for_order_is_the_one_of_the_repository() {
     let printed = call(&["schema", "print", "--aggregate", "order"]).await.with_code(0);
 
@@ -47,7 +46,7 @@ async fn the_script_that_is_printed_for_order_is_the_one_of_the_repository() {
     assert_eq!(printed.stdout, std::fs::read_to_string(ours).unwrap());
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_name_that_is_none_is_wrong_usage() {
     for option in ["--aggregate", "--prepare"] {
         let ended = call(&["schema", "print", option, "a$b"]).await.with_code(2);

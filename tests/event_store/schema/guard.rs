@@ -16,7 +16,7 @@ fn named(name: &str, settings: ContextSettings) -> ContextSettings {
     ContextSettings { name: name.into(), ..settings }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_nothing() {
     let home = Home::new().await;
     home.context(named("shop", home.together())).ready(Kind::Events, "order").await.unwrap();
@@ -44,10 +44,9 @@ async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_n
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("belongs to the context \"shop\""));
     assert_eq!(home.layout().await, before);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote_them() {
     let home = Home::new().await;
     let metadata = home.database().collection::<Document>("wow_database_metadata");
@@ -72,10 +71,9 @@ async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote
             }
         }
     }
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_something() {
     for _ in 0..4 {
         let home = Home::new().await;
@@ -99,11 +97,10 @@ async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_s
         assert_eq!(winners.len(), 2, "{winners:?}");
         assert_eq!(winners[0], winners[1]);
         assert_eq!(home.collection_names().await.len(), 2);
-        home.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn each_database_of_a_context_is_claimed_when_something_is_made_there() {
     let home = Home::new().await;
     let context = home.context(home.apart());
@@ -124,5 +121,4 @@ async fn each_database_of_a_context_is_claimed_when_something_is_made_there() {
     assert_eq!(claimed(&after_events), ["_e"]);
     assert_eq!(claimed(&after_keys), ["_e", "_p"]);
     assert!(foreign.to_string().contains("another prepare.database"), "{foreign}");
-    home.drop().await;
 }

@@ -19,7 +19,7 @@ async fn run_script(home: &Home, script: &Path, said: &[(&str, &str)]) -> (Optio
     (output.status.code(), String::from_utf8(told).unwrap())
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn each_collection_has_the_indexes_of_the_seed() {
     let home = Home::new().await;
     let context = home.context(home.together());
@@ -42,10 +42,9 @@ async fn each_collection_has_the_indexes_of_the_seed() {
     assert_eq!(unique.count(), 2);
     let guard = doc! { "_id": "boundedContext", "contextName": "default", "layoutVersion": 1 };
     assert_eq!(layout.guard, Some(guard));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_makes_what_postrider_makes() {
     for (mode, apart) in [(RequestIds::Aggregate, false), (RequestIds::Global, true)] {
         let (by_script, by_us) = (Home::new().await, Home::new().await);
@@ -79,13 +78,10 @@ async fn the_script_makes_what_postrider_makes() {
         assert_eq!(by_script.layout().await, by_us.layout().await);
         let other = by_script.context(theirs);
         assert_eq!(other.apply(Kind::Events, "order").await.unwrap(), Default::default());
-        for home in [by_script, by_us] {
-            home.drop().await;
-        }
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_script_of_the_repository_goes_by_its_environment() {
     let (home, other) = (Home::new().await, Home::new().await);
     let apart = home.apart();
@@ -121,12 +117,9 @@ async fn the_script_of_the_repository_goes_by_its_environment() {
         assert!(code == Some(1) && told.contains(value), "{told}");
         assert!(home.collection_names().await.is_empty());
     }
-    for home in [home, other] {
-        home.drop().await;
-    }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
     let version = doc! { "aggregateId": 1, "version": 1 };
     for (kind, mine, named) in [
@@ -173,11 +166,10 @@ async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
         let subject = format!("index {named} of {collection}");
         assert!(differences.iter().any(|one| one.subject == subject), "{differences:?}");
         assert_eq!(home.indexes(&collection).await, ["_id_", by.as_str()]);
-        home.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_told() {
     let modes = [RequestIds::Aggregate, RequestIds::Global];
     for (first, second, word, by) in [
@@ -207,11 +199,10 @@ async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_to
         assert!(differences[0].to_string().contains(by), "{differences:?}");
         assert_eq!(home.indexes("order_event_stream").await, before);
         with(first).ready(Kind::Events, "order").await.unwrap();
-        home.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_no_plain_collection_is_refused_by_its_name() {
     let english = doc! { "locale": "en", "strength": 2 };
     for (kind, options, found) in [
@@ -233,11 +224,10 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
             "{error}"
         );
         assert!(error.ends_with(&format!("choose another {}", kind.setting())), "{error}");
-        home.drop().await;
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn documents_that_clash_are_named_as_what_stops_an_index() {
     let home = Home::new().await;
     let streams = home.database().collection::<Document>("order_event_stream");
@@ -248,5 +238,4 @@ async fn documents_that_clash_are_named_as_what_stops_an_index() {
 
     assert!(error.to_string().contains("share their aggregateId, version"), "{error}");
     assert_eq!(streams.count_documents(doc! {}).await.unwrap(), 2);
-    home.drop().await;
 }

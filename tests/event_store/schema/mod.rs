@@ -10,6 +10,7 @@ mod start;
 
 use std::collections::BTreeMap;
 
+use crate::support::cleanup::Cleanup;
 use crate::support::outbox::mongodb_uri;
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
@@ -17,17 +18,26 @@ use mongodb::{Client, Database};
 use postrider::context::{Context, ContextSettings};
 use postrider::store::connect;
 
-/// Empty databases of the test's own.
+/// Empty databases of the test's own, which are removed when it passes.
 struct Home {
     client: Client,
     /// The first, and those of events, snapshots and prepare keys where they are apart.
     name: String,
+    _cleanup: Cleanup,
 }
 
 impl Home {
     async fn new() -> Self {
         let client = connect::client(&mongodb_uri()).await.unwrap();
-        Self { client, name: format!("test_{}", uuid::Uuid::new_v4().simple()) }
+        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let databases =
+            ["", "_e", "_s", "_p"].map(|kind| client.database(&format!("{name}{kind}")));
+        let _cleanup = Cleanup::new(async move || {
+            for database in databases {
+                database.drop().await.unwrap();
+            }
+        });
+        Self { client, name, _cleanup }
     }
 
     /// All in one database.
@@ -78,13 +88,6 @@ impl Home {
     async fn indexes(&self, collection: &str) -> Vec<String> {
         let collection = self.database().collection::<Document>(collection);
         collection.list_index_names().await.unwrap()
-    }
-
-    async fn drop(self) {
-        for ending in ["", "_e", "_s", "_p"] {
-            let database = self.client.database(&format!("{}{ending}", self.name));
-            database.drop().await.unwrap();
-        }
     }
 }
 

@@ -57,7 +57,7 @@ async fn user(admin: &Client, outbox: &str, name: &str, granted: &[(&str, &str)]
     uri(name, roles::PASSWORD, outbox)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_them_makes_nothing() {
     let outbox = TestOutbox::restricted().await;
     let (admin, name) = (&outbox.client, outbox.database.as_str());
@@ -105,10 +105,9 @@ async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_the
         roles::forget(&database).await;
         database.drop().await.unwrap();
     }
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the_grant() {
     let outbox = TestOutbox::restricted().await;
     let sets = |user: &str| {
@@ -189,5 +188,4 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
     user_with(&outbox.client.database(database), "enough", enough).await;
     let found = call_with(&sets("enough"), &["check", "--output", "json"]).await;
     found.with_code(0);
-    outbox.drop().await;
 }

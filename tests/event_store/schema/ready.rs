@@ -10,7 +10,7 @@ use crate::schema::Home;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 use crate::support::spy::Spy;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
     for _ in 0..3 {
         let home = Home::new().await;
@@ -33,11 +33,10 @@ async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
         for kind in Kind::ALL {
             assert_eq!(contexts[0].verify(kind, "order").await.unwrap(), []);
         }
-        home.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn many_callers_of_one_process_ask_once() {
     let outbox = TestOutbox::new().await;
     let spied = Spy::on(&outbox).await;
@@ -62,10 +61,9 @@ async fn many_callers_of_one_process_ask_once() {
         let concern = sent.get_document("writeConcern").unwrap();
         assert_eq!(concern.get_str("w").unwrap(), "majority", "{sent}");
     }
-    outbox.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_failure_is_not_remembered() {
     let home = Home::new().await;
     let context = home.context(home.together());
@@ -76,10 +74,9 @@ async fn a_failure_is_not_remembered() {
     home.run(doc! { "dropIndexes": "prepare_email", "index": "ttlAt_1" }).await;
 
     context.ready(Kind::Prepare, "email").await.unwrap();
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that_makes_it() {
     let home = Home::new().await;
     let strict = home.context(ContextSettings { auto_init_schema: false, ..home.together() });
@@ -104,5 +101,4 @@ async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that
     let incomplete = other.ready(Kind::Events, "order").await.unwrap_err();
 
     assert!(incomplete.to_string().contains("index aggregateId_1_version_1"), "{incomplete}");
-    home.drop().await;
 }

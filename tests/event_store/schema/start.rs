@@ -12,7 +12,7 @@ use crate::support::queue::{mongo_settings, stdout_sink};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_database_of_another_context_ends_the_start_before_anything_is_made() {
     let home = Home::new().await;
     let theirs = ContextSettings { name: "bank".into(), ..home.together() };
@@ -38,10 +38,9 @@ async fn a_database_of_another_context_ends_the_start_before_anything_is_made() 
         Postrider::start(&[settings, vec!["events.enabled=false".into()]].concat());
     relay_only.until_ready().await;
     relay_only.stop().await;
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_start_claims_no_database() {
     let outbox = TestOutbox::new().await;
     let api = vec!["api.enabled=true".to_owned()];
@@ -53,10 +52,9 @@ async fn a_start_claims_no_database() {
 
     let names = outbox.client.database(&outbox.database).list_collection_names().await.unwrap();
     assert!(!names.iter().any(|name| name == "wow_database_metadata"), "{names:?}");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn on_a_standalone_server_the_append_path_ends_the_start_with_both_remedies() {
     let server = Mongod::standalone().await;
     let uri = format!("mongo.uri={}", server.uri("", "app"));

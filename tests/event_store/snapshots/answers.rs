@@ -7,7 +7,7 @@ use crate::home::{Home, id, order};
 use crate::support::outbox::TestOutbox;
 use crate::support::proxy::Proxy;
 
-#[tokio::test]
+#[fixture::test]
 async fn a_repeated_save_answers_as_the_first_would_have() {
     let outbox = TestOutbox::new().await;
     let proxy = Proxy::before(&outbox).await;
@@ -22,5 +22,4 @@ async fn a_repeated_save_answers_as_the_first_would_have() {
     }
 
     assert_eq!(proxy.lost(), 2);
-    outbox.drop().await;
 }

@@ -25,7 +25,7 @@ fn full() -> Snapshot {
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_saved_is_loaded() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -36,10 +36,9 @@ async fn what_is_saved_is_loaded() {
     assert!(loaded.snapshot_time.is_some());
     assert_eq!(Snapshot { snapshot_time: None, ..loaded }, full());
     assert_eq!(snapshots.version(&order(), &id("order-1")).await.unwrap(), 10);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn it_is_stored_as_the_seed_system_does() {
     let home = Home::new().await;
 
@@ -64,10 +63,9 @@ async fn it_is_stored_as_the_seed_system_does() {
         "state": { "status": "PAID" },
     };
     assert_eq!(stored, expected);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_is_not_given_is_absent() {
     let home = Home::new().await;
 
@@ -80,10 +78,9 @@ async fn what_is_not_given_is_absent() {
         ["_id", "aggregateName", "contextName", "deleted", "snapshotTime", "state", "version"];
     assert_eq!(names, least);
     assert!(!stored.get_bool("deleted").unwrap());
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_version_beyond_32_bits_is_a_long() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -95,10 +92,9 @@ async fn a_version_beyond_32_bits_is_a_long() {
         assert_eq!(is_long, version > i64::from(i32::MAX), "{version}");
         assert_eq!(snapshots.version(&order(), &id("order-1")).await.unwrap(), version);
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_state_is_kept_as_written() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -120,10 +116,9 @@ async fn a_state_is_kept_as_written() {
         // As bytes: the order of the fields, and the types.
         assert_eq!(loaded.to_vec().unwrap(), state.to_vec().unwrap());
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn nothing_that_is_given_is_an_expression() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -140,10 +135,9 @@ async fn nothing_that_is_given_is_an_expression() {
 
     let loaded = snapshots.load(&order(), &id("order-1"), Some("$$ROOT")).await.unwrap().unwrap();
     assert_eq!(Snapshot { snapshot_time: None, ..loaded }, tricky);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn the_first_operator_and_time_stay_unless_given() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -167,10 +161,9 @@ async fn the_first_operator_and_time_stay_unless_given() {
     let given = snapshots.load(&order(), &id("order-1"), None).await.unwrap().unwrap();
     assert_eq!(given.first_operator.as_deref(), Some("eve"));
     assert_eq!(given.first_event_time, Some(2));
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_aggregate_is_deleted_and_comes_back() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -181,10 +174,9 @@ async fn an_aggregate_is_deleted_and_comes_back() {
         let loaded = snapshots.load(&order(), &id("order-1"), None).await.unwrap().unwrap();
         assert_eq!(loaded.deleted, deleted);
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_is_loaded_for_its_own_tenant() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -198,21 +190,19 @@ async fn a_snapshot_is_loaded_for_its_own_tenant() {
     assert!(!load("order-1", Some("tenant-2")).await);
     assert!(!load("order-2", Some("tenant-1")).await);
     assert!(load("order-2", None).await);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_aggregate_without_a_snapshot_has_version_0() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
     assert_eq!(snapshots.version(&order(), &id("nobody")).await.unwrap(), 0);
     assert_eq!(snapshots.load(&order(), &id("nobody"), None).await.unwrap(), None);
-    home.drop().await;
 }
 
 /// What serde takes for extended JSON is a state like any other.
-#[tokio::test]
+#[fixture::test]
 async fn a_state_that_looks_like_extended_json_comes_back_as_it_was() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -230,5 +220,4 @@ async fn a_state_that_looks_like_extended_json_comes_back_as_it_was() {
 
         assert_eq!((loaded.version, loaded.state), (version, state));
     }
-    home.drop().await;
 }

@@ -15,7 +15,7 @@ async fn label(snapshots: &SnapshotStore) -> String {
     loaded.state.get_str("label").unwrap().to_owned()
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_newer_snapshot_replaces_an_older_one() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -26,10 +26,9 @@ async fn a_newer_snapshot_replaces_an_older_one() {
     assert_eq!(first, Saved { written: true, version: 1 });
     assert_eq!(second, Saved { written: true, version: 4 });
     assert_eq!(label(&snapshots).await, "second");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_older_snapshot_is_not_written_and_learns_the_newer_version() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -41,10 +40,9 @@ async fn an_older_snapshot_is_not_written_and_learns_the_newer_version() {
 
     assert_eq!(older, Saved { written: false, version: 4 });
     assert_eq!(collection.find_one(doc! {}).await.unwrap(), before);
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_of_the_same_version_is_replaced() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -54,10 +52,9 @@ async fn a_snapshot_of_the_same_version_is_replaced() {
 
     assert_eq!(same, Saved { written: true, version: 4 });
     assert_eq!(label(&snapshots).await, "other");
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn the_same_snapshot_within_a_millisecond_counts_as_written() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -69,10 +66,9 @@ async fn the_same_snapshot_within_a_millisecond_counts_as_written() {
     for saved in futures_util::future::join_all(saves).await {
         assert_eq!(saved.unwrap(), Saved { written: true, version: 4 });
     }
-    home.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[fixture::test]
 async fn of_eight_who_save_at_once_the_highest_version_stays() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -91,10 +87,9 @@ async fn of_eight_who_save_at_once_the_highest_version_stays() {
         let id = id(&format!("order-{round}"));
         assert_eq!(snapshots.version(&order(), &id).await.unwrap(), 8);
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_stored_version_that_is_no_integer_gives_way() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -123,10 +118,9 @@ async fn a_stored_version_that_is_no_integer_gives_way() {
         assert_eq!(saved, Saved { written: true, version: 2 }, "{version}");
         assert_eq!(snapshots.version(&order(), &id).await.unwrap(), 2);
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_version_that_a_shell_made_a_double_is_still_one() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -138,15 +132,13 @@ async fn a_version_that_a_shell_made_a_double_is_still_one() {
 
     assert_eq!(older, Saved { written: false, version: 9 });
     assert_eq!(label(&snapshots).await, "shell");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_without_a_state_is_none() {
     let home = Home::new().await;
     let collection = home.context.collection(Kind::Snapshots, "order");
     collection.insert_one(doc! { "_id": "order-1", "version": 9 }).await.unwrap();
 
     assert_eq!(home.snapshots().load(&order(), &id("order-1"), None).await.unwrap(), None);
-    home.drop().await;
 }

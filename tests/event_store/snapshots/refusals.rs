@@ -6,7 +6,7 @@ use postrider::snapshot::{Snapshot, SnapshotError};
 
 use crate::home::{Home, id, order};
 
-#[tokio::test]
+#[fixture::test]
 async fn a_state_too_large_is_named() {
     let home = Home::new().await;
     // The last byte is that of the document around it; the driver sends 50 MiB no more.
@@ -15,10 +15,9 @@ async fn a_state_too_large_is_named() {
         let saved = home.snapshots().save(&order(), Snapshot::new(id("order-1"), 1, state)).await;
         assert!(matches!(saved, Err(SnapshotError::TooLarge)), "{size}: {saved:?}");
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_state_of_almost_a_whole_document_is_saved() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -27,10 +26,9 @@ async fn a_state_of_almost_a_whole_document_is_saved() {
         let snapshot = Snapshot::new(id("order-1"), version, state);
         assert!(snapshots.save(&order(), snapshot).await.unwrap().written);
     }
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_state_too_deep_is_named() {
     let home = Home::new().await;
     let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
@@ -39,10 +37,9 @@ async fn a_state_too_deep_is_named() {
     let saved = home.snapshots().save(&order(), snapshot).await;
 
     assert!(matches!(saved, Err(SnapshotError::TooDeep)), "{saved:?}");
-    home.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_version_below_1_is_none() {
     let home = Home::new().await;
     for version in [0, -1, i64::MIN] {
@@ -55,5 +52,4 @@ async fn a_version_below_1_is_none() {
     }
     let database = home.context.database(Kind::Snapshots);
     assert!(database.list_collection_names().await.unwrap().is_empty(), "nothing was sent");
-    home.drop().await;
 }

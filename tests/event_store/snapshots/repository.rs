@@ -41,7 +41,7 @@ impl Aggregate for Tally {
 }
 
 struct Stage {
-    outbox: TestOutbox,
+    _outbox: TestOutbox,
     home: Home,
     events: EventStore,
 }
@@ -51,7 +51,7 @@ impl Stage {
         let outbox = TestOutbox::new().await;
         let home = Home::within(&outbox, &outbox.client);
         let events = EventStore::new(home.context.clone(), outbox.hand.clone());
-        Self { outbox, home, events }
+        Self { _outbox: outbox, home, events }
     }
 
     fn repository(&self, strategy: Strategy) -> Repository<Tally> {
@@ -60,11 +60,6 @@ impl Stage {
 
     fn snapshots(&self) -> SnapshotStore {
         self.home.snapshots()
-    }
-
-    async fn drop(self) {
-        self.events.close().await;
-        self.outbox.drop().await;
     }
 }
 
@@ -88,7 +83,7 @@ fn is_as_of(loaded: &Loaded<Tally>, version: i64) {
     assert_eq!(loaded.version, version);
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn snapshot_and_tail_are_the_same_as_all_events() {
     let stage = Stage::new().await;
     let strategies = [
@@ -112,10 +107,9 @@ async fn snapshot_and_tail_are_the_same_as_all_events() {
             assert_eq!(loaded.snapshot_version, snapshot_version, "{strategy:?}");
         }
     }
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_earlier_version_or_time_is_replayed_from_events() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
@@ -140,10 +134,9 @@ async fn an_earlier_version_or_time_is_replayed_from_events() {
     assert_eq!(repository.load_version(&a, 0, None).await.unwrap(), None);
     assert_eq!(repository.load_time(&a, times[0] - 1, None).await.unwrap(), None);
     is_as_of(&repository.load_version(&a, 9, None).await.unwrap().unwrap(), 4);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_aggregate_without_events_is_none() {
     let stage = Stage::new().await;
 
@@ -152,10 +145,9 @@ async fn an_aggregate_without_events_is_none() {
     let loading = tokio::spawn(async move { repository.load(&id("nobody"), None).await });
 
     assert_eq!(loading.await.unwrap().unwrap(), None);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_has_what_its_events_tell() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(2));
@@ -181,10 +173,9 @@ async fn a_snapshot_has_what_its_events_tell() {
         )
     };
     assert_eq!(snapshot, expected);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_tenant_loads_no_other_tenants_aggregate() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
@@ -194,10 +185,9 @@ async fn a_tenant_loads_no_other_tenants_aggregate() {
     assert_eq!(repository.load(&id("a"), Some("theirs")).await.unwrap(), None);
     assert_eq!(repository.load_version(&id("a"), 1, Some("theirs")).await.unwrap(), None);
     assert_eq!(repository.load_time(&id("a"), i64::MAX, Some("theirs")).await.unwrap(), None);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(1));
@@ -213,10 +203,9 @@ async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
     let loaded = repository.load(&id("a"), None).await.unwrap().unwrap();
     is_as_of(&loaded, 2);
     assert_eq!(loaded.snapshot_version, 2);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn no_state_comes_of_events_with_a_gap() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::None);
@@ -230,10 +219,9 @@ async fn no_state_comes_of_events_with_a_gap() {
     let loaded = repository.load(&id("a"), None).await;
 
     assert!(matches!(loaded, Err(RepositoryError::Missing { missing: 2, found: 3 })), "{loaded:?}");
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
@@ -249,10 +237,9 @@ async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
         stored.snapshot
     );
     assert_eq!(stage.snapshots().version(&order(), &id("a")).await.unwrap(), 0);
-    stage.drop().await;
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_append_that_conflicts_saves_nothing() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
@@ -270,5 +257,4 @@ async fn an_append_that_conflicts_saves_nothing() {
         "{refused:?}"
     );
     assert_eq!(stage.snapshots().version(&order(), &id("a")).await.unwrap(), 1);
-    stage.drop().await;
 }

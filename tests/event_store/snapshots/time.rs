@@ -6,7 +6,7 @@ use postrider::snapshot::Snapshot;
 
 use crate::home::{Home, id, order};
 
-#[tokio::test]
+#[fixture::test]
 async fn a_snapshot_has_the_servers_time() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
@@ -20,5 +20,4 @@ async fn a_snapshot_has_the_servers_time() {
     // The estimate of the server's time is good to a round trip.
     let range = before - 1_000..=after + 1_000;
     assert!(range.contains(&time), "{time} is not within {range:?}");
-    home.drop().await;
 }

@@ -169,7 +169,7 @@ fn launch(disk: &Disk, dir: &TempDir, port: u16) -> Child {
     command.stdin(Stdio::null()).stdout(nowhere()).stderr(nowhere()).spawn().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on() {
     let mut member = Member::start().await;
     let outbox = TestOutbox::at(&member.uri()).await;

@@ -39,7 +39,7 @@ async fn insert(outbox: &TestOutbox, round: &str) {
 }
 
 /// Known before the relay starts, and brought by the change stream. The server is this test's own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_with_a_field_twice_dies_and_takes_no_mongod_along() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
@@ -67,5 +67,4 @@ async fn a_record_with_a_field_twice_dies_and_takes_no_mongod_along() {
         }
     }
     postrider.stop().await.with_code(0);
-    outbox.drop().await;
 }

@@ -131,7 +131,7 @@ async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged:
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_step_down_under_load_loses_and_inverts_nothing_and_the_relay_goes_on() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
@@ -145,7 +145,7 @@ async fn a_step_down_under_load_loses_and_inverts_nothing_and_the_relay_goes_on(
     load.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
@@ -185,7 +185,7 @@ async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing
 const MISLEADING: &str =
     "readPreference=secondaryPreferred&readConcernLevel=available&w=1&journal=false";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whatever_the_uri_says_nothing_is_taken_before_a_majority_has_it() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
@@ -238,7 +238,7 @@ async fn whatever_the_uri_says_nothing_is_taken_before_a_majority_has_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
@@ -263,7 +263,7 @@ async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
     load.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_primary_that_hangs_is_left_behind_and_does_no_harm_when_it_wakes() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;

@@ -76,7 +76,6 @@ impl Outage {
 
     async fn end(mut self) {
         self.postrider.stop().await;
-        self.outbox.drop().await;
     }
 }
 
@@ -86,7 +85,7 @@ fn scheduled(id: &str) -> Document {
     scheduled
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn polls_by_an_index_that_is_gone_name_it_and_resume_when_it_is_back() {
     let outage = Outage::begin("relay.follow=false").await;
 
@@ -104,7 +103,7 @@ async fn polls_by_an_index_that_is_gone_name_it_and_resume_when_it_is_back() {
 }
 
 /// Nothing reads the index but the corrections, as long as the stream brings all that comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stream_that_goes_on_without_the_index_hides_nothing() {
     let outage = Outage::begin("relay.follow=true").await;
     outage.postrider.until_metric("postrider_partitions_live", |live| live == 256.0).await;
@@ -122,7 +121,7 @@ async fn a_stream_that_goes_on_without_the_index_hides_nothing() {
     outage.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn scheduled_records_without_their_index_are_told_of_and_go_when_it_is_back() {
     let outage = Outage::begin("relay.follow=true").await;
 
@@ -138,7 +137,7 @@ async fn scheduled_records_without_their_index_are_told_of_and_go_when_it_is_bac
 
 /// A producer's insert makes it again, without an index. What begins as an outage, since no snapshot
 /// reaches behind the new collection, is told as what it is.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_collection_that_was_dropped_is_read_again_when_its_indexes_are_back() {
     let outage = Outage::begin("relay.follow=true").await;
 

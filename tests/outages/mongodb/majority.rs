@@ -34,7 +34,7 @@ fn delivered(postrider: &Postrider) -> Vec<String> {
 }
 
 /// The primary stays one and is read from; what it writes no majority acknowledges.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_a_majority_nothing_is_taken_and_all_resumes_by_itself_when_it_is_back() {
     let set = ReplicaSet::start().await;
     let (primary, secondaries) = (set.primary().await, set.secondaries().await);
@@ -76,7 +76,7 @@ async fn without_a_majority_nothing_is_taken_and_all_resumes_by_itself_when_it_i
 }
 
 /// A disk that is read-only, a lock that a backup holds, a privilege that was taken away.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited_for() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;

@@ -10,7 +10,7 @@ use crate::mongodb::process;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// All of them in the same minute.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_minute_without_mongodb_at_any_point_of_the_path_loses_nothing_and_work_resumes() {
     let mut outages = JoinSet::new();
     let mut names = std::collections::HashMap::new();

@@ -9,7 +9,7 @@ use crate::support::replica_set::ReplicaSet;
 /// More than the driver's pool has connections by default.
 const REQUESTS: usize = 40;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn slow_requests_take_no_connection_from_heartbeats_and_leases() {
     let set = ReplicaSet::of(1).await;
     // By another name: what the test itself asks is not to be slow.

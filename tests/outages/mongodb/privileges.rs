@@ -37,7 +37,7 @@ fn settings(outbox: &TestOutbox) -> Vec<String> {
     ]
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     let outbox = TestOutbox::restricted().await;
     let mut settings = settings(&outbox);
@@ -90,11 +90,10 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     assert!(line["error"].as_str().unwrap().contains("Unauthorized"), "{line}");
     assert!(!line.to_string().contains("\"$db\""), "no command is quoted: {line}");
     postrider.stop().await;
-    outbox.drop().await;
 }
 
 /// Nothing is pending, so that no take could tell of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_scheduled_record_that_must_not_be_made_pending_is_told_of() {
     let outbox = TestOutbox::restricted().await;
     let settings = settings(&outbox);
@@ -116,5 +115,4 @@ async fn a_scheduled_record_that_must_not_be_made_pending_is_told_of() {
     postrider.until_metric(refused, |failing| failing == 0.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
-    outbox.drop().await;
 }

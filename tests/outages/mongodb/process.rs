@@ -122,6 +122,4 @@ pub async fn outage(away: Duration) {
     postrider.until_metric(pending, |count| count == 0.0).await;
     assert!(postrider.metric(age).await.is_some(), "known again");
     postrider.stop().await;
-    queue.delete().await;
-    outbox.drop().await;
 }

@@ -14,7 +14,7 @@ use crate::support::sink::TestSink;
 use crate::support::stage::Stage;
 
 /// Each on a connection of its own, which a firewall has forgotten.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the_leases_end() {
     const RECORDS: [&str; 4] = ["a1", "b1", "c1", "d1"];
     let (outbox, door) = (TestOutbox::new().await, door().await);
@@ -48,5 +48,4 @@ async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the
     assert_eq!(stage.deliver(lanes).await, [const { LaneEnd::Drained }; 4]);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 4).await;
     renewing.abort();
-    outbox.drop().await;
 }

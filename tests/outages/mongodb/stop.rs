@@ -23,7 +23,7 @@ fn start(outbox: &TestOutbox, door: &Door) -> Postrider {
     Postrider::start(&[mongo_settings(&outbox.database), stdout_sink(), more.into()].concat())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its_lease() {
     let stopped = |then| async move {
         let (outbox, door) = (TestOutbox::new().await, door().await);
@@ -46,14 +46,13 @@ async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its
         let charged = outbox.count(doc! { "attempt": { "$gt": 2 } }).await;
         assert_eq!(charged, 0, "the lease that ended, and the delivery after it");
         next.stop().await;
-        outbox.drop().await;
     };
 
     tokio::join!(stopped(Then::Shut), stopped(Then::Freeze));
 }
 
 /// What it waits for in vain is a look: that holds nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stop_with_nothing_in_flight_ends_with_0_though_mongodb_answers_nothing() {
     let (outbox, door) = (TestOutbox::new().await, door().await);
     let mut postrider = start(&outbox, &door);
@@ -66,5 +65,4 @@ async fn a_stop_with_nothing_in_flight_ends_with_0_though_mongodb_answers_nothin
     postrider.until_ended(LIMIT).await.with_code(0);
 
     assert!(signalled.elapsed() < LIMIT);
-    outbox.drop().await;
 }

@@ -10,7 +10,7 @@ use crate::support::replica_set::ReplicaSet;
 use crate::support::sink::TestSink;
 use crate::support::stage::Stage;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_it() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;

@@ -17,7 +17,7 @@ fn id(record: &Document) -> &str {
     record.get_str("_id").unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_has_room() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -71,7 +71,7 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -141,7 +141,7 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_that_its_dead_record_blocks_is_counted_until_that_one_is_requeued() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);

@@ -23,7 +23,7 @@ async fn all_went_well(outage: &Outage, postrider: &Postrider) {
     is_whole_and_clean(postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_the_password_is_another_one_everything_waits_uncharged() {
     let outage = Outage::new().await;
     outage.hand.classic("durable").await;
@@ -54,7 +54,7 @@ async fn while_the_password_is_another_one_everything_waits_uncharged() {
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_the_vhost_is_gone_everything_waits_uncharged() {
     let outage = Outage::new().await;
     let postrider = outage.start(&outage.vhost.uri(), &["relay.max_attempts=1"]).await;

@@ -100,7 +100,7 @@ async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider:
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_long() {
     let turn = turn().await;
     let outbox = TestOutbox::new().await;
@@ -123,5 +123,4 @@ async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_l
     let settled = Settled::done((troubles.len() * COUNT) as u64);
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
     postrider.stop().await;
-    outbox.drop().await;
 }

@@ -39,7 +39,7 @@ fn id(record: &Document) -> &str {
     record.get_str("_id").unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_forbidden_routing_key_charges_its_own_record_alone() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -91,7 +91,7 @@ async fn a_forbidden_routing_key_charges_its_own_record_alone() {
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_routing_key_that_is_permitted_again_is_delivered() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -119,7 +119,7 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
 }
 
 /// Each of them closed the channel that the others were published on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);

@@ -103,7 +103,7 @@ async fn night_of(trouble: Trouble) {
     outage.end(first).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_lease_that_ends_in_a_publish_makes_suspects_charged_once_and_what_comes_late_is_lost() {
     tokio::join!(night_of(Trouble::Suspended), night_of(Trouble::CutOff));
 }

@@ -127,14 +127,14 @@ async fn night_of(loss: Loss) {
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whoever_is_under_way_when_a_connection_is_lost_is_sent_again_uncharged() {
     let losses = [Loss::Cut, Loss::AnswersEnd, Loss::RequestsEnd, Loss::Frozen, Loss::Delayed];
 
     join_all(losses.map(night_of)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_dies_alone() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -168,7 +168,7 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);
@@ -239,7 +239,7 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     downs
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
     // On a busy machine a connection is not opened within the two seconds of the other outages.
     let more = ["sinks.rabbit.key_window=1", "sinks.rabbit.timeout=6s", "relay.lease=20s"];
@@ -248,13 +248,13 @@ async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
 }
 
 /// Messages of one key keep their order on one connection only.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_that_hangs_shuts_its_sink_once_where_a_key_has_several_messages_under_way() {
     assert_eq!(downs_by_a_connection_that_hangs(&["sinks.rabbit.key_window=2"]).await, 1);
 }
 
 /// Whatever goes to one queue takes its connection down, and more of it comes all the time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few_times() {
     const ROUNDS: usize = 100;
     let outage = Outage::new().await;
@@ -284,7 +284,7 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
     outage.end(postrider).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
@@ -304,8 +304,6 @@ async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
 
     let free = doc! { "status": "pending", "leaseId": null, "attempt": 0 };
     assert_eq!(outbox.count(free).await, COUNT as u64);
-    outage.outbox.drop().await;
-    outage.vhost.drop().await;
 }
 
 /// What is written of a record that was given up, and how many dead letters were sent and failed.
@@ -347,17 +345,17 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
 
 /// Issue 16, F3: the dead letter was not sent as long as its own record had just taken the sink
 /// down, and the record was delivered again and again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
     assert_eq!(dead_letters_of(false).await, (vec!["poison".to_owned()], 1.0, 0.0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_sink_that_is_down_is_probed_from_half_a_second_on_up_to_probe_max() {
     let outage = Outage::new().await;
     outage.hand.classic("taken").await;

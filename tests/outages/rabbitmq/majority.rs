@@ -58,7 +58,7 @@ impl Stage {
 }
 
 /// Issue 16, F4: its records were charged, and died.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none() {
     let Stage { cluster, outbox, hand, mut postrider } =
         Stage::without_majority(&["relay.max_attempts=2"]).await;
@@ -91,13 +91,12 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
         assert_eq!(of_key, expected.iter().collect::<Vec<_>>());
     }
     postrider.stop().await;
-    outbox.drop().await;
     drop(cluster);
 }
 
 /// RabbitMQ reads nothing more from a connection once more than 32 messages of such a queue wait on it
 /// and 400 others followed them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     const AT_ONCE: usize = 300;
     // What waits on the first connection is to wait there for longer than this test does.
@@ -139,6 +138,5 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     let sick = hand.take_ids("sick").await;
     assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + AT_ONCE);
     postrider.stop().await;
-    outbox.drop().await;
     drop(cluster);
 }

@@ -35,7 +35,7 @@ fn first_key() -> String {
     keys.into_iter().find(|key| postrider::partition::of_key(key) == 0).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_kills_its_relay_dies_and_none_of_499_neighbours_that_are_leased_with_it() {
     let outage = Outage::new().await;
     let (outbox, uri) = (&outage.outbox, outage.vhost.uri());

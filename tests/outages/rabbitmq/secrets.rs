@@ -77,7 +77,7 @@ fn records() -> Vec<Document> {
     ]
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     let server = Mongod::with_access_control().await;
     let roles = vec!["readWriteAnyDatabase"];
@@ -181,12 +181,10 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
         let told = if arguments[1..].contains(&"list") { told.replace(FIELD, "") } else { told };
         is_told_nothing(&arguments.join(" "), &told);
     }
-    outage.outbox.drop().await;
-    outage.vhost.drop().await;
 }
 
 /// Settings that are wrong, with a secret in them or beside them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_wrong_setting_is_told_without_the_secret_in_it() {
     let right = owned(&[
         "mongo.uri=mongodb://127.0.0.1:1/app?serverSelectionTimeoutMS=100",

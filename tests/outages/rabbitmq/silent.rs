@@ -12,7 +12,7 @@ const BACKLOG: usize = 300;
 const ROUNDS: u64 = 10;
 
 /// Issue 16, F4: the backlog took all lanes for as long as a publish may take.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_backlog_for_a_queue_that_does_not_confirm_takes_no_room_from_the_others() {
     let outage = Outage::new().await;
     let (outbox, hand) = (&outage.outbox, &outage.hand);

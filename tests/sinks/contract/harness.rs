@@ -21,9 +21,6 @@ pub trait Harness: Sized + Send + Sync {
 
     async fn new() -> Self;
 
-    /// Called at a test's end, so that a failed one leaves its evidence.
-    async fn drop(self) {}
-
     /// A new sink to this broker.
     fn sink(&self, timeout: Duration) -> Self::Sink;
 

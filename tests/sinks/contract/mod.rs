@@ -17,11 +17,10 @@ macro_rules! every_clause_holds_for {
             use super::*;
 
             $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[fixture::test]
                 async fn $clause() {
                     let harness = <$harness>::new().await;
                     clauses::$clause(&harness).await;
-                    harness.drop().await;
                 }
             )*
         }

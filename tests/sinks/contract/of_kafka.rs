@@ -28,10 +28,6 @@ impl Harness for Broker {
         Self { wire, topic }
     }
 
-    async fn drop(self) {
-        self.topic.drop().await;
-    }
-
     fn sink(&self, timeout: Duration) -> Kafka {
         let settings = KafkaSettings::new("test", &self.wire.brokers());
         Kafka::new(KafkaSettings { timeout, ..settings }).unwrap()

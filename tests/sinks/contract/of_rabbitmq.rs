@@ -36,10 +36,6 @@ impl Harness for Broker {
         Self { vhost, hand, proxy, found: Mutex::default() }
     }
 
-    async fn drop(self) {
-        self.vhost.drop().await;
-    }
-
     fn sink(&self, timeout: Duration) -> RabbitMq {
         rabbitmq::sink(&at(&self.vhost.uri(), self.proxy.address()), timeout)
     }

@@ -56,11 +56,6 @@ impl Brokers {
     pub async fn until_done(&self, count: u64) {
         self.outbox.until_count(doc! { "status": "done" }, count).await;
     }
-
-    pub async fn drop(self) {
-        self.outbox.drop().await;
-        self.vhost.drop().await;
-    }
 }
 
 /// A record of this type and key, with more fields.

@@ -166,7 +166,7 @@ async fn relay(brokers: &mut Brokers, cases: &[Case], sink: &str, table: &str) {
     postrider.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_has_of_each_record_the_event_that_it_is() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(2).await;
@@ -191,11 +191,9 @@ async fn a_topic_has_of_each_record_the_event_that_it_is() {
     assert_eq!(of("all").headers.len(), 4 + 6 + 2, "{:?}", of("all"));
     // For a topic that is compacted.
     assert_eq!(of("tombstone").payload, None);
-    topic.drop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_has_of_each_record_the_event_that_it_is() {
     let mut brokers = Brokers::new().await;
     brokers.hand.classic(QUEUE).await;
@@ -221,12 +219,11 @@ async fn a_queue_has_of_each_record_the_event_that_it_is() {
         assert_eq!(header(name), expected, "{name}");
     }
     assert_eq!(all.len(), 2 + 6 + 2, "{all:?}");
-    brokers.drop().await;
 }
 
 /// `cloudEvents:` is the other prefix of the CNCF's binding for AMQP, which the SDK reads too;
 /// `ce-` is Knative's for RabbitMQ. To Kafka's there is no other: its readers are the user's own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_prefix_may_be_another() {
     for (prefix, binding) in [("cloudEvents:", "amqp"), ("ce-", "rabbitmq")] {
         let mut brokers = Brokers::new().await;
@@ -239,7 +236,6 @@ async fn the_prefix_may_be_another() {
 
         let arrived = brokers.hand.take_all(QUEUE).await.iter().map(from_rabbitmq).collect();
         judge(&brokers, &cases, binding, arrived).await;
-        brokers.drop().await;
     }
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
@@ -256,8 +252,6 @@ async fn the_prefix_may_be_another() {
     assert_eq!(named("shop."), ["specversion", "id", "type", "source", "time", "subject"]);
     assert_eq!(named("ce_"), Vec::<String>::new());
     assert_eq!(arrived.header("shop.id"), Some("all"));
-    topic.drop().await;
-    brokers.drop().await;
 }
 
 /// Both sinks with this, records of type `Q` to the queue.
@@ -266,7 +260,7 @@ fn to_both(brokers: &Brokers, topic: &Topic, more: &str) -> String {
     format!("{relay}{}{}", to_topic(topic, more), to_queue(brokers, more))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
@@ -319,11 +313,9 @@ async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
         let dead = brokers.outbox.record(id).await;
         assert_eq!(dead.get_str("deadReason").unwrap(), reason);
     }
-    topic.drop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_cloudevents_a_message_has_no_attributes_and_the_records_own_stay() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
@@ -348,6 +340,4 @@ async fn without_cloudevents_a_message_has_no_attributes_and_the_records_own_sta
     let expected =
         [("ce_own", "o"), ("cloudEvents_id", "own"), ("message-key", "k"), ("traceparent", TRACE)];
     assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.into())));
-    topic.drop().await;
-    brokers.drop().await;
 }

@@ -16,7 +16,7 @@ use crate::support::rabbitmq::hand::id;
 use crate::support::relay::{settings, start_with};
 use crate::support::sink::{Fault, TestSink};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_gone() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
@@ -71,11 +71,9 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
     let sent = r#"postrider_dead_letters_total{sink="rabbit",outcome="sent"}"#;
     assert_eq!(postrider.metric(sent).await, Some(2.0));
     postrider.stop().await;
-    topic.drop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_dead_letter_that_no_queue_takes_leaves_the_record_dead_all_the_same() {
     let mut brokers = Brokers::new().await;
     brokers.hand.classic("T").await;
@@ -101,7 +99,6 @@ async fn a_dead_letter_that_no_queue_takes_leaves_the_record_dead_all_the_same()
     let failed = r#"postrider_dead_letters_total{sink="rabbit",outcome="failed"}"#;
     assert_eq!(postrider.metric(failed).await, Some(1.0));
     postrider.stop().await;
-    brokers.drop().await;
 }
 
 fn with_dead_letters() -> Settings {
@@ -110,7 +107,7 @@ fn with_dead_letters() -> Settings {
     Settings { max_attempts: 1, dead_letter, ..settings() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_waits() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
@@ -148,11 +145,10 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
     let words = HeaderValue::String(reason.into());
     assert!(letters[0].headers.contains(&("x-dead-reason".into(), words)), "{letters:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// The relay reads again what it waits for in every `poll_interval`, however long its pauses are.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
@@ -169,11 +165,10 @@ async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on
 
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// It dies first: its dead letter must not be published by the crash that it may make.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_nobody() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
@@ -199,5 +194,4 @@ async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_n
     let words = HeaderValue::String("lease expired: 3 times".into());
     assert!(dead.arrived()[0].headers.contains(&("x-dead-reason".into(), words)));
     relay.stop().await;
-    outbox.drop().await;
 }

@@ -5,7 +5,7 @@ use lapin::types::AMQPValue;
 
 use crate::destinations::brokers::{Brokers, record};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_declared_is_there_before_the_first_record() {
     let mut brokers = Brokers::new().await;
     let topic = format!("test-{}", uuid::Uuid::new_v4().simple());
@@ -64,14 +64,13 @@ async fn what_is_declared_is_there_before_the_first_record() {
     let made = crate::support::kafka::topic::Topic::existing(&topic, 3);
     assert_eq!(made.read_ids().await, ["kafka"]);
     postrider.stop().await;
-    made.drop().await;
+    made.delete().await;
     // Once more over what is there now.
     let mut again = brokers.start(&more.replace("partitions = 3", "partitions = 5")).await;
     again.stop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_cannot_be_made_pauses_the_sink_and_is_named() {
     let mut brokers = Brokers::new().await;
     let more = format!(
@@ -99,5 +98,4 @@ async fn what_cannot_be_made_pauses_the_sink_and_is_named() {
         .await;
     assert_eq!(brokers.outbox.record("waits").await.get_str("status").unwrap(), "pending");
     postrider.stop().await;
-    brokers.drop().await;
 }

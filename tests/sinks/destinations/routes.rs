@@ -6,7 +6,7 @@ use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
 use crate::support::rabbitmq::hand::id;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
     let mut brokers = Brokers::new().await;
     let (orders, named) = (Topic::new(1).await, Topic::new(1).await);
@@ -60,12 +60,9 @@ async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
     assert_eq!(brokers.hand.take_ids("Invoice").await, ["3"]);
     assert_eq!(brokers.hand.take_ids("Order").await, ["4"]);
     postrider.stop().await;
-    orders.drop().await;
-    named.drop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
     let mut brokers = Brokers::new().await;
     brokers.hand.classic("T").await;
@@ -109,10 +106,9 @@ async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
         assert_eq!(words, reason);
     }
     postrider.stop().await;
-    brokers.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_may_name_only_what_its_sink_allows() {
     let mut brokers = Brokers::new().await;
     brokers.hand.topic("orders.eu").await;
@@ -147,5 +143,4 @@ async fn a_record_may_name_only_what_its_sink_allows() {
     let reason = "refused: its destination is not among sinks.limited.allow";
     assert_eq!(dead.get_str("deadReason").unwrap(), reason);
     postrider.stop().await;
-    brokers.drop().await;
 }

@@ -5,7 +5,7 @@ use bson::doc;
 use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_sink_that_is_down_holds_only_the_keys_that_wait_for_it() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(2).await;
@@ -53,6 +53,4 @@ async fn a_sink_that_is_down_holds_only_the_keys_that_wait_for_it() {
     assert_eq!(report["parts"]["sink down"]["status"], "degraded");
     assert_eq!(report["parts"]["sink kafka"]["status"], "ok");
     postrider.stop().await;
-    topic.drop().await;
-    brokers.drop().await;
 }

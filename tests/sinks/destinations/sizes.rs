@@ -56,7 +56,7 @@ async fn dead_reason(outbox: &TestOutbox, id: &str) -> String {
 /// request may have 100 MiB (`socket.request.max.bytes`), and followers and consumers are given
 /// a batch that is above their limits where it is the first (`replica.fetch.max.bytes`,
 /// `fetch.max.bytes`), as Kafka ships them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_largest_record_of_mongodb_is_delivered_where_sink_and_topic_allow_it() {
     let outbox = TestOutbox::new().await;
     let allowed = (17 << 20).to_string();
@@ -77,11 +77,9 @@ async fn the_largest_record_of_mongodb_is_delivered_where_sink_and_topic_allow_i
     assert_eq!(ids, ["before", "largest", "behind"]);
     // Compared without showing them.
     assert!(found.swap_remove(1).payload.unwrap() == payload);
-    topic.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_payload_above_the_limit_dies_at_once_and_its_neighbours_know_nothing_of_it() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::new(1).await;
@@ -117,11 +115,9 @@ async fn a_payload_above_the_limit_dies_at_once_and_its_neighbours_know_nothing_
             format!("too large: its payload has {size} bytes, message.max.bytes is {LIMIT}")
         );
     }
-    topic.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn at_the_limit_key_headers_and_frame_count_too_to_the_byte() {
     let outbox = TestOutbox::new().await;
     // So that only the sink judges.
@@ -158,11 +154,9 @@ async fn at_the_limit_key_headers_and_frame_count_too_to_the_byte() {
     for id in ["2", "4"] {
         assert_eq!(dead_reason(&outbox, id).await, words);
     }
-    topic.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_only_the_topic_forbids_dies_alone_and_the_reason_names_the_topics_limit() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::with(1, &[("max.message.bytes", "5000")]).await;
@@ -188,6 +182,4 @@ async fn what_only_the_topic_forbids_dies_alone_and_the_reason_names_the_topics_
     let reason = dead_reason(&outbox, "07").await;
     assert!(reason.starts_with("too large: "), "{reason}");
     assert!(reason.contains(&topic.name) && reason.contains("max.message.bytes"), "{reason}");
-    topic.drop().await;
-    outbox.drop().await;
 }

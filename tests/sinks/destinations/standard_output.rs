@@ -30,7 +30,7 @@ async fn lines(outbox: &TestOutbox, count: u64) -> Vec<Value> {
     ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_line_has_the_fields_of_the_contract_in_their_order_and_no_others() {
     let outbox = TestOutbox::new().await;
     let uuid = Uuid::parse_str("6f1c0ffe-e012-4456-89ab-cdef00112233").unwrap();
@@ -85,10 +85,9 @@ async fn a_line_has_the_fields_of_the_contract_in_their_order_and_no_others() {
     assert_eq!(found["text"]["payload"], "a\n\"b\"\u{2028}");
     assert_eq!(found["bytes"]["payloadBase64"], "AP8=");
     assert_eq!(found["null"]["payload"], Value::Null);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn lines_of_many_keys_at_once_stay_whole_and_each_key_in_order() {
     const KEYS: usize = 50;
     const EACH: usize = 10;
@@ -113,5 +112,4 @@ async fn lines_of_many_keys_at_once_stay_whole_and_each_key_in_order() {
     for (key, ids) in by_key {
         assert!(ids.len() == EACH && ids.is_sorted(), "{key}: {ids:?}");
     }
-    outbox.drop().await;
 }

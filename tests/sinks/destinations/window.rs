@@ -25,7 +25,7 @@ fn id(number: usize) -> String {
     format!("r-{number:03}")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -40,10 +40,9 @@ async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() 
     assert_eq!(sink.begun(), (0..200).map(id).collect::<Vec<_>>());
     assert_eq!(sink.most_under_way("k"), 8);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -64,7 +63,6 @@ async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
     let charged_once = outbox.count(doc! { "attempt": 1 }).await;
     assert_eq!(charged_once, 9, "those behind it are not charged for it");
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// The keys of a test that goes for a rare interleaving.
@@ -84,7 +82,7 @@ fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
 }
 
 /// Nothing was begun before it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_first_record_that_is_not_sent_dies_and_lets_the_others_go() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -98,11 +96,10 @@ async fn a_first_record_that_is_not_sent_dies_and_lets_the_others_go() {
     assert_eq!(outbox.count(doc! { "_id": id(0), "status": "dead" }).await, 1);
     assert_eq!(sink.begun(), [1, 2, 3].map(id));
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Issue 16, F8: whichever outcome came first, the next record was begun.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn nothing_begins_behind_a_record_that_is_not_sent() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -125,10 +122,9 @@ async fn nothing_begins_behind_a_record_that_is_not_sent() {
     let begun: Vec<String> = sink.begun().into_iter().filter(behind).collect();
     assert!(begun.is_empty(), "{begun:?}");
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -147,11 +143,10 @@ async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
         assert!(ids.is_sorted() && ids.len() == 5, "{ids:?}");
     }
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Its loss is told last.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -165,11 +160,10 @@ async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
 
     assert_eq!(sink.begun(), [0, 1, 2, 1, 2, 3].map(id));
     relay.stop().await;
-    outbox.drop().await;
 }
 
 /// Each broker keeps its own order only.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_for_another_sink_waits_until_those_before_it_are_confirmed() {
     let outbox = TestOutbox::new().await;
     let (sink, other) = (TestSink::default(), TestSink::default());
@@ -191,10 +185,9 @@ async fn a_record_for_another_sink_waits_until_those_before_it_are_confirmed() {
     assert_eq!(sink.ids(), [0, 1, 3].map(id));
     assert_eq!(other.ids(), [id(2)]);
     relay.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_key_arrives_in_order_on_both_real_brokers() {
     const COUNT: usize = 2_000;
     let mut brokers = Brokers::new().await;
@@ -244,6 +237,4 @@ async fn one_key_arrives_in_order_on_both_real_brokers() {
         assert_eq!((odd, arrived.len()), (None, COUNT), "{kind}: {:?}", odd.map(|at| &arrived[at]));
     }
     postrider.stop().await;
-    topic.drop().await;
-    brokers.drop().await;
 }

@@ -13,7 +13,7 @@ use crate::support::queue::mongo_settings;
 
 /// Found by `make chaos`, seed 3465120956: a question that was being waited for took ten minutes, and
 /// with it the sink.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -47,5 +47,4 @@ async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
     outbox.until_count(doc! { "status": "done" }, 2).await;
     assert!(topic.read_ids().await.contains(&"after".to_owned()));
     postrider.stop().await;
-    outbox.drop().await;
 }

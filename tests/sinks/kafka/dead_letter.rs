@@ -57,17 +57,16 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let [sent, failed] = postrider.dead_letters("stream").await;
     let letters = dead.read_ids().await;
     postrider.stop().await;
-    outbox.drop().await;
     (letters, sent, failed)
 }
 
 /// Issue 16, F3.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
     assert_eq!(dead_letters_of(false).await, (vec!["p0ison".to_owned()], 1.0, 0.0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }

@@ -42,7 +42,7 @@ fn round(number: usize, keys: &[String]) -> Vec<Document> {
 }
 
 /// Issue 16, F4: the records of the partition were charged, and died; those of the others waited.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_partition_without_a_leader_delays_only_its_own_records_and_charges_none() {
     let first = Node::start().await;
     let mut second = Node::beside(&first).await;
@@ -101,7 +101,6 @@ async fn a_partition_without_a_leader_delays_only_its_own_records_and_charges_no
         assert_eq!(of_key[of_key.len() - 2..], [format!("1/{key}"), format!("2/{key}")]);
     }
     postrider.stop().await;
-    outbox.drop().await;
 }
 
 fn ids(number: usize, keys: &[String]) -> Vec<String> {

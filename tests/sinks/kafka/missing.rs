@@ -37,7 +37,7 @@ fn error_of(metadata: &Metadata) -> Option<RDKafkaErrorCode> {
     topic.error().map(RDKafkaErrorCode::from)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_send_to_a_missing_topic_fails_once_its_hope_or_its_time_is_over() {
     let wired = Wired::take().await;
     let cases = [
@@ -62,7 +62,7 @@ async fn a_send_to_a_missing_topic_fails_once_its_hope_or_its_time_is_over() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_deleted_in_use_is_missed_and_found_again_by_a_look() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -79,10 +79,9 @@ async fn a_topic_deleted_in_use_is_missed_and_found_again_by_a_look() {
     producer.client().fetch_metadata(Some(&topic.name), PATIENCE).unwrap();
     send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["after"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_makes_no_topics_says_that_one_is_missing() {
     let wired = Wired::take().await;
     let topic = fresh();
@@ -93,7 +92,7 @@ async fn a_broker_that_makes_no_topics_says_that_one_is_missing() {
     assert_eq!(error_of(&found), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_no_consumer() {
     let options = Options::default().property("auto.create.topics.enable", "true");
     let node = Node::with(options).await;
@@ -123,7 +122,7 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_name_that_no_topic_can_have_is_refused_by_the_broker() {
     let wired = Wired::take().await;
     let producer = producer(&wired.direct(), &[]);

@@ -10,7 +10,7 @@ use crate::support::kafka::node::Node;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::eventually;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_was_stopped_or_killed_comes_back_with_what_it_had_confirmed() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -29,7 +29,7 @@ async fn a_broker_that_was_stopped_or_killed_comes_back_with_what_it_had_confirm
     assert_eq!(topic.read_ids().await, ["one", "two", "three"]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_frozen_broker_takes_nothing_until_it_is_thawed() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -49,7 +49,7 @@ async fn a_frozen_broker_takes_nothing_until_it_is_thawed() {
 /// Set where this process is to be killed.
 const CHILD: &str = "POSTRIDER_TEST_KAFKA_CHILD";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 #[ignore = "a process that the next test runs"]
 async fn a_process_with_a_broker() {
     if std::env::var_os(CHILD).is_some() {
@@ -59,7 +59,7 @@ async fn a_process_with_a_broker() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_ends_with_the_test_process_even_if_that_is_killed() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "kafka::node::a_process_with_a_broker", "--ignored", "--nocapture"]);

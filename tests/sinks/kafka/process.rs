@@ -34,7 +34,7 @@ fn backlog(count: usize) -> Vec<Document> {
     (0..count).map(|n| record(&format!("{n:05}"), &format!("k{}", n % 20))).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_slow_broker_has_is_awaited_at_a_stop_and_arrives_once() {
     let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
     let topic = wired.topic(1).await;
@@ -63,11 +63,9 @@ async fn what_a_slow_broker_has_is_awaited_at_a_stop_and_arrives_once() {
     assert_eq!(arrived.len(), settled.len(), "each once");
     assert_eq!(arrived.iter().map(String::as_str).collect::<BTreeSet<_>>(), settled);
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
-    topic.drop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_slow_broker_has_at_the_shutdown_timeout_is_released_and_at_a_second_signal_not() {
     for second in [None, Some(Signal::INT)] {
         let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
@@ -95,12 +93,10 @@ async fn what_a_slow_broker_has_at_the_shutdown_timeout_is_released_and_at_a_sec
         let leased = outbox.count(doc! { "leaseId": { "$exists": true } }).await;
         assert_eq!(leased, if second.is_some() { 3 } else { 0 }, "{ended}");
         drop(wired);
-        topic.drop().await;
-        outbox.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_refused_login_does_not_stop_the_start() {
     let (outbox, secure) = (TestOutbox::new().await, Secure::shared().await);
     let sink = [
@@ -125,10 +121,9 @@ async fn a_refused_login_does_not_stop_the_start() {
     assert!(stopped.is_free_of(PLANTED), "{stopped}");
     let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(untouched).await, 3);
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_producer_that_is_long_in_the_making_holds_up_nothing_else() {
     let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
     let sink = ["sinks.k.kind=kafka".to_owned(), format!("sinks.k.brokers={}", wired.brokers())];
@@ -145,5 +140,4 @@ async fn a_producer_that_is_long_in_the_making_holds_up_nothing_else() {
 
     assert!(in_time.is_ok(), "{}", postrider.stderr());
     drop(postrider);
-    outbox.drop().await;
 }

@@ -72,7 +72,7 @@ async fn assert_only_the_bad(sent: &[Sent], code: RDKafkaErrorCode, topic: &Topi
     assert_eq!(topic.read_ids().await, all_but_the_bad());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_too_large_for_its_topic_takes_its_batch_with_it() {
     let wired = Wired::take().await;
     for idempotent in BOTH {
@@ -84,11 +84,10 @@ async fn a_message_too_large_for_its_topic_takes_its_batch_with_it() {
         assert_all(&sent, RDKafkaErrorCode::MessageSizeTooLarge);
         send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
         assert_eq!(topic.read_ids().await, ["after"]);
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_batch_of_small_messages_may_be_too_large_for_a_topic() {
     let wired = Wired::take().await;
     let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
@@ -101,10 +100,9 @@ async fn a_batch_of_small_messages_may_be_too_large_for_a_topic() {
 
     assert!(sent.iter().all(|one| one.outcome.is_ok()), "{:?}", outcomes(&sent));
     assert_eq!(topic.read_ids().await, NUMBERS);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_refused_in_a_request_of_its_own_leaves_its_neighbours_in_order() {
     let wired = Wired::take().await;
     for idempotent in BOTH {
@@ -112,16 +110,14 @@ async fn a_message_refused_in_a_request_of_its_own_leaves_its_neighbours_in_orde
         let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
         let sent = send_eleven_one_large(&producer, &topic).await;
         assert_only_the_bad(&sent, RDKafkaErrorCode::MessageSizeTooLarge, &topic).await;
-        topic.drop().await;
 
         let topic = wired.topic(1).await;
         let sent = send_eleven_untimely(&producer, &topic, &[BAD]).await;
         assert_only_the_bad(&sent, RDKafkaErrorCode::InvalidTimestamp, &topic).await;
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_batch_with_one_wrong_timestamp_is_told_to_be_wrong_throughout() {
     let wired = Wired::take().await;
     for idempotent in BOTH {
@@ -135,11 +131,10 @@ async fn a_batch_with_one_wrong_timestamp_is_told_to_be_wrong_throughout() {
         // is only one (`rd_kafka_interceptors_on_acknowledgement_queue`).
         assert_all(&sent, RDKafkaErrorCode::InvalidTimestamp);
         assert_eq!(topic.read().await, []);
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_batch_with_two_wrong_timestamps_names_them_but_not_what_is_wrong() {
     let wired = Wired::take().await;
     for idempotent in BOTH {
@@ -156,11 +151,10 @@ async fn a_batch_with_two_wrong_timestamps_names_them_but_not_what_is_wrong() {
             assert_eq!(one.outcome, Err(code), "{:?}", outcomes(&sent));
         }
         assert_eq!(topic.read().await, []);
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_compacted_topic_refuses_a_batch_with_a_keyless_message() {
     let wired = Wired::take().await;
     let topic = wired.topic_with(1, &[("cleanup.policy", "compact")]).await;
@@ -173,10 +167,9 @@ async fn a_compacted_topic_refuses_a_batch_with_a_keyless_message() {
     let sent = send_all(&in_one_batch(&wired, "true"), records).await;
 
     assert_all(&sent, RDKafkaErrorCode::InvalidRecord);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_the_client_itself_refuses_fails_at_once() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -190,5 +183,4 @@ async fn what_the_client_itself_refuses_fails_at_once() {
     assert_eq!(too_large.outcome, Err(RDKafkaErrorCode::MessageSizeTooLarge));
     assert_eq!(no_partition.outcome, Err(RDKafkaErrorCode::UnknownPartition));
     assert!(too_large.took.max(no_partition.took) < Duration::from_millis(500));
-    topic.drop().await;
 }

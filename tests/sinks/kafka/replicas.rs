@@ -53,7 +53,7 @@ fn of_key<'a>(arrived: &'a [String], kind: &str, key: usize) -> Vec<&'a String> 
 }
 
 /// Issue 16, F4: each record of the topic took the whole sink for a publish's timeout, and died.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none() {
     let first = Node::start().await;
     let mut second = Node::beside(&first).await;
@@ -126,5 +126,4 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
         assert_eq!(first_ones, ids("sick", key, 3).iter().collect::<Vec<_>>());
     }
     postrider.stop().await;
-    outbox.drop().await;
 }

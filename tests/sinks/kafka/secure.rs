@@ -45,7 +45,7 @@ fn of(secure: &Secure, user: &str) -> FutureProducer {
     producer(&secure.brokers(OPEN_LOGIN), &settings)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn tls_lets_in_who_trusts_the_authority_and_nobody_else() {
     let secure = Secure::shared().await;
 
@@ -56,7 +56,7 @@ async fn tls_lets_in_who_trusts_the_authority_and_nobody_else() {
     assert_refused(&wary, RDKafkaErrorCode::SSL, "certificate verify failed");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn mutual_tls_lets_in_who_has_a_certificate() {
     let secure = Secure::shared().await;
     let (authority, (certificate, key)) = (secure.authority(), secure.client());
@@ -71,7 +71,7 @@ async fn mutual_tls_lets_in_who_has_a_certificate() {
     assert_refused(&unknown, code, "alert bad certificate");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_login_needs_the_password() {
     let secure = Secure::shared().await;
     let authority = secure.authority();
@@ -99,7 +99,7 @@ async fn a_login_needs_the_password() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_write_to_a_forbidden_topic_is_refused_until_a_look_finds_it_allowed() {
     let secure = Secure::shared().await;
     let (topic, other) = (secure.topic(1).await, secure.topic(1).await);
@@ -119,11 +119,9 @@ async fn a_write_to_a_forbidden_topic_is_refused_until_a_look_finds_it_allowed()
     producer.client().fetch_metadata(Some(&topic.name), Duration::from_secs(10)).unwrap();
     send(&producer, record(&topic.name, "allowed", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["allowed"]);
-    topic.drop().await;
-    other.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_that_may_not_be_described_is_forbidden_too() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
@@ -137,10 +135,9 @@ async fn a_topic_that_may_not_be_described_is_forbidden_too() {
     let found = found.unwrap();
     let error = found.topics()[0].error().map(RDKafkaErrorCode::from);
     assert_eq!((error, sent.outcome), (Some(forbidden), Err(forbidden)));
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_may_write_to_a_topic_may_be_idempotent() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
@@ -149,10 +146,9 @@ async fn who_may_write_to_a_topic_may_be_idempotent() {
     let sent = send(&of(&secure, "carol"), record(&topic.name, "x", b"x")).await;
 
     sent.outcome.unwrap();
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_may_write_nowhere_has_a_producer_that_is_lost_for_good() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
@@ -171,5 +167,4 @@ async fn who_may_write_nowhere_has_a_producer_that_is_lost_for_good() {
     assert_eq!(later.outcome, Err(RDKafkaErrorCode::Fatal));
     send(&of(&secure, "dave"), record(&topic.name, "anew", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["anew"]);
-    topic.drop().await;
 }

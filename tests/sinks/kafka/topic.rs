@@ -8,7 +8,7 @@ use crate::support::kafka::brokers;
 use crate::support::kafka::record::Record;
 use crate::support::kafka::topic::Topic;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn everything_that_arrived_is_read_in_order_per_partition() {
     let topic = Topic::new(3).await;
     assert_eq!(topic.read().await, []);
@@ -28,10 +28,9 @@ async fn everything_that_arrived_is_read_in_order_per_partition() {
         assert_eq!(record.id(), format!("{:03}", offset * 3 + partition));
         assert_eq!(record.offset, i64::try_from(offset).unwrap());
     }
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_is_read_with_all_that_it_has_and_all_that_it_lacks() {
     let topic = Topic::new(1).await;
     let producer = producer(&brokers(), &[]);
@@ -64,5 +63,4 @@ async fn a_record_is_read_with_all_that_it_has_and_all_that_it_lacks() {
         ..full.clone()
     };
     assert_eq!(topic.read().await, [full, bare]);
-    topic.drop().await;
 }

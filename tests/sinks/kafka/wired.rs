@@ -11,7 +11,7 @@ use crate::support::kafka::wired::Wired;
 /// Less than librdkafka waits before it tries again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_client_goes_by_the_wire_and_by_nothing_else() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -22,10 +22,9 @@ async fn a_client_goes_by_the_wire_and_by_nothing_else() {
 
     assert!(wired.sent() - before > 100_000, "{} bytes", wired.sent() - before);
     assert_eq!(topic.read_ids().await, ["one"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_frozen_wire_holds_a_send_until_it_is_thawed() {
     let (wired, other) = (Wired::take().await, Wired::take().await);
     let topic = wired.topic(1).await;
@@ -41,10 +40,9 @@ async fn a_frozen_wire_holds_a_send_until_it_is_thawed() {
 
     sending.await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["before", "free", "held"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_wire_that_is_cut_and_refuses_is_no_way_to_the_broker() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -59,10 +57,9 @@ async fn a_wire_that_is_cut_and_refuses_is_no_way_to_the_broker() {
 
     send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["before", "after"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_wire_is_given_back_in_good_order() {
     for _ in 0..20 {
         let wired = Wired::take().await;
@@ -74,7 +71,7 @@ async fn a_wire_is_given_back_in_good_order() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_send_whose_answer_was_cut_off_is_repeated_and_stored_once() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -91,10 +88,9 @@ async fn a_send_whose_answer_was_cut_off_is_repeated_and_stored_once() {
 
     assert_eq!(sent.outcome, Ok((0, 1)));
     assert_eq!(topic.read_ids().await, ["before", "cut"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_send_that_nobody_answers_times_out_and_may_have_arrived() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -108,10 +104,9 @@ async fn a_send_that_nobody_answers_times_out_and_may_have_arrived() {
     assert_eq!(sent.outcome, Err(RDKafkaErrorCode::MessageTimedOut));
     send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["before", "unheard", "after"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_send_purged_on_its_way_says_so() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -127,5 +122,4 @@ async fn a_send_purged_on_its_way_says_so() {
     wired.hold_answers(false);
 
     assert_eq!(sent.outcome, Err(RDKafkaErrorCode::PurgeInflight));
-    topic.drop().await;
 }

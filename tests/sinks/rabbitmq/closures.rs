@@ -30,7 +30,7 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
     (outcomes(theirs).collect(), outcomes(others).collect())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -54,10 +54,9 @@ async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours()
     assert_eq!(proxy.accepted(), 1);
     let lost = tokio::time::timeout(Duration::from_secs(1), sink.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_exchange_is_found_once_it_was_made() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -77,7 +76,6 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(hand.take_ids(QUEUE).await, ["again"]);
-    vhost.drop().await;
 }
 
 /// A first round may take the channel along, and charges none but the exchange's own messages;
@@ -115,7 +113,7 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
     assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -127,11 +125,9 @@ async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
     hand.delete_exchange("gone").await;
 
     disturbs_once(&sink, "gone").await;
-
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -146,10 +142,9 @@ async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
     disturbs_once(&sink, "forbidden").await;
 
     vhost.drop_user(&user).await;
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_forbidden_default_exchange_is_charged() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -168,10 +163,9 @@ async fn a_forbidden_default_exchange_is_charged() {
         );
     }
     vhost.drop_user(&user).await;
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
     let vhost = Vhost::new().await;
     let wrong = "not-the-password";
@@ -184,10 +178,9 @@ async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
     assert!(!down.detail.contains(wrong), "{down}");
     let outcome = sink.publish(message("m", "", QUEUE)).await;
     assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_vhost_is_named_with_its_remedy() {
     let vhost = Vhost::new().await;
     let uri = format!("{}-missing", vhost.uri());
@@ -197,10 +190,9 @@ async fn a_missing_vhost_is_named_with_its_remedy() {
     assert!(down.detail.contains(&format!("{}-missing", vhost.name)), "{down}");
     assert!(down.detail.contains("add_vhost"), "{down}");
     assert!(!down.detail.contains(PASSWORD), "{down}");
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_forbidden_vhost_is_named_with_its_remedy() {
     let (vhost, other) = (Vhost::new().await, Vhost::new().await);
 
@@ -208,6 +200,4 @@ async fn a_forbidden_vhost_is_named_with_its_remedy() {
 
     assert!(down.detail.contains(&vhost.name), "{down}");
     assert!(down.detail.contains("set_permissions"), "{down}");
-    vhost.drop().await;
-    other.drop().await;
 }

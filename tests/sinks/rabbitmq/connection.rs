@@ -27,7 +27,7 @@ async fn take(hand: &Hand, count: usize) -> Vec<String> {
     found.into_inner().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the_id_the_same() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -53,10 +53,9 @@ async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the
     found.sort();
     again.sort();
     assert_eq!(found, again);
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -82,10 +81,9 @@ async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
     assert_eq!(vhost.hand().await.take_ids(QUEUE).await, ["after"]);
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -112,10 +110,9 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     proxy.freeze(false);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -134,10 +131,9 @@ async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
     for outcome in outcomes {
         assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_whose_half_has_ended_is_lost() {
     let vhost = Vhost::new().await;
     vhost.hand().await.classic(QUEUE).await;
@@ -155,10 +151,9 @@ async fn a_connection_whose_half_has_ended_is_lost() {
     assert!(begin.elapsed() < AT_ONCE);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_cut_again_and_again_loses_no_message() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -199,5 +194,4 @@ async fn a_connection_cut_again_and_again_loses_no_message() {
     let lost: Vec<_> = confirmed.iter().filter(|id| !found.contains(*id)).collect();
     assert!(lost.is_empty(), "confirmed, and not in the queue: {lost:?}");
     assert!(!confirmed.is_empty());
-    vhost.drop().await;
 }

@@ -122,7 +122,7 @@ async fn pass(client: TcpStream, broker: TcpStream) {
 }
 
 /// Where the look-up was refused the sink was taken down, and up again at once, for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_exchange_that_may_not_be_looked_up_is_published_to_and_a_missing_one_found_once() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -135,5 +135,4 @@ async fn an_exchange_that_may_not_be_looked_up_is_published_to_and_a_missing_one
     assert_eq!(hand.take_ids(QUEUE).await, ["1"]);
 
     disturbs_once(&sink, "missing").await;
-    vhost.drop().await;
 }

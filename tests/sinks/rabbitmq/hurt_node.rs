@@ -18,7 +18,7 @@ async fn queue(uri: &str) -> String {
     name
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -43,7 +43,7 @@ async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
     assert_eq!(Hand::on(&turn.node.uri()).await.take_ids(&queue).await, ["before", "after"]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawed() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -68,7 +68,7 @@ async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawe
     sink.publish(message("after", "", &queue)).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -109,7 +109,7 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
     assert_eq!(found.len(), 51);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_dies_while_it_blocks_is_found_again() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -130,7 +130,7 @@ async fn a_broker_that_dies_while_it_blocks_is_found_again() {
     sink.publish(message("after", "", &queue)).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;

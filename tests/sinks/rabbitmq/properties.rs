@@ -15,7 +15,7 @@ use crate::support::rabbitmq::vhost::Vhost;
 
 const QUEUE: &str = "q";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_consumer_finds_the_properties_of_the_contract() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -39,10 +39,9 @@ async fn a_consumer_finds_the_properties_of_the_contract() {
     ]);
     assert_eq!(headers, &ours);
     assert_eq!(Some(found.delivery.data), message.payload);
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn headers_arrive_with_their_types_and_ours_win() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -81,10 +80,9 @@ async fn headers_arrive_with_their_types_and_ours_win() {
     let found = found.delivery.properties.headers().clone().unwrap();
     let expected = sent.into_iter().map(|(name, _, value)| (name.into(), value));
     assert_eq!(found.inner(), &expected.collect::<BTreeMap<_, _>>());
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_record_lacks_is_not_there() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -105,10 +103,9 @@ async fn what_a_record_lacks_is_not_there() {
     let empty = hand.take(QUEUE).await.unwrap();
     let headers = empty.delivery.properties.headers().clone().unwrap();
     assert_eq!(headers.inner()["message-key"], text(""));
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_body_of_many_frames_arrives_whole() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -121,5 +118,4 @@ async fn a_body_of_many_frames_arrives_whole() {
 
     // Compared without showing them.
     assert!(hand.take(QUEUE).await.unwrap().delivery.data == payload);
-    vhost.drop().await;
 }

@@ -9,7 +9,7 @@ use crate::support::rabbitmq::hand::{Hand, text};
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{self};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -24,18 +24,15 @@ async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it(
         let named = error.detail.contains(&format!("{exchange:?}, routing key {key:?}"));
         assert!(named, "{error}");
     }
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_mandatory_a_message_that_no_queue_takes_is_delivered() {
     let vhost = Vhost::new().await;
     let sink = rabbitmq::sink_with(&vhost.uri(), AMPLE, false);
     sink.probe().await.unwrap();
 
     assert_eq!(sink.publish(message("m", "", "nowhere")).await, Ok(()));
-
-    vhost.drop().await;
 }
 
 /// Of hundreds at once, through `exchange` into `queue`, every third goes nowhere.
@@ -76,29 +73,25 @@ async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: 
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_classic_queue() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
     hand.classic("taken").await;
 
     exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
-
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_quorum_queue() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
     hand.quorum("taken").await;
 
     exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
-
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_classic_queue() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -107,11 +100,9 @@ async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_classic_que
     hand.bind("taken", "topic", "taken.#").await;
 
     exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
-
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_quorum_queue() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -120,11 +111,9 @@ async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_quorum_queu
     hand.bind("taken", "topic", "taken.#").await;
 
     exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
-
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -155,10 +144,9 @@ async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
     }
     assert_eq!(hand.take_ids("full").await, ["fits"]);
     assert_eq!(hand.take_ids("roomy").await.len(), 200);
-    vhost.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
     let vhost = Vhost::new().await;
     let hand = vhost.hand().await;
@@ -176,5 +164,4 @@ async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
         }
         assert_eq!(hand.take_ids("taken").await.len(), 3);
     }
-    vhost.drop().await;
 }

@@ -32,7 +32,7 @@ async fn check_uri(uri: &str, authority: &Path) -> Value {
     findings.iter().find(|finding| finding["name"] == "sink secure").unwrap().clone()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn amqps_is_verified_against_the_authorities_in_ssl_cert_file() {
     let turn = turn().await;
 

@@ -46,7 +46,6 @@ impl Stage {
         assert_eq!(self.wire.accepted(), connections);
         let lost = tokio::time::timeout(Duration::from_secs(1), self.sink.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
-        self.vhost.drop().await;
     }
 }
 
@@ -80,18 +79,18 @@ async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections
     stage.end_after(connections).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
     beside_a_sick_one(12, PublishFailure::Unconfirmed, 1).await;
 }
 
 /// RabbitMQ stops reading a connection on which 32 wait for a quorum queue.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn many_messages_that_are_not_confirmed_have_their_connection_for_themselves() {
     beside_a_sick_one(20, PublishFailure::Abandoned, 2).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
     let stage = Stage::new().await;
     let sink = &stage.sink;
@@ -118,7 +117,7 @@ async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
     stage.end_undisturbed().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn however_many_are_not_confirmed_another_queue_is_served() {
     let stage = Stage::new().await;
     let sink = &stage.sink;
@@ -138,5 +137,4 @@ async fn however_many_are_not_confirmed_another_queue_is_served() {
 
     assert_eq!(sink.publish(message("after", "", "well")).await, Ok(()));
     stage.vhost.resume_queue("sick").await;
-    stage.vhost.drop().await;
 }

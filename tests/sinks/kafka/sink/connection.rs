@@ -46,7 +46,7 @@ async fn until_confirmed(sink: &std::sync::Arc<Kafka>, topic: &str, what: &str) 
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -77,7 +77,7 @@ async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() 
     assert!(found.contains(&"before".to_owned()));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_that_hangs_costs_no_attempt_and_all_arrive_once_it_goes_on() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -105,7 +105,7 @@ async fn a_broker_that_hangs_costs_no_attempt_and_all_arrive_once_it_goes_on() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_connection_closed_for_idleness_is_no_loss() {
     let options = Options::default().property("connections.max.idle.ms", "1000");
     let node = Node::with(options).await;
@@ -121,7 +121,7 @@ async fn a_connection_closed_for_idleness_is_no_loss() {
     assert_eq!(topic.read_ids().await, ["before", "after"]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_queue_without_room_makes_its_messages_wait_and_fails_none() {
     let wired = Wired::take().await;
     for room in ["1", "2"] {
@@ -138,11 +138,10 @@ async fn a_queue_without_room_makes_its_messages_wait_and_fails_none() {
         assert!(begin.elapsed() < AMPLE / 2, "{:?}", begin.elapsed());
         let expected: Vec<_> = (0..500).map(|number| format!("{number:03}")).collect();
         assert_eq!(ids(&topic).await, expected);
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_was_sent() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -164,10 +163,9 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
     assert!(unknown <= 4, "{outcomes:?}");
     wired.freeze(false);
     until_confirmed(&sink, &topic.name, "late").await;
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_waits_for_room_when_the_connection_is_lost_was_never_sent() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -196,11 +194,10 @@ async fn who_waits_for_room_when_the_connection_is_lost_was_never_sent() {
     wired.refuse(false);
     wired.hold_answers(false);
     until_confirmed(&sink, &topic.name, "late").await;
-    topic.drop().await;
 }
 
 /// Answers that no broker of one's own can be made to give.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_broker_in_passing_trouble_charges_nobody() {
     for (error, many) in [
         (Error::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE, 3),

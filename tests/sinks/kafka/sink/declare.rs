@@ -61,7 +61,7 @@ async fn property(brokers: &str, topic: &str, name: &str) -> String {
     found.unwrap().get(name).unwrap().value.clone().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn declared_topics_are_made_where_they_are_absent_and_never_altered() {
     let wired = Wired::take().await;
     let brokers = wired.direct();
@@ -89,10 +89,9 @@ async fn declared_topics_are_made_where_they_are_absent_and_never_altered() {
         sink.publish(message("m", &new, "k")).await.unwrap();
         sink.publish(message("m", &plain, "k")).await.unwrap();
     }
-    old.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_declared_topic_that_cannot_be_made_is_named() {
     let secure = Secure::shared().await;
     let brokers = secure.brokers(OPEN_LOGIN);
@@ -122,5 +121,4 @@ async fn a_declared_topic_that_cannot_be_made_is_named() {
     let allowed = sink(&brokers, login, vec![declared(&wanted, 1, [])]);
     allowed.probe().await.unwrap();
     assert_eq!(partitions(&super_brokers, &wanted), Some(1));
-    old.drop().await;
 }

@@ -10,7 +10,7 @@ use crate::support::message::message;
 /// Lanes of a relay under load.
 const MANY: usize = 1_000;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn one_key_keeps_its_order_while_load_comes_and_goes() {
     let topic = Topic::new(3).await;
     let sink = connected(&brokers()).await;
@@ -24,11 +24,10 @@ async fn one_key_keeps_its_order_while_load_comes_and_goes() {
     }
 
     assert_eq!(topic.read_ids().await, (0..300).map(id).collect::<Vec<_>>());
-    topic.drop().await;
 }
 
 /// The broker means all of a batch; each of its records is sent again by itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_batch_that_is_too_large_for_its_topic_arrives_record_by_record() {
     let topic = Topic::with(1, &[("max.message.bytes", "20000")]).await;
     let sink = connected_with(&brokers(), [("compression.type", "none")]).await;
@@ -48,5 +47,4 @@ async fn a_batch_that_is_too_large_for_its_topic_arrives_record_by_record() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 1_000);
-    topic.drop().await;
 }

@@ -53,7 +53,7 @@ pub async fn went_well(outbox: &TestOutbox, id: &str) {
     assert!(!record.contains_key("lastError"), "{record}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn poison_dies_or_waits_and_harms_neither_its_key_nor_its_neighbours() {
     let wired = Wired::take().await;
     let (topic, outbox) =
@@ -120,7 +120,4 @@ async fn poison_dies_or_waits_and_harms_neither_its_key_nor_its_neighbours() {
         assert_eq!(found, expected);
     }
     running.stop().await;
-    outbox.drop().await;
-    made.drop().await;
-    topic.drop().await;
 }

@@ -17,7 +17,7 @@ fn text(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_consumer_finds_the_record_of_the_contract() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
@@ -38,10 +38,9 @@ async fn a_consumer_finds_the_record_of_the_contract() {
         ("tenant-id", "t-1"),
     ];
     assert_eq!(found.headers, headers.map(|(name, value)| (name.to_owned(), text(value))));
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn headers_arrive_in_their_order_as_text_bytes_or_null_and_ours_win() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
@@ -81,10 +80,9 @@ async fn headers_arrive_in_their_order_as_text_bytes_or_null_and_ours_win() {
     ];
     let ours = ours.map(|(name, value)| (name.to_owned(), text(value)));
     assert_eq!(found.headers, expected.chain(ours).collect::<Vec<_>>());
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_null_payload_is_a_tombstone_and_an_empty_one_is_not() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
@@ -95,10 +93,9 @@ async fn a_null_payload_is_a_tombstone_and_an_empty_one_is_not() {
 
     let found: Vec<_> = topic.read().await.into_iter().map(|record| record.payload).collect();
     assert_eq!(found, [None, text("")]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_without_a_time_gets_that_of_its_sending() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
@@ -111,7 +108,6 @@ async fn a_record_without_a_time_gets_that_of_its_sending() {
     let found = topic.read().await;
     let end = bson::DateTime::now().timestamp_millis();
     assert!(found.iter().all(|record| (begin..=end).contains(&record.timestamp)), "{found:?}");
-    topic.drop().await;
 }
 
 /// Keys and what Java makes of them (`UtilsTest.testMurmur2` of Kafka).
@@ -126,7 +122,7 @@ const KEYS: [(&str, i32); 6] = [
 
 const PARTITIONS: i32 = 7;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_lands_in_the_partition_where_javas_clients_put_it() {
     let topic = Topic::new(PARTITIONS).await;
     let sink = connected(&brokers()).await;
@@ -156,10 +152,9 @@ async fn a_key_lands_in_the_partition_where_javas_clients_put_it() {
             assert_eq!(record.partition, (hash & i32::MAX) % PARTITIONS, "{record:?}");
         }
     }
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_empty_key_is_a_key_and_has_one_partition() {
     let topic = Topic::new(PARTITIONS).await;
     let sink = connected(&brokers()).await;
@@ -179,10 +174,9 @@ async fn the_empty_key_is_a_key_and_has_one_partition() {
     for record in found {
         assert_eq!((record.partition, record.key), expected);
     }
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_compressed_by_default_or_by_a_property_can_be_read() {
     const SIZE: usize = 300_000;
     let wired = Wired::take().await;
@@ -208,5 +202,4 @@ async fn what_is_compressed_by_default_or_by_a_property_can_be_read() {
         assert!(found.payload == payload, "{id}");
         sink.close().await;
     }
-    topic.drop().await;
 }

@@ -69,7 +69,7 @@ fn untimely(message: Message) -> Message {
     Message { timestamp: Some(SystemTime::now() + Duration::from_secs(7_200)), ..message }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_above_its_topics_limit_is_too_large_and_its_batch_is_not() {
     let wired = Wired::take().await;
     for bad in [&[5][..], &[0, 11]] {
@@ -79,11 +79,10 @@ async fn a_message_above_its_topics_limit_is_too_large_and_its_batch_is_not() {
         let outcomes = publish_spoilt(&sink, &topic, bad, large).await;
 
         only_the_bad_were_refused(&outcomes, bad, PublishFailure::TooLarge, &topic).await;
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn small_messages_whose_batch_is_too_large_are_confirmed() {
     let wired = Wired::take().await;
     let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
@@ -97,10 +96,9 @@ async fn small_messages_whose_batch_is_too_large_are_confirmed() {
     let outcomes = publish_spoilt(&sink, &topic, &all, sizable).await;
 
     only_the_bad_were_refused(&outcomes, &[], PublishFailure::TooLarge, &topic).await;
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_message_with_an_impossible_time_is_refused_and_its_batch_is_not() {
     let wired = Wired::take().await;
     // One is told otherwise than two.
@@ -111,11 +109,10 @@ async fn a_message_with_an_impossible_time_is_refused_and_its_batch_is_not() {
         let outcomes = publish_spoilt(&sink, &topic, bad, untimely).await;
 
         only_the_bad_were_refused(&outcomes, bad, PublishFailure::Rejected, &topic).await;
-        topic.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_bad_of_two_kinds_in_one_batch_are_told_apart() {
     let wired = Wired::take().await;
     let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
@@ -135,10 +132,9 @@ async fn the_bad_of_two_kinds_in_one_batch_are_told_apart() {
         "{outcomes:?}"
     );
     assert_eq!(ids(&topic).await, ["before", "good"]);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_compacted_topic_takes_records_without_a_key_of_their_own_and_tombstones() {
     let wired = Wired::take().await;
     let topic = wired.topic_with(1, &[("cleanup.policy", "compact")]).await;
@@ -152,10 +148,9 @@ async fn a_compacted_topic_takes_records_without_a_key_of_their_own_and_tombston
     let outcomes = publish_spoilt(&sink, &topic, &[2, 3], bare).await;
 
     only_the_bad_were_refused(&outcomes, &[], PublishFailure::Rejected, &topic).await;
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_topic_is_charged_soon_and_delays_no_other() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -179,10 +174,9 @@ async fn a_missing_topic_is_charged_soon_and_delays_no_other() {
     }
     assert!(begin.elapsed() < AT_ONCE * 2, "{:?}", begin.elapsed());
     assert_eq!(ids(&topic).await.len(), 100);
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn many_missing_topics_delay_no_other() {
     let wired = Wired::take().await;
     let topic = wired.topic(1).await;
@@ -201,10 +195,9 @@ async fn many_missing_topics_delay_no_other() {
         assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
     }
     assert!(begin.elapsed() < AT_ONCE * 3, "{:?}", begin.elapsed());
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_deleted_in_use_is_charged_and_found_when_it_is_made_anew() {
     let wired = Wired::take().await;
     let (topic, other) = (wired.topic(1).await, wired.topic(1).await);
@@ -234,11 +227,9 @@ async fn a_topic_deleted_in_use_is_charged_and_found_when_it_is_made_anew() {
     let topic = Topic::named(&wired.direct(), &topic.name, 1, &[]).await;
     until_taken(&sink, message("after", &topic.name, "k")).await;
     assert_eq!(topic.read_ids().await, ["after"]);
-    topic.drop().await;
-    other.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_topic_made_after_it_was_missed_is_found() {
     let wired = Wired::take().await;
     let sink = connected(&wired.direct()).await;
@@ -250,5 +241,4 @@ async fn a_topic_made_after_it_was_missed_is_found() {
 
     until_taken(&sink, message("late", &name, "k")).await;
     assert_eq!(topic.read_ids().await, ["late"]);
-    topic.drop().await;
 }

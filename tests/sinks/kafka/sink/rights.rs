@@ -14,7 +14,7 @@ use crate::support::kafka::secure::{PASSWORD, Secure};
 use crate::support::message::message;
 use crate::support::outbox::{TestOutbox, eventually};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
     let secure = Secure::shared().await;
     let (topic, other) = (secure.topic(1).await, secure.topic(1).await);
@@ -44,11 +44,9 @@ async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
     }
     assert_eq!(topic.read_ids().await, ["allowed", "allowed"]);
     assert_eq!(other.read_ids().await.len(), 80);
-    topic.drop().await;
-    other.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
@@ -81,7 +79,6 @@ async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
     sink.probe().await.unwrap();
     sink.publish(message("allowed", &topic.name, "k")).await.unwrap();
     assert_eq!(topic.read_ids().await, ["allowed"]);
-    topic.drop().await;
 }
 
 /// Knows how often it was probed.
@@ -113,7 +110,7 @@ impl Sink for Counting {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn records_of_who_may_write_nowhere_wait_uncharged_and_go_once_he_may() {
     let secure = Secure::shared().await;
     let (topic, outbox) = (secure.topic(1).await, TestOutbox::new().await);
@@ -136,6 +133,4 @@ async fn records_of_who_may_write_nowhere_wait_uncharged_and_go_once_he_may() {
     }
     eventually("all to be there", || async { topic.read_ids().await.len() == 3 }).await;
     running.stop().await;
-    outbox.drop().await;
-    topic.drop().await;
 }

@@ -34,7 +34,7 @@ async fn start(outbox: &TestOutbox, interval: &str) -> Postrider {
 const COUNTERS: [&str; 4] =
     ["request_retries_total", "request_timeouts_total", "requests_total", "sent_bytes_total"];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_producers_figures_are_metrics_once_it_has_told_them() {
     let (topic, outbox) = (Topic::new(1).await, TestOutbox::new().await);
     outbox.insert((0..50).map(|id| to(&topic, &id.to_string(), "k"))).await;
@@ -61,11 +61,9 @@ async fn the_producers_figures_are_metrics_once_it_has_told_them() {
     assert!(series["sent_bytes_total"] > 5_000.0, "{series:?}");
     assert_eq!((series["queue_bytes"], series["request_timeouts_total"]), (0.0, 0.0));
     postrider.stop().await;
-    outbox.drop().await;
-    topic.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn before_the_first_figures_there_are_counters_and_no_gauges() {
     let (topic, outbox) = (Topic::new(1).await, TestOutbox::new().await);
     outbox.insert([to(&topic, "m", "k")]).await;
@@ -76,6 +74,4 @@ async fn before_the_first_figures_there_are_counters_and_no_gauges() {
     let expected = COUNTERS.map(|name| (name.to_owned(), 0.0));
     assert_eq!(kafka_series(&postrider).await, BTreeMap::from(expected));
     postrider.stop().await;
-    outbox.drop().await;
-    topic.drop().await;
 }

@@ -29,15 +29,13 @@ async fn delivers(secure: &Secure, listener: &str, properties: &str) {
     assert_eq!(topic.read_ids().await, ["m"], "{properties}");
     let ended = postrider.stop().await;
     assert!(ended.is_free_of(PASSWORD), "{ended}");
-    outbox.drop().await;
-    topic.drop().await;
 }
 
 fn file(path: &Path) -> String {
     format!("'{}'", path.display())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_process_delivers_by_tls_to_a_broker_whose_authority_it_is_told() {
     let secure = Secure::shared().await;
     let authority = file(&secure.authority());
@@ -47,7 +45,7 @@ async fn a_process_delivers_by_tls_to_a_broker_whose_authority_it_is_told() {
     delivers(&secure, TLS, &properties).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_process_delivers_by_mutual_tls() {
     let secure = Secure::shared().await;
     let authority = file(&secure.authority());
@@ -64,7 +62,7 @@ async fn a_process_delivers_by_mutual_tls() {
     delivers(&secure, MUTUAL, &properties).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_process_delivers_by_tls_with_a_login() {
     let secure = Secure::shared().await;
     let authority = file(&secure.authority());

@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn where_nothing_listens_the_address_is_to_be_checked() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
@@ -40,7 +40,7 @@ async fn where_nothing_listens_the_address_is_to_be_checked() {
     told("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_wrong_password_points_to_the_login() {
     let secure = Secure::shared().await;
     let (brokers, authority) = (secure.brokers(LOGIN), secure.authority());
@@ -63,7 +63,7 @@ async fn a_wrong_password_points_to_the_login() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_mechanism_that_the_broker_lacks_points_to_the_login() {
     let secure = Secure::shared().await;
     let mut properties = login("alice", PASSWORD);
@@ -72,7 +72,7 @@ async fn a_mechanism_that_the_broker_lacks_points_to_the_login() {
     told(&secure.brokers(OPEN_LOGIN), properties, &["SCRAM-SHA-512", "sasl.*"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_unknown_authority_points_to_the_file_of_authorities() {
     let secure = Secure::shared().await;
     let stranger = secure.stranger();
@@ -81,7 +81,7 @@ async fn an_unknown_authority_points_to_the_file_of_authorities() {
     told(&secure.brokers(TLS), properties, &["certificate verify failed", "ssl.ca.location"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_missing_client_certificate_points_to_its_file() {
     let secure = Secure::shared().await;
     let authority = secure.authority();
@@ -90,7 +90,7 @@ async fn a_missing_client_certificate_points_to_its_file() {
     told(&secure.brokers(MUTUAL), properties, &["certificate", "ssl.certificate.location"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_wrong_protocol_points_to_the_one_property_that_names_it() {
     let secure = Secure::shared().await;
     let authority = secure.authority();
