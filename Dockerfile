@@ -18,9 +18,10 @@ ENV LIBZ_SYS_STATIC=1
 WORKDIR /build
 
 # Dependencies, in a layer of their own, which only the manifests change: they are built for empty libraries. The
-# manifests name targets and a member of the workspace that must exist, and that nobody builds here. What comes of the
+# manifests name targets and members of the workspace that must exist, and that nobody builds here. What comes of the
 # empty libraries is removed: by its date it could pass for newer than the sources below.
 COPY Cargo.toml Cargo.lock ./
+COPY tests/fixture/Cargo.toml tests/fixture/
 COPY tests/model/Cargo.toml tests/model/
 COPY crates/events/Cargo.toml crates/events/
 COPY crates/outbox/Cargo.toml crates/outbox/
@@ -28,10 +29,10 @@ COPY crates/relay/Cargo.toml crates/relay/
 COPY crates/settings/Cargo.toml crates/settings/
 COPY crates/sinks/Cargo.toml crates/sinks/
 COPY crates/store/Cargo.toml crates/store/
-RUN mkdir -p benches src tests/model/src \
+RUN mkdir -p benches src tests/fixture/src tests/model/src \
   && sed -n '/^\[\[bench\]\]/,/^name/ s|^name = "\(.*\)"|benches/\1.rs|p' Cargo.toml | xargs touch \
   && for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
-  && touch src/lib.rs tests/model/src/lib.rs \
+  && touch src/lib.rs tests/fixture/src/lib.rs tests/model/src/lib.rs \
   && echo 'fn main() {}' >src/main.rs \
   && cargo build --release --locked \
   && cargo clean --release $(printf -- '--package postrider-%s ' $(ls crates)) --package postrider

@@ -31,7 +31,7 @@ async fn change(history: &History, id: &str, change: Document) {
     history.outbox.records().update_one(doc! { "_id": id }, change).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_seeded_breach_of_each_kind_is_caught() {
     let history = quiet().await;
     let mut acknowledged = history.happen().await;

@@ -333,10 +333,10 @@ impl Brokers {
         }
         if let Some(kafka) = &mut self.kafka {
             for (_, topic) in kafka.topics.drain(..) {
-                topic.drop().await;
+                topic.delete().await;
             }
             if let Some(dead) = kafka.dead.take() {
-                dead.drop().await;
+                dead.delete().await;
             }
         }
     }

@@ -56,17 +56,17 @@ fn plan_with(seed: u64, kind: Kind) -> Plan {
     plan
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_short_history_with_rabbitmq_keeps_the_promise() {
     short(plan_with(35, Kind::RabbitMq)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_short_history_with_kafka_keeps_the_promise() {
     short(plan_with(29, Kind::Kafka)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_short_mixed_history_keeps_the_promise() {
     short(Plan::of(12, SHORT, true)).await;
 }
@@ -81,7 +81,7 @@ fn a_plan_is_the_same_whenever_its_seed_is() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 #[ignore = "make chaos"]
 async fn every_history_keeps_the_promise() {
     let list = std::env::var_os("CHAOS_LIST").map(PathBuf::from);

@@ -9,7 +9,7 @@ use crate::support::outbox::TestOutbox;
 /// The variable with a Python that has it.
 const PYTHON: &str = "POSTRIDER_TEST_SCHEMATHESIS";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_description_that_is_served_is_the_one_in_the_repository() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
@@ -19,10 +19,9 @@ async fn the_description_that_is_served_is_the_one_in_the_repository() {
     assert_eq!(served.text, include_str!("../../schema/openapi.json"));
     assert_eq!(served.body["openapi"], "3.1.0");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn schemathesis_finds_nothing_that_is_not_as_described() {
     let python = std::env::var(PYTHON)
         .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
@@ -44,5 +43,4 @@ async fn schemathesis_finds_nothing_that_is_not_as_described() {
     let said = String::from_utf8_lossy(&found.stderr);
     assert!(found.status.success(), "{told}\n{said}\n{}", api.postrider.stderr());
     api.stop().await;
-    outbox.drop().await;
 }

@@ -13,7 +13,7 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Signal;
 use crate::support::tcp::Then;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
     let outbox = TestOutbox::new().await;
     let (mut api, door) = behind_a_door(&outbox, &[]).await;
@@ -38,10 +38,9 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
     assert!(idle.is_ok(), "an idle connection stood");
     api.postrider.until_ended(Duration::from_secs(20)).await.with_code(0);
     assert_eq!(outbox.record("in-flight").await.get_str("type").unwrap(), "T");
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
     let outbox = TestOutbox::new().await;
     let (mut api, _door) =
@@ -57,5 +56,4 @@ async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
 
     let ended = api.postrider.until_ended(Duration::from_secs(10)).await.with_code(1);
     assert!(ended.stderr.contains("connections of the HTTP API were cut"), "{ended}");
-    outbox.drop().await;
 }

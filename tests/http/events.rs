@@ -19,7 +19,7 @@ fn expecting(request: &str, expected: Value) -> Value {
     body
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_append_is_answered_once_and_again_and_its_records_are_there() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -56,10 +56,9 @@ async fn an_append_is_answered_once_and_again_and_its_records_are_there() {
     api.get(&format!("{EVENTS}/2")).await.is(404, "not_found");
     api.get("/v1/aggregates/order/o-2/events/last").await.is(404, "not_found");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_stale_append_is_told_the_actual_version() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -83,10 +82,9 @@ async fn a_stale_append_is_told_the_actual_version() {
     answer.is(409, "version_conflict");
     assert_eq!(answer.body["actual"], 0);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_wrong_with_an_append_is_told_by_its_fields() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -118,10 +116,9 @@ async fn what_is_wrong_with_an_append_is_told_by_its_fields() {
     assert_eq!(api.post_text(EVENTS, text).await.wrong(), ["events[0].body.n"]);
     assert_eq!(api.get(EVENTS).await.body["items"], json!([]));
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn ranges_tenants_and_limits_choose_what_is_read() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -169,10 +166,9 @@ async fn ranges_tenants_and_limits_choose_what_is_read() {
     let ids = api.get("/v1/aggregates/order?limit=1&after=b").await;
     assert_eq!(ids.body, json!({ "items": ["o-1"], "next": null }));
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_long_stream_is_sent_line_by_line_or_as_one_list() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -199,10 +195,9 @@ async fn a_long_stream_is_sent_line_by_line_or_as_one_list() {
     assert_eq!(lines.last(), list.body["items"].as_array().unwrap().last());
     assert_eq!(list.header("transfer-encoding"), "chunked");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn where_events_are_not_hosted_there_are_none() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["events.enabled=false"]).await;
@@ -211,5 +206,4 @@ async fn where_events_are_not_hosted_there_are_none() {
     api.get(EVENTS).await.is(404, "not_found");
 
     api.stop().await;
-    outbox.drop().await;
 }

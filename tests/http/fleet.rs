@@ -8,7 +8,7 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_pause_holds_the_relay_until_it_is_resumed() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -33,5 +33,4 @@ async fn a_pause_holds_the_relay_until_it_is_resumed() {
     let instances = api.get("/v1/instances").await;
     assert_eq!(items[0]["instanceId"], instances.body["items"][0]["id"]);
     api.stop().await;
-    outbox.drop().await;
 }

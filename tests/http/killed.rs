@@ -23,7 +23,7 @@ async fn start(uri: &str, outbox: &TestOutbox, fail_points: &str) -> Api {
     api
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoever_asks_again() {
     // A server that soon ends what a dead client has left open: by default it waits a minute.
     let set = ReplicaSet::of(1).await;
@@ -55,7 +55,7 @@ async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoev
     }
 }
 
-#[tokio::test]
+#[fixture::test]
 async fn a_lane_that_panics_ends_the_process_with_1() {
     let outbox = TestOutbox::new().await;
     let settings = mongo_settings(&outbox.database);
@@ -69,5 +69,4 @@ async fn a_lane_that_panics_ends_the_process_with_1() {
     let limit = std::time::Duration::from_secs(30);
     let ended = api.postrider.until_ended(limit).await.with_code(1);
     assert!(ended.stderr.contains("a lane of the event store ended by itself"), "{ended}");
-    outbox.drop().await;
 }

@@ -21,7 +21,7 @@ pub async fn behind_a_door(outbox: &TestOutbox, settings: &[&str]) -> (Api, Door
     (api, door)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_request_that_takes_too_long_is_given_up() {
     let outbox = TestOutbox::new().await;
     let (api, door) = behind_a_door(&outbox, &["api.timeout=500ms"]).await;
@@ -33,10 +33,9 @@ async fn a_request_that_takes_too_long_is_given_up() {
     assert_eq!(answer.header("retry-after"), "1");
     door.open();
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn more_requests_than_places_are_turned_away_at_once() {
     let outbox = TestOutbox::new().await;
     let (api, door) = behind_a_door(&outbox, &["api.max_concurrent=1"]).await;
@@ -62,10 +61,9 @@ async fn more_requests_than_places_are_turned_away_at_once() {
     assert_eq!(held.await.unwrap().status, 200);
     assert_eq!(api.get("/openapi.json").await.status, 200);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.timeout=500ms"]).await;
@@ -82,10 +80,9 @@ async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
     assert!(body.starts_with("HTTP/1.1 503 "), "{body}");
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_header_has_its_limit() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -102,10 +99,9 @@ async fn a_header_has_its_limit() {
     assert!(fits.starts_with("HTTP/1.1 200 "), "{fits}");
     assert!(not.starts_with("HTTP/1.1 431 "), "{not}");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn more_connections_than_there_may_be_wait_their_turn() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
@@ -125,5 +121,4 @@ async fn more_connections_than_there_may_be_wait_their_turn() {
 
     assert!(answer.unwrap().starts_with("HTTP/1.1 200 "));
     Api { postrider, address, client: reqwest::Client::new() }.stop().await;
-    outbox.drop().await;
 }

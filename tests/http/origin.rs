@@ -16,7 +16,7 @@ async fn send(api: &Api, method: Method, path: &str, headers: &[(&str, &str)]) -
     Answer::of(headers.iter().fold(request, with)).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn without_tokens_only_loopback_names_and_no_foreign_page() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -45,10 +45,9 @@ async fn without_tokens_only_loopback_names_and_no_foreign_page() {
     }
     assert_eq!(send(&api, Method::POST, PAUSE, &[("origin", &own)]).await.status, 200);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_token_vouches_whatever_the_names() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
@@ -59,10 +58,9 @@ async fn a_token_vouches_whatever_the_names() {
     assert_eq!(send(&api, Method::GET, "/v1/instances", &with).await.status, 200);
     send(&api, Method::GET, "/v1/instances", &named).await.is(401, "unauthorized");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_something_else_guards_has_any_name_but_no_foreign_page() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.allow_unauthenticated=true"]).await;
@@ -74,10 +72,9 @@ async fn what_something_else_guards_has_any_name_but_no_foreign_page() {
     let own = [name, ("origin", "https://postrider.shop.svc")];
     assert_eq!(send(&api, Method::POST, PAUSE, &own).await.status, 200);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn the_ops_listener_answers_plain_reads_alone() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -116,5 +113,4 @@ async fn the_ops_listener_answers_plain_reads_alone() {
     let by_address = client.get(&keys).send().await.unwrap();
     assert_eq!(by_address.status(), StatusCode::SERVICE_UNAVAILABLE);
     api.stop().await;
-    outbox.drop().await;
 }

@@ -15,7 +15,7 @@ use crate::support::queue::{mongo_settings, stdout_sink};
 const RECORDS: &str = "/v1/outbox/records";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -50,10 +50,9 @@ async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
     assert_eq!(shown.body["payload"], body["payload"]);
     assert_eq!(shown.body["createdAt"], "1970-01-01T00:00:00.005Z");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -81,15 +80,14 @@ async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused(
     assert_eq!(api.post(RECORDS, &later).await.status, 201);
     assert_eq!(outbox.record("later").await.get_str("status").unwrap(), "scheduled");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_enqueued_record_wakes_the_idle_relay_of_its_process() {
     enqueuing_wakes_the_relay(json!("k")).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_enqueued_record_without_a_key_wakes_the_idle_relay_of_its_process() {
     enqueuing_wakes_the_relay(json!(null)).await;
 }
@@ -116,11 +114,10 @@ async fn enqueuing_wakes_the_relay(key: Value) {
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(owned.elapsed() < IDLE + Duration::from_secs(6), "{:?}", owned.elapsed());
     api.stop().await;
-    outbox.drop().await;
 }
 
 /// By itself the relay would look at the blocker again after an hour.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn key_goes_on_at_once_when_its_blocker_is_discarded_in_the_same_process() {
     for follow in ["relay.follow=true", "relay.follow=false"] {
         let outbox = TestOutbox::new().await;
@@ -149,11 +146,10 @@ async fn key_goes_on_at_once_when_its_blocker_is_discarded_in_the_same_process()
         outbox.until_count(doc! { "_id": "b", "status": "done" }, 1).await;
         assert!(begin.elapsed() < Duration::from_secs(10), "{follow}: {:?}", begin.elapsed());
         api.stop().await;
-        outbox.drop().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_list_goes_on_where_its_part_ended_whatever_the_ids_are() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -190,10 +186,9 @@ async fn a_list_goes_on_where_its_part_ended_whatever_the_ids_are() {
     let stats = api.get("/v1/outbox/stats").await;
     assert_eq!(stats.body["pending"], 6);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn only_what_may_be_is_requeued_or_discarded() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -243,11 +238,10 @@ async fn only_what_may_be_is_requeued_or_discarded() {
     delete("free").await.is(404, "not_found");
     assert_eq!(outbox.count(doc! {}).await, 3);
     api.stop().await;
-    outbox.drop().await;
 }
 
 /// Whoever asks for a rehearsal in the body, where it belongs into the query, is not to be obeyed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_body_where_there_is_to_be_none_is_refused_and_nothing_is_done() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -276,10 +270,9 @@ async fn a_body_where_there_is_to_be_none_is_refused_and_nothing_is_done() {
 
     assert_eq!(Answer::of(api.request(Method::POST, &requeue).body("{ }")).await.status, 200);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -322,11 +315,10 @@ async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
     }
     assert_eq!(api.get("/v1/outbox/groups").await.wrong(), ["by"]);
     api.stop().await;
-    outbox.drop().await;
 }
 
 /// The server stores a field's name that is not UTF-8, and such an `_id`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -362,10 +354,9 @@ async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
         api.get(&path).await.is(404, "not_found");
     }
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_record_whose_id_is_null_is_shown_requeued_and_discarded() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -383,5 +374,4 @@ async fn a_record_whose_id_is_null_is_shown_requeued_and_discarded() {
 
     assert_eq!(outbox.count(doc! {}).await, 0);
     api.stop().await;
-    outbox.drop().await;
 }

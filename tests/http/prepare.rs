@@ -13,7 +13,7 @@ fn held(value: &Value) -> Value {
     json!({ "key": "ada", "value": value, "ttlAt": null })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_is_taken_once_read_changed_and_given_back() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -44,10 +44,9 @@ async fn a_key_is_taken_once_read_changed_and_given_back() {
     assert_eq!((same.status, same.text.as_str()), (204, ""));
     api.get(ADA).await.is(404, "not_found");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_value_is_whatever_json_it_is() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -72,10 +71,9 @@ async fn a_value_is_whatever_json_it_is() {
         assert_eq!(gone.status, 204, "{value} {gone:?}");
     }
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_key_ends_when_it_is_told_to() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -111,10 +109,9 @@ async fn a_key_ends_when_it_is_told_to() {
     eventually("the key to expire", expired).await;
     assert_eq!(api.post(ADA, &json!({ "value": 3 })).await.status, 201);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -138,10 +135,9 @@ async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
     assert_eq!(api.get(&format!("/v1/prepare/u/{}", "x".repeat(256))).await.wrong(), ["key"]);
     api.get(ADA).await.is(404, "not_found");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn of_many_who_want_a_key_one_gets_it() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -157,5 +153,4 @@ async fn of_many_who_want_a_key_one_gets_it() {
     }
     assert_eq!(api.get(ADA).await.body, winners[0].body);
     api.stop().await;
-    outbox.drop().await;
 }

@@ -9,7 +9,7 @@ use crate::support::queue::mongo_settings;
 
 const RECORDS: &str = "/v1/outbox/records";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_a_client_can_do_wrong_is_told_by_its_code() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
@@ -28,10 +28,9 @@ async fn what_a_client_can_do_wrong_is_told_by_its_code() {
     let text = api.request(Method::POST, RECORDS).body("{}");
     Answer::of(text).await.is(415, "unsupported_media_type");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_body_without_a_length_is_limited_too() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
@@ -49,10 +48,9 @@ async fn a_body_without_a_length_is_limited_too() {
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(answer.contains("payload_too_large"), "{answer}");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn all_that_is_wrong_is_told_at_once() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -106,10 +104,9 @@ async fn all_that_is_wrong_is_told_at_once() {
     let deep = format!("{{\"type\":\"T\",\"payload\":{}1{}}}", "[".repeat(110), "]".repeat(110));
     assert!(api.post_text(RECORDS, &deep).await.wrong()[0].starts_with("payload[0]"));
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_panic_leaks_nothing_and_ends_no_other_request() {
     let outbox = TestOutbox::new().await;
     let points = "http::request=1*panic(hush)->off";
@@ -122,10 +119,9 @@ async fn a_panic_leaks_nothing_and_ends_no_other_request() {
     api.until_open().await;
     assert_eq!(api.get("/v1/outbox/stats").await.status, 200);
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
     let port = crate::support::tcp::dead_port().await;
     let uri = format!("mongo.uri=mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=500");
@@ -140,7 +136,7 @@ async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
     api.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_requests_id_is_the_clients_where_it_is_sane() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -155,5 +151,4 @@ async fn a_requests_id_is_the_clients_where_it_is_sane() {
         assert!(!answer.header("x-request-id").is_empty());
     }
     api.stop().await;
-    outbox.drop().await;
 }

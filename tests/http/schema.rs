@@ -35,7 +35,7 @@ fn is_told(answer: &Answer, words: &str) {
     assert!(answer.body["detail"].as_str().unwrap().contains(words), "{answer:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["outbox.auto_init_schema=false"]).await;
@@ -57,10 +57,9 @@ async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
         assert!(answer.status < 300, "{answer:?}");
     }
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_index_in_the_way_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -72,10 +71,9 @@ async fn an_index_in_the_way_is_named() {
 
     is_told(&answer, "of collection prepare_username can't be created");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_database_of_another_context_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -87,5 +85,4 @@ async fn a_database_of_another_context_is_named() {
         is_told(&write(&api, method, path, &body).await, "belongs to the context \"other\"");
     }
     api.stop().await;
-    outbox.drop().await;
 }

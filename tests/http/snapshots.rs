@@ -16,7 +16,7 @@ fn full() -> Value {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_snapshot_is_read_as_it_was_saved() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -47,10 +47,9 @@ async fn a_snapshot_is_read_as_it_was_saved() {
     api.get(&format!("{SNAPSHOT}?tenantId=other")).await.is(404, "not_found");
     api.get("/v1/aggregates/order/o-2/snapshot").await.is(404, "not_found");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_older_snapshot_never_overwrites_a_newer_one() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -72,10 +71,9 @@ async fn an_older_snapshot_never_overwrites_a_newer_one() {
         assert!(found.body.get("tenantId").is_none() && found.body.get("eventTime").is_none());
     }
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn what_is_wrong_with_a_snapshot_is_told_by_its_fields() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
@@ -95,5 +93,4 @@ async fn what_is_wrong_with_a_snapshot_is_told_by_its_fields() {
     assert_eq!(api.put("/v1/aggregates/1/1/snapshot", &full()).await.wrong(), ["name"]);
     api.get(SNAPSHOT).await.is(404, "not_found");
     api.stop().await;
-    outbox.drop().await;
 }

@@ -7,7 +7,7 @@ use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("api.listen={}", taken.local_addr().unwrap());
@@ -20,7 +20,7 @@ async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
     assert!(ended.stderr.contains("error: api.listen: cannot listen on"), "{ended}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn beyond_loopback_it_does_not_start_without_tokens_nor_with_tls() {
     let open = ["relay.enabled=false", "api.enabled=true", "api.listen=0.0.0.0:0"];
     let tls = ["api.tls.cert_file=/cert.pem", "api.tls.key_file=/key.pem"];
@@ -36,7 +36,7 @@ async fn beyond_loopback_it_does_not_start_without_tokens_nor_with_tls() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn by_default_nothing_listens() {
     let outbox = TestOutbox::new().await;
     let settings = with(mongo_settings(&outbox.database), &["relay.enabled=false"]);
@@ -47,5 +47,4 @@ async fn by_default_nothing_listens() {
     assert!(!postrider.stderr().contains("HTTP API"), "{}", postrider.stderr());
     assert!(postrider.readyz().await.1["parts"]["api"].is_null());
     postrider.stop().await;
-    outbox.drop().await;
 }

@@ -57,7 +57,7 @@ async fn status(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8(answer).unwrap()[..12].to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let (old, new) = (Authority::new("old"), Authority::new("new"));
@@ -85,10 +85,9 @@ async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
     put(dir.path(), &old.certify(&["localhost"]));
     eventually("the third one", || async { connect(&api, &old).await.is_ok() }).await;
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn a_certificate_that_cannot_be_used_ends_the_start() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let authority = Authority::new("any");
@@ -114,5 +113,4 @@ async fn a_certificate_that_cannot_be_used_ends_the_start() {
 
         assert!(ended.stderr.contains(&format!("error: {part}")), "{part}: {ended}");
     }
-    outbox.drop().await;
 }

@@ -26,7 +26,7 @@ async fn as_holder(
     .await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn each_scope_opens_its_own_calls_and_no_other() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
@@ -75,11 +75,10 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
         }
     }
     api.stop().await;
-    outbox.drop().await;
 }
 
 /// Whatever is described: one that is added without a scope is found here.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn no_call_but_the_description_is_open_without_a_token() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
@@ -98,10 +97,9 @@ async fn no_call_but_the_description_is_open_without_a_token() {
     }
     assert!(calls >= 22, "{calls}");
     api.stop().await;
-    outbox.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[fixture::test]
 async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
     let outbox = TestOutbox::new().await;
     let settings = [TOKENS, "log.level=trace"];
@@ -129,5 +127,4 @@ async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
     let stderr = api.postrider.stderr();
     assert!(!stderr.contains("s3cret"), "{stderr}");
     api.stop().await;
-    outbox.drop().await;
 }

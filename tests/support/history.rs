@@ -2,7 +2,7 @@
 //!
 //! [`judge`] knows nothing of leases, lanes or attempts. It is given the committed set, as a
 //! majority has it once the dust has settled, and the arrivals in the order in which the
-//! consumer saw them. `tests/history.rs` proves that it catches what it is there for.
+//! consumer saw them. `tests/ordering/history_checker.rs` proves that it catches what it is there for.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

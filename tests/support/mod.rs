@@ -6,7 +6,9 @@
 pub mod arrivals;
 pub mod authority;
 pub mod broker;
+pub mod cleanup;
 pub mod clock;
+pub mod command_line;
 pub mod fragile;
 pub mod headers;
 pub mod history;

@@ -1,4 +1,4 @@
-//! An outbox of the test's own: a database that is dropped with it, and producers.
+//! A database of the test's own with an outbox.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use postrider::schema::Validator;
 use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
 
+use super::cleanup::Cleanup;
 use super::{mutants, roles};
 
 /// The variable with the URI of the test run's replica set.
 const URI: &str = "POSTRIDER_TEST_MONGODB_URI";
 
-/// A database with an empty outbox.
+/// A database with an empty outbox. On the shared server it is removed when the test passes.
 pub struct TestOutbox {
     /// The test's own, which may do everything.
     pub client: Client,
@@ -26,7 +27,7 @@ pub struct TestOutbox {
     pub collections: Collections,
     /// By which the relay comes to them.
     pub uri: String,
-    is_restricted: bool,
+    _cleanup: Cleanup,
 }
 
 /// The replica set of this test run.
@@ -48,11 +49,16 @@ impl TestOutbox {
     pub async fn retaining(retention: Duration) -> Self {
         match roles::are_wanted() {
             true => Self::restricted_for(retention).await,
-            false => Self::at(&mongodb_uri()).await,
+            false => {
+                let outbox = Self::at(&mongodb_uri()).await;
+                let database = outbox.client.database(&outbox.database);
+                let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+                Self { _cleanup, ..outbox }
+            }
         }
     }
 
-    /// The same on another server.
+    /// The same on a server of the test's own, where it stays.
     pub async fn at(uri: &str) -> Self {
         // No validator: many a test inserts what a producer must not.
         Self::validated(uri, Validator::Off).await
@@ -70,7 +76,7 @@ impl TestOutbox {
             hand: collections.clone(),
             collections,
             uri: uri.to_owned(),
-            is_restricted: false,
+            _cleanup: Cleanup::none(),
         }
     }
 
@@ -86,13 +92,18 @@ impl TestOutbox {
         let schema = client(&roles::uri_of(&SCHEMA, &database)).await;
         apply(&Collections::new(schema, &database, ""), Validator::Off).await;
         let uri = roles::uri_of(&RELAY, &database);
+        let own = admin.database(&database);
+        let cleanup = Cleanup::new(async move || {
+            roles::forget(&own).await;
+            own.drop().await.unwrap();
+        });
         Self {
             hand: Collections::new(admin.clone(), &database, ""),
             client: admin,
             collections: Collections::new(client(&uri).await, &database, ""),
             database,
             uri,
-            is_restricted: true,
+            _cleanup: cleanup,
         }
     }
 
@@ -124,15 +135,6 @@ impl TestOutbox {
     pub async fn until_count(&self, filter: Document, count: u64) {
         let what = format!("{count} records with {filter}");
         eventually(&what, || async { self.count(filter.clone()).await == count }).await;
-    }
-
-    /// Drops the database; called at a test's end, so that a failed one leaves its evidence.
-    pub async fn drop(self) {
-        let database = self.client.database(&self.database);
-        if self.is_restricted {
-            roles::forget(&database).await;
-        }
-        database.drop().await.unwrap();
     }
 }
 

@@ -8,6 +8,7 @@ use lapin::options::{BasicConsumeOptions, QueueDeclareOptions, QueueDeleteOption
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 
+use super::cleanup::Cleanup;
 use super::outbox::{TestOutbox, mongodb_uri};
 
 /// The variable with the URI of the test run's RabbitMQ.
@@ -30,11 +31,12 @@ pub fn mongo_settings(database: &str) -> Vec<String> {
     ]
 }
 
-/// A queue whose name nobody else has.
+/// A queue with a name of its own. It is removed when the test passes.
 pub struct Queue {
     pub name: String,
-    connection: Connection,
+    _cleanup: Cleanup,
     channel: Channel,
+    _connection: Connection,
 }
 
 impl Queue {
@@ -46,7 +48,12 @@ impl Queue {
         let name = format!("test_{}", uuid::Uuid::new_v4().simple());
         let options = QueueDeclareOptions::default();
         channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.unwrap();
-        Self { name, connection, channel }
+        let (own, deleting) = (name.clone(), channel.clone());
+        let _cleanup = Cleanup::new(async move || {
+            let options = QueueDeleteOptions::default();
+            deleting.queue_delete(own.as_str().into(), options).await.unwrap();
+        });
+        Self { name, _cleanup, channel, _connection: connection }
     }
 
     /// Settings of a relay from this outbox to this queue, by the sink `rabbit`.
@@ -92,13 +99,6 @@ impl Queue {
             ids.push(message.properties.message_id().as_ref().unwrap().to_string());
         }
         ids
-    }
-
-    /// Removes it; called at a test's end, so that a failed one leaves its evidence.
-    pub async fn delete(self) {
-        let options = QueueDeleteOptions::default();
-        self.channel.queue_delete(self.name.as_str().into(), options).await.unwrap();
-        self.connection.close(200, "done".into()).await.unwrap();
     }
 }
 

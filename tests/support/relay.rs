@@ -19,6 +19,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::outbox::{TestOutbox, eventually, record};
+use super::sink::TestSink;
+
 /// Defaults with short waits.
 pub fn settings() -> Settings {
     Settings {
@@ -158,4 +161,32 @@ pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Runnin
     let wake = parts.wakeup.clone();
     let relay = Relay::new(parts, stop.clone());
     Running { stop, task: Some(tokio::spawn(relay.run())), wake, _owned: owner }
+}
+
+/// Lets the relay read everything a few times over, so that whatever it would deliver it has
+/// begun to: one after the other three records of new keys arrive.
+pub async fn rounds(outbox: &TestOutbox, sink: &TestSink) {
+    for _ in 0..3 {
+        let id = format!("round {}", uuid::Uuid::new_v4());
+        outbox.insert([record(&id, &id)]).await;
+        sink.until("a record of a new key", |arrived| {
+            arrived.iter().any(|message| message.id == id)
+        })
+        .await;
+    }
+}
+
+/// What arrived, without the records of [`rounds`].
+pub fn arrived(sink: &TestSink) -> Vec<String> {
+    sink.ids().into_iter().filter(|id| !id.starts_with("round ")).collect()
+}
+
+/// Waits until this record arrived.
+pub async fn until_arrived(sink: &TestSink, id: &str) {
+    sink.until(id, |arrived| arrived.iter().any(|message| message.id == id)).await;
+}
+
+/// Waits until the publish of this record has begun.
+pub async fn until_under_way(sink: &TestSink, id: &str) {
+    eventually("a publish is under way", || async { sink.is_under_way(id) }).await;
 }

@@ -12,6 +12,7 @@ use postrider::outbox::collections::{Collections, names};
 use postrider::schema::roles::SCHEMA;
 use postrider::store::connect;
 
+use super::cleanup::Cleanup;
 use super::outbox::mongodb_uri;
 use super::roles;
 
@@ -28,12 +29,13 @@ pub struct Layout {
     pub indexes: BTreeMap<String, Document>,
 }
 
-/// An empty database and the collections that belong there.
+/// An empty database and the collections that belong there. It is removed when the test passes.
 pub struct Bare {
     pub name: String,
     /// For whoever makes the schema: the test's own, or those of a user who may do no more.
     pub collections: Collections,
     hand: Collections,
+    _cleanup: Cleanup,
 }
 
 impl Bare {
@@ -41,12 +43,19 @@ impl Bare {
         let client = connect::client(&mongodb_uri()).await.unwrap();
         let name = format!("test_{}", uuid::Uuid::new_v4().simple());
         let hand = Collections::new(client.clone(), &name, prefix);
+        let database = client.database(&name);
+        let _cleanup = Cleanup::new(async move || {
+            if roles::are_wanted() {
+                roles::forget(&database).await;
+            }
+            database.drop().await.unwrap();
+        });
         if !roles::are_wanted() {
-            return Self { name, collections: hand.clone(), hand };
+            return Self { name, collections: hand.clone(), hand, _cleanup };
         }
         roles::make(&client, &name, prefix, Duration::MAX).await;
         let user = connect::client(&roles::uri_of(&SCHEMA, &name)).await.unwrap();
-        Self { collections: Collections::new(user, &name, prefix), name, hand }
+        Self { collections: Collections::new(user, &name, prefix), name, hand, _cleanup }
     }
 
     /// The records, decoded.
@@ -125,15 +134,6 @@ impl Bare {
         let output = self.mongosh(environment).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
-    }
-
-    /// Drops the database; called at a test's end, so that a failed one leaves its evidence.
-    pub async fn drop(self) {
-        let database = self.hand.database();
-        if roles::are_wanted() {
-            roles::forget(database).await;
-        }
-        database.drop().await.unwrap();
     }
 }
 

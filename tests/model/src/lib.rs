@@ -8,7 +8,7 @@
 //! sound, and what each removed guard leads to.
 //!
 //! Models find what is wrong with a protocol, not with its code: the same guards are taken out of
-//! the product itself in `tests/guards`.
+//! the product itself in `tests/ordering` and `tests/leases`.
 
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]

@@ -74,7 +74,7 @@ impl Secure {
 
     /// A topic, made and read by the listener without a login.
     pub async fn topic(&self, partitions: i32) -> Topic {
-        Topic::on(&self.node.brokers(), partitions, &[]).await
+        Topic::on(&self.node.brokers(), partitions, &[]).await.deleted_when_dropped()
     }
 
     /// Keeps a right from a user; to be given back by [`Acl::delete`].

@@ -12,8 +12,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
 
 use super::record::Record;
+use crate::support::cleanup::Cleanup;
 use crate::support::outbox::eventually;
 
 /// How long a broker in good order may take for one thing.
@@ -24,20 +26,21 @@ pub struct Topic {
     pub name: String,
     brokers: String,
     partitions: i32,
+    _cleanup: Cleanup,
 }
 
 impl Topic {
-    /// One on the shared broker.
+    /// One on the shared broker. It is deleted when the test passes.
     pub async fn new(partitions: i32) -> Self {
         Self::with(partitions, &[]).await
     }
 
     /// The same with properties of its own, such as `max.message.bytes`.
     pub async fn with(partitions: i32, properties: &[(&str, &str)]) -> Self {
-        Self::on(&super::brokers(), partitions, properties).await
+        Self::on(&super::brokers(), partitions, properties).await.deleted_when_dropped()
     }
 
-    /// The same on another broker, by a listener that asks for no login.
+    /// The same on another broker, by a listener that asks for no login; there it stays.
     pub async fn on(brokers: &str, partitions: i32, properties: &[(&str, &str)]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
         Self::named(brokers, &name, partitions, properties).await
@@ -50,7 +53,12 @@ impl Topic {
         partitions: i32,
         properties: &[(&str, &str)],
     ) -> Self {
-        let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
+        let topic = Self {
+            name: name.to_owned(),
+            brokers: brokers.to_owned(),
+            partitions,
+            _cleanup: Cleanup::none(),
+        };
         topic.make(NewTopic::new(name, partitions, TopicReplication::Fixed(1)), properties).await;
         topic
     }
@@ -76,7 +84,12 @@ impl Topic {
         properties: &[(&str, &str)],
     ) -> Self {
         let partitions = i32::try_from(replicas.len()).unwrap();
-        let topic = Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions };
+        let topic = Self {
+            name: name.to_owned(),
+            brokers: brokers.to_owned(),
+            partitions,
+            _cleanup: Cleanup::none(),
+        };
         let replicas = TopicReplication::Variable(replicas);
         topic.make(NewTopic::new(name, partitions, replicas), properties).await;
         topic
@@ -98,7 +111,12 @@ impl Topic {
 
     /// The same on another broker.
     pub fn existing_on(brokers: &str, name: &str, partitions: i32) -> Self {
-        Self { name: name.to_owned(), brokers: brokers.to_owned(), partitions }
+        Self {
+            name: name.to_owned(),
+            brokers: brokers.to_owned(),
+            partitions,
+            _cleanup: Cleanup::none(),
+        }
     }
 
     /// Everything that is there at the call, in order within each partition, partition by partition.
@@ -137,15 +155,24 @@ impl Topic {
         found.into_inner().unwrap()
     }
 
-    /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
-    pub async fn drop(self) {
-        self.delete().await;
+    /// The same topic, deleted when the test passes, unless the test itself deleted it.
+    pub fn deleted_when_dropped(self) -> Self {
+        let own = Self::existing_on(&self.brokers, &self.name, self.partitions);
+        let _cleanup = Cleanup::new(async move || match own.try_delete().await {
+            Ok(()) | Err(RDKafkaErrorCode::UnknownTopicOrPartition) => {}
+            Err(error) => panic!("{}: {error}", own.name),
+        });
+        Self { _cleanup, ..self }
     }
 
-    /// Deletes it while the test goes on.
+    /// Deletes it while the test continues.
     pub async fn delete(&self) {
-        let gone = self.admin().delete_topics(&[&self.name], &patiently()).await.unwrap();
-        gone.into_iter().for_each(|gone| assert!(gone.is_ok(), "{gone:?}"));
+        self.try_delete().await.unwrap();
+    }
+
+    async fn try_delete(&self) -> Result<(), RDKafkaErrorCode> {
+        let deleted = self.admin().delete_topics(&[&self.name], &patiently()).await.unwrap();
+        deleted.into_iter().try_for_each(|topic| topic.map(|_| ()).map_err(|(_, error)| error))
     }
 
     /// Gives it this property, and its defaults for all others but the retention.

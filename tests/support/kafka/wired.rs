@@ -67,7 +67,7 @@ impl Wired {
 
     /// The same with properties of its own.
     pub async fn topic_with(&self, partitions: i32, properties: &[(&str, &str)]) -> Topic {
-        Topic::on(&self.direct(), partitions, properties).await
+        Topic::on(&self.direct(), partitions, properties).await.deleted_when_dropped()
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::address;
 use super::hand::Hand;
 use super::node::queue_order;
+use crate::support::cleanup::Cleanup;
 
 /// The variable with the URI of the shared broker.
 const URI: &str = "POSTRIDER_TEST_AMQP_URI";
@@ -21,10 +22,12 @@ const CTL: &str = "POSTRIDER_TEST_RABBITMQCTL";
 /// The password of each test's user: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-test";
 
-/// A vhost, and the user of the same name, who may do everything in it.
+/// A vhost, and the user of the same name, who may do everything in it. Both are removed when the test
+/// passes.
 pub struct Vhost {
     pub name: String,
     client: Client,
+    _cleanup: Cleanup,
 }
 
 fn variable(name: &str) -> String {
@@ -35,7 +38,13 @@ fn variable(name: &str) -> String {
 impl Vhost {
     pub async fn new() -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
-        let vhost = Self { name, client: Client::new() };
+        let client = Client::new();
+        let own = Self { name: name.clone(), client: client.clone(), _cleanup: Cleanup::none() };
+        let _cleanup = Cleanup::new(async move || {
+            own.delete().await;
+            own.drop_user(&own.name).await;
+        });
+        let vhost = Self { name, client, _cleanup };
         vhost.call(Method::PUT, &format!("vhosts/{}", vhost.name), json!({})).await;
         vhost.add_user(&vhost.name, ".*").await;
         vhost
@@ -75,7 +84,7 @@ impl Vhost {
         self.call(Method::PUT, &format!("users/{user}"), who).await;
     }
 
-    /// Deletes it with all that it has, and goes on.
+    /// Deletes it with all that it has, while the test continues.
     pub async fn delete(&self) {
         self.call(Method::DELETE, &format!("vhosts/{}", self.name), Value::Null).await;
     }
@@ -145,12 +154,6 @@ impl Vhost {
             let name = name.replace(' ', "%20").replace('>', "%3E");
             self.call(Method::DELETE, &format!("connections/{name}"), Value::Null).await;
         }
-    }
-
-    /// Deletes it; called at a test's end, so that a failed one leaves its evidence.
-    pub async fn drop(self) {
-        self.delete().await;
-        self.call(Method::DELETE, &format!("users/{}", self.name), Value::Null).await;
     }
 
     async fn call(&self, method: Method, path: &str, body: Value) -> Value {

@@ -10,11 +10,10 @@ pub use glob::Glob;
 pub use input::RouteInput;
 pub use template::{Missing, Template, TemplateError};
 
-use postrider_outbox::content::Content;
 use postrider_outbox::ids::SinkName;
 use postrider_outbox::reason::DeadReason;
 
-use crate::sink::{Address, HeaderValue};
+use crate::sink::Address;
 
 /// A sink's own answer to "where to", for what neither record nor route says.
 #[derive(Clone, Debug)]

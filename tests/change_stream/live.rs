@@ -1,0 +1,410 @@
+//! While the change stream carries the records: the order of keys, and no record left behind.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bson::{Bson, DateTime, Document, doc};
+use postrider::outbox::redrive::{Redrive, Redriver};
+use postrider::outbox::undecoded::RawId;
+use postrider::partition::share::Share;
+use postrider::relay::RelayParts;
+use postrider::relay::settings::Settings;
+use postrider::sink::PublishFailure;
+use postrider::wakeup::Wakeup;
+use tokio::sync::watch;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::relay::{Running, parts, run};
+use crate::support::sink::{Fault, TestSink};
+use crate::support::spy::Spy;
+use crate::{Followed, sleepy};
+
+/// A relay that lives from its stream: no timer helps it within any test.
+struct Scene {
+    outbox: TestOutbox,
+    spy: Spy,
+    sink: TestSink,
+    relay: Running,
+    followed: Followed,
+    share: watch::Sender<Share>,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        Self::with(sleepy()).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let outbox = TestOutbox::new().await;
+        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
+        let followed = Followed::up(&spy.collections, &wake).await;
+        let (share, shares) = watch::channel(Share::of(0..=255));
+        let parts: RelayParts<TestSink> =
+            parts(&spy.collections, sink.clone(), settings, shares, wake);
+        let relay = run(parts, share.clone());
+        let scene = Self { outbox, spy, sink, relay, followed, share };
+        scene.until_live().await;
+        scene
+    }
+
+    /// Waits until what is inserted costs no read.
+    async fn until_live(&self) {
+        eventually("the stream carries the records", || self.costs_no_read()).await;
+    }
+
+    /// What has arrived, but for what [`until_live`](Self::until_live) sent.
+    fn ids(&self) -> Vec<String> {
+        self.sink.ids().into_iter().filter(|id| !id.starts_with("probe")).collect()
+    }
+
+    async fn costs_no_read(&self) -> bool {
+        let before = self.spy.commands("find").len();
+        let id = format!("probe {}", uuid::Uuid::new_v4());
+        self.outbox.insert([record(&id, &id)]).await;
+        self.until_done(&[&id]).await;
+        self.spy.commands("find").len() == before
+    }
+
+    async fn until_done(&self, ids: &[&str]) {
+        let count = u64::try_from(ids.len()).unwrap();
+        self.outbox.until_count(doc! { "_id": { "$in": ids }, "status": "done" }, count).await;
+    }
+
+    async fn until_under_way(&self, id: &str) {
+        eventually("it is under way", || async { self.sink.is_under_way(id) }).await;
+    }
+
+    async fn stop(self) {
+        self.relay.stop().await;
+        drop((self.followed, self.share));
+    }
+}
+
+fn unstamped(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    record.remove("partition");
+    record
+}
+
+/// Of each key in the order of the insertions, single ones and several with one command.
+#[fixture::test]
+async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
+    let scene = Scene::start().await;
+    let before = scene.spy.commands("find").len();
+
+    let mut expected: HashMap<String, Vec<String>> = HashMap::new();
+    for turn in 0..300 {
+        let batch: Vec<(String, String)> = (0..1 + turn % 7)
+            .map(|n| (format!("{turn:03} {n}"), format!("k{}", (turn * 3 + n / 2) % 40)))
+            .collect();
+        let record = |(id, key): &(String, String)| match turn % 3 {
+            0 => record(id, key),
+            _ => unstamped(id, key),
+        };
+        scene.outbox.insert(batch.iter().map(record)).await;
+        for (id, key) in batch {
+            expected.entry(key).or_default().push(id);
+        }
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let arrived = scene.ids();
+    for (key, ids) in &expected {
+        let of_key: Vec<&String> = arrived.iter().filter(|id| ids.contains(id)).collect();
+        assert_eq!(of_key, ids.iter().collect::<Vec<_>>(), "{key}");
+    }
+    let reads = scene.spy.commands("find").len() - before;
+    // Housekeeping and the recheck read in their own time.
+    assert!(reads < 40, "{reads} reads for {} records", arrived.len());
+    scene.stop().await;
+}
+
+#[fixture::test]
+async fn what_comes_into_a_key_in_flight_goes_behind_it() {
+    let scene = Scene::start().await;
+    scene.sink.script("1", [Fault::Hold]);
+
+    scene.outbox.insert([record("1", "k")]).await;
+    scene.until_under_way("1").await;
+    scene.outbox.insert([unstamped("2", "k"), record("3", "k")]).await;
+    scene.outbox.insert([record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+    scene.sink.release();
+
+    scene.until_done(&["1", "2", "3"]).await;
+    assert_eq!(scene.ids(), ["other", "1", "2", "3"]);
+    scene.stop().await;
+}
+
+#[fixture::test]
+async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
+    let scene = Scene::start().await;
+    scene.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
+    let mut due = record("due", "b");
+    due.insert("visibleAt", later);
+
+    scene.outbox.insert([record("fails", "a"), due]).await;
+    scene.outbox.insert([record("a2", "a"), record("b2", "b")]).await;
+    scene.until_done(&["fails", "a2", "due", "b2"]).await;
+
+    let place = |id: &str| scene.ids().iter().position(|other| other == id).unwrap();
+    assert!(place("fails") < place("a2") && place("due") < place("b2"), "{:?}", scene.ids());
+    scene.stop().await;
+}
+
+/// Each is not what its event said when the relay leases it.
+#[fixture::test]
+async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key() {
+    let scene = Scene::start().await;
+    scene.sink.script("head", [Fault::Hold]);
+    scene.outbox.insert([record("head", "k")]).await;
+    scene.until_under_way("head").await;
+    scene.outbox.insert([record("deleted", "k"), record("replaced", "k")]).await;
+    scene.outbox.records().delete_one(doc! { "_id": "deleted" }).await.unwrap();
+    let mut other = record("replaced", "k");
+    other.insert("payload", "another one");
+    scene.outbox.records().replace_one(doc! { "_id": "replaced" }, other).await.unwrap();
+    scene.outbox.insert([record("last", "k")]).await;
+    scene.sink.release();
+
+    scene.until_done(&["head", "replaced", "last"]).await;
+    let ids = scene.ids();
+    let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
+    assert!(place("head") < place("replaced") && place("replaced") < place("last"), "{ids:?}");
+    scene.outbox.insert([record("after", "k")]).await;
+    scene.until_done(&["after"]).await;
+    scene.stop().await;
+}
+
+/// No event says that it became pending: it was before, in another key.
+#[fixture::test]
+async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() {
+    let scene =
+        Scene::with(Settings { poll_interval: Duration::from_millis(500), ..sleepy() }).await;
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    let mut waits = unstamped("waits", "a");
+    waits.insert("visibleAt", later);
+    scene.outbox.insert([waits]).await;
+    let records = scene.outbox.records();
+    let set = async |fields: Document| {
+        let update = doc! { "$set": fields };
+        records.update_one(doc! { "_id": "waits" }, update).await.unwrap();
+    };
+
+    set(doc! { "key": "b" }).await;
+    scene.outbox.insert([record("behind", "b"), record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+    set(doc! { "visibleAt": DateTime::now() }).await;
+
+    scene.until_done(&["waits", "behind"]).await;
+    assert_eq!(scene.ids(), ["other", "waits", "behind"]);
+    scene.stop().await;
+}
+
+/// A page ends within the second of its partitions, right behind the first.
+#[fixture::test]
+async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() {
+    let scene = Scene::with(Settings { batch_size: 2, ..sleepy() }).await;
+    scene.share.send_replace(Share::of(9..=255));
+    let within = |id: &str, partition: i32| {
+        let mut within = record(id, "k");
+        within.insert("partition", partition);
+        within
+    };
+    scene.outbox.insert([within("1", 8), within("2", 8), within("3", 7)]).await;
+
+    scene.share.send_replace(Share::of(0..=255));
+
+    scene.until_done(&["1", "2", "3"]).await;
+    scene.stop().await;
+}
+
+/// The pass after the partition's return goes over the key, which waits.
+#[fixture::test]
+async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_it_goes_on() {
+    let settings = Settings { poll_interval: Duration::from_millis(300), ..sleepy() };
+    let scene = Scene::with(settings).await;
+    let within = |id: &str, partition: i32| {
+        let mut within = record(id, "k");
+        within.insert("partition", partition);
+        within
+    };
+    let mut waits = within("waits", 7);
+    let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    waits.insert("visibleAt", later);
+    scene.outbox.insert([waits]).await;
+    scene.share.send_replace(Share::of(0..=7));
+    scene.outbox.insert([within("hidden", 8)]).await;
+    scene.share.send_replace(Share::of(0..=255));
+    scene.until_live().await;
+
+    let due = doc! { "$set": { "visibleAt": DateTime::now() } };
+    scene.outbox.records().update_one(doc! { "_id": "waits" }, due).await.unwrap();
+
+    scene.until_done(&["waits", "hidden"]).await;
+    scene.stop().await;
+}
+
+/// A dead record blocks its key until an operator discards it, here without a word to the relay, or
+/// gives it another key.
+#[fixture::test]
+async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_or_of_another_key() {
+    let settings =
+        Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
+    let scene = Scene::with(settings).await;
+    for id in ["dies", "dies too", "dies as well"] {
+        scene.sink.script(id, [Fault::Answer(PublishFailure::Rejected)]);
+    }
+    let dying = [record("dies", "a"), record("dies too", "b"), record("dies as well", "c")];
+    scene.outbox.insert(dying).await;
+    scene.outbox.until_count(doc! { "status": "dead" }, 3).await;
+    let behind = [record("a2", "a"), record("b2", "b"), record("c2", "c"), record("other", "o")];
+    scene.outbox.insert(behind).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.outbox.count(doc! { "status": "pending" }).await, 3);
+
+    let redriver = Redriver::new(scene.outbox.hand.clone());
+    let id = |id: &str| RawId::from(&bson::Bson::from(id));
+    redriver.one(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
+    redriver.one(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
+
+    let of_another = doc! { "$set": { "key": "z" } };
+    let records = scene.outbox.records();
+    records.update_one(doc! { "_id": "dies as well" }, of_another).await.unwrap();
+
+    scene.until_done(&["a2", "dies too", "b2", "c2"]).await;
+    let ids = scene.ids();
+    let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
+    assert!(place("dies too") < place("b2"), "{ids:?}");
+    scene.stop().await;
+}
+
+/// A fraction and an array lie where no look at the key reads: the array among the records of partition 7, or
+/// nowhere at all.
+#[fixture::test]
+async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
+    let scene = Scene::start().await;
+    let odd: [Bson; 5] = [
+        3.5.into(),
+        vec![Bson::Int32(7)].into(),
+        Bson::Array(Vec::new()),
+        vec![Bson::Int32(300)].into(),
+        Bson::Int32(-5),
+    ];
+
+    let mut keys = Vec::new();
+    for (turn, partition) in odd.iter().cycle().take(50).enumerate() {
+        let key = format!("k{turn}");
+        let mut first = record(&format!("{key} first"), &key);
+        first.insert("partition", partition.clone());
+        scene.outbox.insert([first]).await;
+        scene.outbox.insert([unstamped(&format!("{key} behind"), &key)]).await;
+        keys.push(key);
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let ids = scene.ids();
+    let place = |id: String| ids.iter().position(|other| *other == id).unwrap();
+    let swapped: Vec<&String> = keys
+        .iter()
+        .filter(|key| place(format!("{key} first")) > place(format!("{key} behind")))
+        .collect();
+    assert_eq!(swapped, Vec::<&String>::new());
+    assert_eq!(ids.len(), 2 * keys.len(), "once each");
+    scene.stop().await;
+}
+
+/// A validator of the users' own forbids the correction, at each of several tries.
+#[fixture::test]
+async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected() {
+    let scene = Scene::start().await;
+    let database = scene.outbox.client.database(&scene.outbox.database);
+    let change = async |validator: Document| {
+        let change = doc! { "collMod": "outbox_records", "validator": validator };
+        database.run_command(change).await.unwrap();
+    };
+    change(doc! { "$or": [{ "sealed": null }, { "partition": 3.5 }] }).await;
+    let mut first = record("first", "k");
+    first.extend(doc! { "partition": 3.5, "sealed": true });
+    scene.outbox.insert([first]).await;
+    scene.outbox.insert([unstamped("second", "k")]).await;
+    let tries = || {
+        let updates = scene.spy.commands("update");
+        let corrects = |sent: &str| sent.contains("first") && sent.contains("partition");
+        updates.iter().filter(|update| corrects(&update.sent.to_string())).count()
+    };
+    // One update for its partition, and one for the record alone, each time.
+    eventually("it was tried again", || async { tries() >= 4 }).await;
+    scene.outbox.insert([record("other", "o")]).await;
+    scene.until_done(&["other"]).await;
+    assert_eq!(scene.ids(), ["other"]);
+
+    change(doc! {}).await;
+    scene.outbox.insert([unstamped("third", "k")]).await;
+
+    scene.until_done(&["first", "second", "third"]).await;
+    assert_eq!(scene.ids(), ["other", "first", "second", "third"]);
+    scene.stop().await;
+}
+
+/// More at once than can be taken, and then a flow again.
+#[fixture::test]
+async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after() {
+    let scene = Scene::start().await;
+    for batch in 0..20 {
+        let burst =
+            (0..1_000).map(|n| unstamped(&format!("{batch:02} {n:04}"), &format!("k{}", n % 700)));
+        scene.outbox.insert(burst).await;
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let mut last: HashMap<usize, String> = HashMap::new();
+    for id in scene.ids() {
+        let key = id[3..].parse::<usize>().unwrap() % 700;
+        let before = last.insert(key, id.clone());
+        let of_key = || -> Vec<String> {
+            let ids = scene.ids().into_iter();
+            ids.filter(|id| id[3..].parse::<usize>().unwrap() % 700 == key).collect()
+        };
+        assert!(before.as_ref().is_none_or(|before| *before < id), "{id} late: {:?}", of_key());
+    }
+    scene.until_live().await;
+    scene.stop().await;
+}
+
+/// Partitions go and come back, while records of them are inserted.
+#[fixture::test]
+async fn partitions_that_come_back_are_served_from_what_they_have_by_then() {
+    let scene = Scene::start().await;
+    for turn in 0..10 {
+        scene.share.send_replace(Share::of(0..=100));
+        scene
+            .outbox
+            .insert((0..20).map(|n| unstamped(&format!("{turn} a {n}"), &format!("k{n}"))))
+            .await;
+        scene.share.send_replace(Share::of(0..=255));
+        scene
+            .outbox
+            .insert((0..20).map(|n| record(&format!("{turn} b {n}"), &format!("k{n}"))))
+            .await;
+    }
+    scene.outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+
+    let ids = scene.ids();
+    for n in 0..20 {
+        let mut seen: Vec<&String> = Vec::new();
+        let of_key = ids.iter().filter(|id| id[4..] == n.to_string());
+        // Repetitions are permitted where a partition is given away.
+        of_key.for_each(|id| {
+            if !seen.contains(&id) {
+                seen.push(id)
+            }
+        });
+        assert!(seen.is_sorted(), "{seen:?}");
+        assert_eq!(seen.len(), 20);
+    }
+    scene.stop().await;
+}

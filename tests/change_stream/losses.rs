@@ -1,0 +1,185 @@
+//! A stream that is lost, in every way: it is known why, and there is another as soon as there can be.
+
+use std::time::Duration;
+
+use bson::doc;
+use postrider::outbox::collections::Collections;
+use postrider::wakeup::{ScanHint, Wakeup};
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::queue::host_of;
+use crate::support::spy::Spy;
+use crate::support::tcp::Door;
+use crate::{Followed, opened, who_may_not_follow};
+
+/// Waits until an insert is news again.
+async fn until_news(outbox: &TestOutbox, wake: &Wakeup) {
+    let key = uuid::Uuid::new_v4().to_string();
+    outbox.insert([record(&key, &key)]).await;
+    let (partition, key) = (postrider::partition::of_key(&key), key.as_str().into());
+    let hint = ScanHint::Key { partition, key };
+    eventually("the news", || async { leads_to(wake, &hint) }).await;
+}
+
+/// Whether what the stream has said since it was last asked leads there.
+fn leads_to(wake: &Wakeup, hint: &ScanHint) -> bool {
+    wake.take_events().iter().any(|change| change.hint().as_ref() == Some(hint))
+}
+
+/// Loses a stream, and sees it back.
+async fn lose<F: Future<Output = ()>>(
+    outbox: &TestOutbox,
+    collections: &Collections,
+    lost: impl AsyncFnOnce(),
+    mended: impl FnOnce() -> F,
+) -> String {
+    let wake = Wakeup::default();
+    let mut followed = Followed::up(collections, &wake).await;
+    until_news(outbox, &wake).await;
+    wake.take();
+
+    lost().await;
+
+    let why = followed.until_lost().await;
+    assert!(wake.take().all, "what came meanwhile is looked for at once");
+    assert!(!wake.is_followed(), "and often");
+    mended().await;
+    followed.until_up().await;
+    assert!(wake.take().all, "what came meanwhile is looked for again");
+    assert!(wake.is_followed());
+    until_news(outbox, &wake).await;
+    why
+}
+
+async fn nothing() {}
+
+#[fixture::test]
+async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+    let kill = async || {
+        let cursor = opened(&spy)[0].answer.get_document("cursor").unwrap().clone();
+        let cursors = [cursor.get_i64("id").unwrap()];
+        let kill = doc! { "killCursors": "outbox_records", "cursors": cursors.as_slice() };
+        outbox.client.database(&outbox.database).run_command(kill).await.unwrap();
+    };
+
+    let why = lose(&outbox, &spy.collections, kill, nothing).await;
+
+    assert!(why.starts_with("failed to read the change stream: "), "{why}");
+    assert_eq!(opened(&spy).len(), 2);
+    let resumes = |stream: &crate::support::spy::Command| {
+        let command = stream.sent.to_string();
+        command.contains("resumeAfter") || command.contains("startAfter")
+    };
+    assert!(!opened(&spy).iter().any(resumes));
+}
+
+#[fixture::test]
+async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew() {
+    let cut = async {
+        let (outbox, door, collections) = behind_door().await;
+        let lost = async || door.shut();
+        let mended = || async { door.open() };
+        lose(&outbox, &collections, lost, mended).await
+    };
+    let frozen = async {
+        let (outbox, door, collections) = behind_door().await;
+        let began = std::time::Instant::now();
+        let lost = async || door.freeze();
+        let mended = || async { door.open() };
+        let why = lose(&outbox, &collections, lost, mended).await;
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        why
+    };
+
+    // Which the driver, whose monitor has a connection of its own, does not find out.
+    let silent = async {
+        let (outbox, door, collections) = behind_door().await;
+        let lost = async || door.silence("getMore", 1);
+        lose(&outbox, &collections, lost, nothing).await
+    };
+
+    let (cut, frozen, silent) = tokio::join!(cut, frozen, silent);
+
+    assert!(cut.starts_with("failed to "), "{cut}");
+    assert!(frozen.starts_with("failed to "), "{frozen}");
+    assert!(silent.contains("no answer from MongoDB within 10s"), "{silent}");
+}
+
+async fn behind_door() -> (TestOutbox, Door, Collections) {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+    let door = Door::to(&host).await;
+    // The server must not tell its own address.
+    let uri = outbox.uri.replace(&host, &door.address.to_string());
+    let uri = uri.replace("replicaSet=rs0", "directConnection=true");
+    let client = postrider::store::connect::client(&uri).await.unwrap();
+    let collections = Collections::new(client, &outbox.database, "");
+    (outbox, door, collections)
+}
+
+#[fixture::test]
+async fn a_stream_on_a_collection_that_was_dropped_is_back_when_that_is() {
+    let outbox = TestOutbox::new().await;
+    let drop = async || outbox.records().drop().await.unwrap();
+    let again = || async {
+        let database = outbox.client.database(&outbox.database);
+        database.create_collection("outbox_records").await.unwrap();
+    };
+
+    let why = lose(&outbox, &outbox.collections, drop, again).await;
+
+    assert!(why.contains("it ended: the collection was dropped or renamed"), "{why}");
+}
+
+/// What is large in a record does not reach the stream; its `_id` does, twice.
+#[fixture::test]
+async fn an_event_that_is_too_large_for_the_stream_is_passed() {
+    let outbox = TestOutbox::new().await;
+    let large = async || {
+        let mut large = record(&"x".repeat(8_000_000), "k");
+        large.remove("payload");
+        outbox.insert([large]).await;
+    };
+
+    let why = lose(&outbox, &outbox.collections, large, nothing).await;
+
+    assert!(why.contains("BSONObjectTooLarge"), "{why}");
+    assert!(why.len() < 1_000, "{}", why.len());
+}
+
+#[fixture::test]
+async fn a_record_of_almost_16_mib_is_news_like_any_other() {
+    let outbox = TestOutbox::new().await;
+    let wake = Wakeup::default();
+    let followed = Followed::up(&outbox.collections, &wake).await;
+    let mut large = record("large", "k");
+    large.insert("payload", "x".repeat(16_770_000));
+
+    outbox.insert([large]).await;
+
+    let hint = ScanHint::Key { partition: postrider::partition::of_key("k"), key: "k".into() };
+    eventually("the news", || async { leads_to(&wake, &hint) }).await;
+    assert!(wake.is_followed());
+    drop(followed);
+}
+
+#[fixture::test]
+async fn who_may_not_follow_polls_until_he_may() {
+    let outbox = TestOutbox::restricted().await;
+    let database = outbox.client.database(&outbox.database);
+    let (uri, follows) = who_may_not_follow(&outbox).await;
+    let client = postrider::store::connect::client(&uri).await.unwrap();
+    let collections = Collections::new(client, &outbox.database, "");
+    let wake = Wakeup::default();
+
+    let mut followed = Followed::start(&collections, &wake);
+
+    let why = followed.until_lost().await;
+    assert!(why.contains("not authorized"), "{why}");
+    let grant = doc! { "grantPrivilegesToRole": "polls", "privileges": follows };
+    database.run_command(grant).await.unwrap();
+    followed.until_up().await;
+    until_news(&outbox, &wake).await;
+}

@@ -1,0 +1,62 @@
+//! Nothing falls between the stream and the look at everything that goes with it.
+
+use std::sync::Arc;
+
+use postrider::wakeup::{ScanHint, StreamEvent, Wakeup};
+
+use crate::Followed;
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::spy::{Command, Spy};
+
+fn hint(key: &str) -> ScanHint {
+    ScanHint::Key { partition: postrider::partition::of_key(key), key: key.into() }
+}
+
+/// The moment is known, and the stream is not open yet.
+#[fixture::test]
+async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
+    let outbox = Arc::new(TestOutbox::new().await);
+    let spy = Spy::on(&outbox).await;
+    let producing = outbox.clone();
+    outbox.insert([record("before", "before")]).await;
+    let is_moment = |command: &Command| command.name == "find";
+    spy.after(is_moment, || async move { producing.insert([record("between", "k")]).await });
+    let wake = Wakeup::default();
+
+    let followed = Followed::up(&spy.collections, &wake).await;
+
+    assert!(spy.has_paused());
+    // (What was there before is not: the stream begins behind its moment.)
+    let mut hints: Vec<ScanHint> = Vec::new();
+    eventually("the news", || {
+        hints.extend(wake.take_events().iter().filter_map(StreamEvent::hint));
+        let has_come = !hints.is_empty();
+        async move { has_come }
+    })
+    .await;
+    assert_eq!(hints, [hint("k")]);
+    assert!(wake.take().all, "what was there before is for a look at everything");
+    drop(followed);
+}
+
+/// A snapshot that is read later shows what is before the stream's moment, and no moment that is
+/// ahead of what a majority has is such a one.
+#[fixture::test]
+async fn the_moment_is_one_that_a_snapshot_was_read_at() {
+    let outbox = TestOutbox::new().await;
+    let spy = Spy::on(&outbox).await;
+
+    let followed = Followed::up(&spy.collections, &Wakeup::default()).await;
+
+    let asked = &spy.commands("find")[0];
+    let concern = asked.sent.get_document("readConcern").unwrap();
+    assert_eq!(concern.get_str("level").unwrap(), "snapshot");
+    let moment = asked.answer.get_document("cursor").unwrap().get_timestamp("atClusterTime");
+    let opened = &crate::opened(&spy)[0].sent;
+    let stage = opened.get_array("pipeline").unwrap()[0].as_document().unwrap();
+    let stream = stage.get_document("$changeStream").unwrap();
+    let mut from = stream.get_timestamp("startAtOperationTime").unwrap();
+    from.increment -= 1;
+    assert_eq!(from, moment.unwrap());
+    drop(followed);
+}

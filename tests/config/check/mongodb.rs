@@ -1,0 +1,163 @@
+//! MongoDB itself: reached, let in, of the right kind, with its schema.
+
+use bson::doc;
+use postrider::schema::roles::RELAY;
+
+use crate::check::{Found, PLANTED, check, to_stdout, with};
+use crate::support::authority::Authority;
+use crate::support::mongod::Mongod;
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::queue::{host_of, mongo_settings, stdout_sink};
+use crate::support::roles;
+use crate::support::schema::Bare;
+use crate::support::tcp::dead_port;
+
+async fn check_uri(uri: &str) -> Found {
+    check(&with(&stdout_sink(), &[&format!("mongo.uri={uri}")])).await
+}
+
+#[fixture::test]
+async fn where_nobody_listens_it_is_to_be_started() {
+    let port = dead_port().await;
+    let options = "serverSelectionTimeoutMS=500";
+
+    let found = check_uri(&format!("mongodb://u:{PLANTED}@127.0.0.1:{port}/app?{options}")).await;
+
+    let detail = format!("cannot connect to MongoDB at 127.0.0.1:{port}: connection refused");
+    found.only("mongodb", &detail, "start MongoDB");
+    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
+}
+
+#[fixture::test]
+async fn a_replica_set_of_another_name_is_told() {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+    let options = "replicaSet=other&serverSelectionTimeoutMS=500";
+
+    let found = check_uri(&format!("mongodb://{host}/app?{options}")).await;
+
+    found.only("mongodb", "", "replicaSet");
+}
+
+#[fixture::test]
+async fn tls_where_there_is_none_is_told() {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+
+    let found =
+        check_uri(&format!("mongodb://{host}/app?tls=true&serverSelectionTimeoutMS=1000")).await;
+
+    found.only("mongodb", "", "TLS options");
+}
+
+#[fixture::test]
+async fn tls_is_verified_against_the_authority_that_the_uri_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (authority, stranger) = (Authority::new("ours"), Authority::new("a stranger"));
+    let [server, client] = ["127.0.0.1", "relay"].map(|name| {
+        let certified = authority.certify(&[name]);
+        file(name, &(certified.certificate + &certified.key))
+    });
+    let [ours, strangers] = [("ours.pem", &authority), ("stranger.pem", &stranger)]
+        .map(|(name, it)| file(name, &it.pem()));
+    let mongod = Mongod::with_tls(&server, &ours).await;
+    let uri = |options: String| {
+        let timeout = "serverSelectionTimeoutMS=2000";
+        format!("{}&tls=true&{timeout}{options}", mongod.uri("", "app"))
+    };
+    let with_key = format!("&tlsCertificateKeyFile={}", client.display());
+
+    let known = uri(format!("&tlsCAFile={}{with_key}", ours.display()));
+    let known = check_uri(&known).await;
+    let wary = check_uri(&uri(format!("&tlsCAFile={}{with_key}", strangers.display()))).await;
+    let public_ones = check_uri(&uri(with_key)).await;
+    let nobody = check_uri(&uri(format!("&tlsCAFile={}", ours.display()))).await;
+
+    assert_eq!(known.bad(), [""; 0], "{:#?}", known.findings);
+    for refused in [wary, public_ones, nobody] {
+        refused.only("mongodb", "", "TLS options");
+    }
+}
+
+#[fixture::test]
+async fn a_refused_login_is_told_from_one_that_is_missing() {
+    let outbox = TestOutbox::restricted().await;
+    let wrong = roles::uri(RELAY.name, PLANTED, &outbox.database);
+    let stranger = format!("mongodb://{}/app", host_of(&outbox.uri));
+
+    let (wrong, stranger) = (check_uri(&wrong).await, check_uri(&stranger).await);
+
+    wrong.only("mongodb", "", "mend user, password or authSource");
+    stranger.only("mongodb", "requires authentication", "name a user in mongo.uri");
+    for found in [wrong, stranger] {
+        let detail = found.of("mongodb")["detail"].as_str().unwrap();
+        assert!(!detail.contains("server response"), "not in clear: {detail}");
+    }
+}
+
+#[fixture::test]
+async fn a_standalone_server_is_to_be_made_a_replica_set() {
+    let server = Mongod::standalone().await;
+    let outbox = TestOutbox::at(&server.uri("", "")).await;
+
+    let found = check_uri(&server.uri("", &outbox.database)).await;
+
+    found.only("replica set", "standalone", "rs.initiate()");
+    found.is_good("mongodb", "a standalone server");
+    assert!(!found.names().contains(&"clocks"), "{:?}", found.names());
+}
+
+#[fixture::test]
+async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_mended() {
+    let bare = Bare::new("").await;
+    let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
+
+    let found = check(&settings).await;
+    let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
+
+    assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
+    found.is_good("schema", "made at start: collection outbox_records, collection");
+    strict.only("schema", "outbox_records", "run `postrider schema apply`");
+    strict.is_bad("schema", "dead_idx", "outbox.auto_init_schema = true");
+    assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");
+}
+
+#[fixture::test]
+async fn an_index_in_the_way_is_told_by_its_difference() {
+    let bare = Bare::new("").await;
+    bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
+
+    let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
+
+    found.only("schema", "index lane_idx of outbox_records is", "what is in the way");
+}
+
+#[fixture::test]
+async fn a_changed_retention_is_adjusted_at_start() {
+    let outbox = TestOutbox::new().await;
+    let settings = with(&to_stdout(&outbox), &["outbox.retention=8d"]);
+
+    let found = check(&settings).await;
+    let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
+
+    found.is_good("schema", "made at start: index done_ttl_idx");
+    strict.only("schema", "done_ttl_idx", "schema apply");
+}
+
+#[fixture::test]
+async fn an_index_that_gives_no_order_is_told() {
+    let outbox = TestOutbox::new().await;
+    let mut record = record("of two partitions", "k");
+    record.insert("partition", vec![1, 2]);
+    outbox.insert([record]).await;
+    outbox.records().delete_many(doc! {}).await.unwrap();
+
+    let found = check(&to_stdout(&outbox)).await;
+
+    found.only("schema", "lane_idx is multikey", "drop lane_idx");
+}

@@ -1,0 +1,104 @@
+//! Brokers: reached, let in, and with the destinations that the configuration names.
+
+use crate::check::{Found, PLANTED, check, to_stdout, with};
+use crate::support::kafka::brokers;
+use crate::support::kafka::topic::Topic;
+use crate::support::outbox::TestOutbox;
+use crate::support::queue::host_of;
+use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
+use crate::support::tcp::dead_port;
+
+/// Checks a sink `r` of RabbitMQ at this URI.
+async fn rabbitmq(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Found {
+    let uri = format!("sinks.r.uri={uri}");
+    let sink = ["sinks.r.kind=rabbitmq", "relay.default_sink=r", &uri];
+    check(&with(&to_stdout(outbox), &[&sink, more].concat())).await
+}
+
+/// Checks a sink `k` of Kafka at these brokers.
+async fn kafka(outbox: &TestOutbox, brokers: &str, more: &[&str]) -> Found {
+    let brokers = format!("sinks.k.brokers={brokers}");
+    let sink = ["sinks.k.kind=kafka", "relay.default_sink=k", &brokers];
+    check(&with(&to_stdout(outbox), &[&sink, more].concat())).await
+}
+
+#[fixture::test]
+async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
+    let (outbox, vhost, other) = (TestOutbox::new().await, Vhost::new().await, Vhost::new().await);
+    let host = host_of(&vhost.uri());
+    let nobody = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", dead_port().await);
+    let password = vhost.uri_of(&vhost.name, PLANTED);
+    let missing = format!("{}-missing", vhost.uri());
+    let closed = vhost.uri_of(&other.name, PASSWORD);
+    let tls = format!("amqps://{}:{PLANTED}@{host}/{}", vhost.name, vhost.name);
+
+    for (uri, detail, remedy) in [
+        (nobody, "Connection refused", "start the broker, or change host"),
+        (password, "ACCESS_REFUSED", "check user and password in the URI"),
+        (missing, "not found", "rabbitmqctl add_vhost"),
+        (closed, "refused", "rabbitmqctl set_permissions"),
+        (tls, "", "does not speak TLS"),
+    ] {
+        let found = rabbitmq(&outbox, &uri, &[]).await;
+
+        found.only("sink r", detail, remedy);
+        found.is_bad("sink r", "", "(sinks.r: uri)");
+        assert!(!format!("{:?}", found.findings).contains(PASSWORD), "{:#?}", found.findings);
+    }
+}
+
+#[fixture::test]
+async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_made() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    let hand = vhost.hand().await;
+    hand.topic("there").await;
+    let uri = vhost.uri();
+    let routes = "routes=[{ type = \"A\", destination = \"by-route\" }, \
+                  { type = \"B\", sink = \"out\", destination = \"elsewhere\" }]";
+    let dead = "relay.dead_letter={ sink = \"r\", destination = \"morgue\" }";
+    let declared = "sinks.r.declare={ exchanges = [{ name = \"by-route\", type = \"topic\" }, \
+                    { name = \"morgue\", type = \"topic\" }] }";
+    let template = "sinks.r.exchange=x.{tenantId}";
+
+    let default = rabbitmq(&outbox, &uri, &[]).await;
+    let own = rabbitmq(&outbox, &uri, &["sinks.r.exchange=there"]).await;
+    let missing = rabbitmq(&outbox, &uri, &["sinks.r.exchange=there", routes, dead]).await;
+    let made = rabbitmq(&outbox, &uri, &[template, routes, dead, declared]).await;
+    let still = rabbitmq(&outbox, &uri, &[routes]).await;
+
+    default.is_good("sink r destinations", "the default exchange is there");
+    own.is_good("sink r destinations", "exchange \"there\" is there");
+    missing.only(
+        "sink r destinations",
+        "\"by-route\": the broker said: NOT_FOUND",
+        "sinks.r.declare",
+    );
+    missing.is_bad("sink r destinations", "\"morgue\"", "relay.dead_letter");
+    assert!(!missing.of("sink r destinations")["detail"].as_str().unwrap().contains("elsewhere"));
+    made.is_good("sink r destinations", "\"by-route\" is made at start");
+    made.is_good("sink r destinations", "x.{tenantId} depends on the record");
+    assert_eq!(made.code, Some(0), "{:#?}", made.findings);
+    still.only("sink r destinations", "by-route", "make what is missing");
+}
+
+#[fixture::test]
+async fn kafka_is_reached_or_not_and_every_topic_that_is_named_is_looked_for() {
+    let (outbox, topic) = (TestOutbox::new().await, Topic::new(1).await);
+    let nobody = format!("127.0.0.1:{}", dead_port().await);
+    let there = format!("sinks.k.topic={}", topic.name);
+    let fresh = format!("{}-missing", topic.name);
+    let route = format!("routes=[{{ type = \"A\", destination = {fresh:?} }}]");
+    let declared = format!("sinks.k.declare={{ topics = [{{ name = {fresh:?} }}] }}");
+    let secret = format!("sinks.k.properties.\"sasl.password\"={PLANTED}");
+
+    let down = kafka(&outbox, &nobody, &[&secret]).await;
+    let template = kafka(&outbox, &brokers(), &[]).await;
+    let made = kafka(&outbox, &brokers(), &[&there, &route, &declared]).await;
+    let missing = kafka(&outbox, &brokers(), &[&there, &route]).await;
+
+    down.only("sink k", "Connection refused", "sinks.k: brokers");
+    template.is_good("sink k destinations", "{type} depends on the record");
+    made.is_good("sink k destinations", &format!("topic {:?} is there", topic.name));
+    made.is_good("sink k destinations", &format!("{fresh:?} is made at start"));
+    missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
+}

@@ -1,0 +1,311 @@
+//! How the configuration is read: files, environment and options, and each error in them.
+
+use crate::support::command_line::{PLANTED, file, says, valid, with, with_environment};
+use crate::support::process::{call, call_with};
+use crate::support::queue::stdout_sink;
+
+#[fixture::test]
+async fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
+    let file = file("[relay]\nbatchsize = 1\n[ops]\nlistn = \"x\"\n");
+    let path = file.path().to_str().unwrap();
+
+    let ended = call(&["run", "--config", path, "--set", "outbox.prefix=x"]).await;
+
+    says(
+        &ended.with_code(2),
+        &[
+            &format!(
+                "error: {path}:2: relay.batchsize: unknown key; did you mean relay.batch_size?"
+            ),
+            &format!("error: {path}:4: ops.listn: unknown key; did you mean ops.listen?"),
+            "error: --set: outbox.prefix: unknown key; did you mean outbox.collection_prefix?",
+        ],
+    );
+}
+
+#[fixture::test]
+async fn an_unknown_name_in_the_environment_is_told_with_the_nearest_right_one() {
+    let wrong = [("POSTRIDER__RELAY__LEASES", "1s"), ("POSTRIDER__MONGO__URL_FILE", "/x")];
+
+    let ended = with_environment(&wrong, &["run"]).await;
+
+    says(
+        &ended.with_code(2),
+        &[
+            "error: POSTRIDER__RELAY__LEASES: relay.leases: unknown key; did you mean relay.lease?",
+            "mongo.uri",
+            "POSTRIDER__MONGO__URL_FILE",
+        ],
+    );
+}
+
+#[fixture::test]
+async fn a_wrong_value_is_told_with_its_key_its_origin_and_what_would_be_right() {
+    for (setting, parts) in [
+        ("relay.lease=30", ["relay.lease", "such as \"30s\"", "--set"]),
+        ("relay.batch_size=many", ["relay.batch_size", "such as 5", "--set"]),
+        ("relay.batch_size=\"5\"", ["relay.batch_size", "must be an integer", "--set"]),
+        ("relay.ordering=type", ["relay.ordering", "`key`", "--set"]),
+        ("relay.batch_bytes=16", ["relay.batch_bytes", "16MiB", "--set"]),
+        ("relay.enabled=yes", ["relay.enabled", "true", "--set"]),
+    ] {
+        let ended = call_with(&with(valid(), &[setting]), &["run"]).await.with_code(2);
+
+        says(&ended, &parts);
+    }
+}
+
+#[fixture::test]
+async fn a_broken_rule_is_told_with_its_key_and_the_remedy() {
+    for (setting, parts) in [
+        ("relay.max_attempts=0", ["--set: relay.max_attempts = 0", "between 1 and 1000000"]),
+        ("sinks.out.timeout=30s", ["sinks.out.timeout", "below relay.lease"]),
+        ("relay.default_sink=other", ["relay.default_sink", "there is out"]),
+        ("partitions.static=9-300", ["partitions.static", "0"]),
+        ("outbox.collection_prefix=a b", ["outbox.collection_prefix", "letters"]),
+        ("log.level=loud=very", ["log.level", "debug"]),
+        ("log.level=warning", ["log.level = \"warning\"", "error, warn, info, debug, trace"]),
+    ] {
+        let ended = call_with(&with(valid(), &[setting]), &["run"]).await.with_code(2);
+
+        says(&ended, &parts);
+    }
+}
+
+#[fixture::test]
+async fn every_broken_rule_has_prefix_file_line_key_and_value() {
+    let file = file(&format!(
+        "[mongo]\nuri = \"mongodb://u:{PLANTED}@h:1/app\"\n[relay]\nmax_attempts = 0\nbatch_size = 0\n\
+         [sinks.out]\nkind = \"stdout\"\ntimeout = \"1h\"\n[[routes]]\nsink = \"other\"\n"
+    ));
+    let path = file.path().to_str().unwrap();
+    let environment = [("POSTRIDER__RELAY__POLL_INTERVAL", "1ms")];
+
+    let ended = with_environment(&environment, &["check", "--offline", "--config", path]).await;
+    let run = with_environment(&environment, &["run", "--config", path]).await.with_code(2);
+
+    let mut lines: Vec<&str> = run.stderr.lines().collect();
+    lines.sort_unstable();
+    let mut expected = [
+        format!("error: {path}:4: relay.max_attempts = 0: must be between 1 and 1000000"),
+        format!("error: {path}:5: relay.batch_size = 0: must be between 1 and 10000"),
+        format!("error: {path}:8: sinks.out.timeout = \"1h\": must be above 0 and below relay.lease: a publish that outlives its lease is repeated"),
+        format!("error: {path}:10: routes.0.sink = \"other\": must be the name of a sink; there is out"),
+        "error: POSTRIDER__RELAY__POLL_INTERVAL: relay.poll_interval = \"1ms\": must be at least 10ms".to_owned(),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+    // `check` reports the same, without a remedy that is the key again.
+    let ended = ended.with_code(2);
+    for line in &expected {
+        let line = line.strip_prefix("error: ").unwrap();
+        assert!(ended.stdout.contains(line), "no {line}: {ended}");
+    }
+    assert!(!ended.stdout.contains("to mend"), "{ended}");
+}
+
+#[fixture::test]
+async fn no_error_is_a_dump_of_the_driver() {
+    let refused = "127.0.0.1:1/app?serverSelectionTimeoutMS=300";
+    for (uri, code, said) in [
+        (format!("mongodb://{refused}"), 1, "MongoDB at 127.0.0.1:1: connection refused"),
+        (format!("mongodb://{refused}&tls=true"), 1, "MongoDB at 127.0.0.1:1: connection refused"),
+        ("localhost:27017/app".to_owned(), 2, "connection string contains no scheme"),
+        ("mongodb://h:x/app".to_owned(), 2, "mongo.uri"),
+    ] {
+        let settings = with(stdout_sink(), &[&format!("mongo.uri={uri}"), "mongo.database=app"]);
+
+        let ended = call_with(&settings, &["outbox", "stats"]).await.with_code(code);
+
+        says(&ended, &[said]);
+        for dump in ["Kind:", "labels", "Topology", "server response", "None"] {
+            assert!(!ended.stderr.contains(dump), "{dump}: {ended}");
+        }
+    }
+}
+
+#[fixture::test]
+async fn a_variable_with_single_underscores_is_warned_of() {
+    let environment = [("POSTRIDER_RELAY_BATCH_SIZE", "3")];
+    let mut arguments = vec!["check", "--offline"];
+    let settings = valid();
+    for setting in &settings {
+        arguments.extend(["--set", setting.as_str()]);
+    }
+
+    let ended = with_environment(&environment, &arguments).await.with_code(0);
+
+    let warning =
+        "POSTRIDER_RELAY_BATCH_SIZE is not read; did you mean POSTRIDER__RELAY__BATCH_SIZE?";
+    assert!(ended.stdout.contains(warning), "{ended}");
+}
+
+#[fixture::test]
+async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_causes() {
+    let environment = [("POSTRIDER_MONGO_URI", "mongodb://h/db")];
+    let broken = file("[mongo\n");
+    let broken = broken.path().to_str().unwrap();
+    for (arguments, error) in [
+        (&["run", "--set", "sinks.out.kind=stdout"][..], "error: mongo.uri: is not set"),
+        (&["outbox", "stats"], "error: mongo.uri: is not set"),
+        (&["run", "--set", "relay.batchsize=1"], "error: --set: relay.batchsize: unknown key"),
+        (&["run", "--config", broken], "error: "),
+        (&["check", "--offline", "--set", "sinks.out.kind=stdout"], ""),
+    ] {
+        let ended = with_environment(&environment, arguments).await.with_code(2);
+
+        let warning =
+            "warning: POSTRIDER_MONGO_URI is not read; did you mean POSTRIDER__MONGO__URI?\n";
+        let errors = ended.stderr.strip_prefix(warning).unwrap_or_else(|| panic!("{ended}"));
+        assert!(errors.starts_with(error), "{ended}");
+    }
+}
+
+#[fixture::test]
+async fn broken_rules_are_told_beside_what_cannot_be_read() {
+    let settings = with(valid(), &["relay.lease=30", "relay.max_attempts=0", "relay.foo=1"]);
+
+    let ended = call_with(&settings, &["run"]).await.with_code(2);
+
+    says(&ended, &["relay.lease = \"30\"", "relay.foo", "relay.max_attempts = 0: must be between"]);
+    assert_eq!(ended.stderr.lines().count(), 3, "one line each: {ended}");
+}
+
+#[fixture::test]
+async fn a_refused_login_is_one_sentence() {
+    let settings = [format!("mongo.uri={}", crate::support::roles::uri("nobody", PLANTED, "app"))];
+
+    let ended = call_with(&settings, &["outbox", "stats"]).await.with_code(1);
+
+    says(&ended, &["SCRAM failure: Authentication failed\n"]);
+    assert!(ended.is_free_of(PLANTED), "{ended}");
+    assert!(!ended.stderr.contains("Command failed"), "{ended}");
+}
+
+#[fixture::test]
+async fn all_broken_rules_are_told_at_once() {
+    let ended = call(&["run", "--set", "relay.max_attempts=0"]).await.with_code(2);
+
+    says(&ended, &["mongo.uri: is not set; set it", "relay.max_attempts", "sinks: there is"]);
+    assert_eq!(ended.stderr.lines().count(), 3, "one line each: {ended}");
+}
+
+#[fixture::test]
+async fn a_database_that_nobody_named_is_told_with_both_remedies() {
+    let settings = with(stdout_sink(), &["mongo.uri=mongodb://127.0.0.1:1/"]);
+
+    let ended = call_with(&settings, &["run"]).await.with_code(2);
+
+    says(&ended, &["mongo.database", "mongodb://host/database"]);
+}
+
+#[fixture::test]
+async fn a_named_file_that_is_missing_is_told_with_its_path() {
+    let by_option = call(&["run", "--config", "/no/such/file.toml"]).await.with_code(2);
+    let by_variable =
+        with_environment(&[("POSTRIDER_CONFIG", "/no/such/file.toml")], &["config", "print"])
+            .await
+            .with_code(2);
+
+    says(&by_option, &["/no/such/file.toml", "No such file"]);
+    says(&by_variable, &["/no/such/file.toml", "No such file"]);
+}
+
+#[fixture::test]
+async fn a_file_that_is_no_toml_is_told_by_its_place_and_without_its_text() {
+    let file = file(&format!("[mongo]\nuri = \"mongodb://u:{PLANTED}@h\n"));
+    let path = file.path().to_str().unwrap();
+
+    let ended = call(&["config", "print", "--config", path]).await.with_code(2);
+
+    says(&ended, &[&format!("{path}:2:")]);
+    assert!(ended.is_free_of(PLANTED), "{ended}");
+}
+
+#[fixture::test]
+async fn what_is_printed_parses_back_to_the_same_and_says_where_it_came_from() {
+    let file = file(
+        "[mongo]\nuri = \"mongodb://127.0.0.1:1/app\"\n[sinks.\"a b\"]\nkind = \"stdout\"\n\
+         [[routes]]\ntype = \"Order*\"\nsink = \"a b\"\n",
+    );
+    let path = file.path().to_str().unwrap();
+    let from_environment = [("POSTRIDER__RELAY__MAX_ATTEMPTS", "7")];
+    let arguments = ["config", "print", "--config", path, "--set", "relay.batch_size=9"];
+
+    let printed = with_environment(&from_environment, &arguments).await.with_code(0);
+
+    let copy = self::file(&printed.stdout);
+    let again = call(&["config", "print", "--config", copy.path().to_str().unwrap()]).await;
+    let plain = |text: &str| text.parse::<toml::Table>().unwrap();
+    assert_eq!(plain(&printed.stdout), plain(&again.with_code(0).stdout));
+    for part in [
+        "max_attempts = 7 # POSTRIDER__RELAY__MAX_ATTEMPTS",
+        "batch_size = 9 # --set",
+        &format!("kind = \"stdout\" # {path}:4"),
+        "retention = \"7d\" # default",
+        "lease = \"30s\" # default",
+    ] {
+        assert!(printed.stdout.contains(part), "{part}: {printed}");
+    }
+}
+
+#[fixture::test]
+async fn the_file_that_shows_every_key_is_what_the_defaults_print() {
+    let shown = concat!(env!("CARGO_MANIFEST_DIR"), "/config/postrider.toml");
+    let ours = call(&["config", "print", "--config", shown]).await.with_code(0);
+    let defaults = call(&["config", "print"]).await.with_code(0);
+
+    let plain = |text: &str| text.parse::<toml::Table>().unwrap();
+    let (mut ours, mut defaults) = (plain(&ours.stdout), plain(&defaults.stdout));
+    // Names of the user's, which an example must choose.
+    for name in ["sinks", "routes"] {
+        ours.remove(name);
+        defaults.remove(name);
+    }
+    assert_eq!(ours, defaults);
+}
+
+#[fixture::test]
+async fn no_secret_is_printed() {
+    let secret = file(&format!("mongodb://u:{PLANTED}@127.0.0.1:1/app\n"));
+    let environment = [("POSTRIDER__MONGO__URI_FILE", secret.path().to_str().unwrap())];
+    let amqp = format!("sinks.r.uri=amqp://u:{PLANTED}@127.0.0.1:1/%2f");
+    let token = format!("api.tokens=[\"{PLANTED}\"]");
+    let settings = ["--set", "sinks.r.kind=rabbitmq", "--set", &amqp, "--set", &token];
+
+    let printed =
+        with_environment(&environment, &[&["config", "print"], &settings[..]].concat()).await;
+    // A rule is broken, so that the rest is told as well.
+    let broken = [&["run", "--set", "relay.max_attempts=0"], &settings[..]].concat();
+    let told = with_environment(&environment, &broken).await.with_code(2);
+
+    let printed = printed.with_code(0);
+    assert!(printed.stdout.contains("mongodb://u:***@127.0.0.1:1/app"), "{printed}");
+    assert!(printed.stdout.contains("amqp://u:***@127.0.0.1:1/%2f"), "{printed}");
+    assert!(printed.is_free_of(PLANTED), "{printed}");
+    assert!(told.is_free_of(PLANTED), "{told}");
+}
+
+#[fixture::test]
+async fn a_uri_that_is_none_is_told_without_its_password() {
+    for setting in [
+        format!("mongo.uri=mongodb://u:{PLANTED}@"),
+        format!("mongo.uri=mongo://u:{PLANTED}@h/app"),
+        format!("mongo.uri=mongodb://u:{PLANTED}@h:port/app"),
+        format!("mongo.uri=mongodb://u:{PLANTED}/@h/app"),
+        format!("mongo.uri=mongodb://u:{PLANTED}%@h/app"),
+        format!("mongo.uri=mongodb://u:{PLANTED}@h/app?w=x&tls=maybe"),
+        format!("sinks.r.uri=amqp://u:{PLANTED}@h:port/%2f"),
+        format!("sinks.r.uri=http://u:{PLANTED}@h"),
+        format!("sinks.r.uri={PLANTED}"),
+    ] {
+        let key = setting.split('=').next().unwrap();
+        let settings = with(valid(), &["sinks.r.kind=rabbitmq", "sinks.r.uri=amqp://h"]);
+
+        let ended = call_with(&with(settings, &[&setting]), &["run"]).await;
+
+        assert_eq!(ended.code, Some(2), "{setting}: {ended}");
+        says(&ended, &[key]);
+        assert!(ended.is_free_of(PLANTED), "{setting}: {ended}");
+    }
+}

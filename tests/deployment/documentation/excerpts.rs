@@ -1,0 +1,45 @@
+//! Code that is a part of a file which is compiled and run elsewhere.
+
+use crate::documentation::consumers::CONSUMERS;
+use crate::documentation::expect_none;
+use crate::documentation::page::{blocks, root};
+use crate::documentation::producers::PRODUCERS;
+
+#[test]
+fn a_part_of_a_file_stands_there_word_for_word() {
+    let mut problems = Vec::new();
+    for block in blocks() {
+        let [word, file] = &block.test[..] else { continue };
+        if word != "in" {
+            continue;
+        }
+        let Ok(whole) = std::fs::read_to_string(root().join(file)) else {
+            problems.push(format!("{}: there is no {file}", block.place));
+            continue;
+        };
+        if !without_indentation(&whole).contains(&without_indentation(&block.code)) {
+            problems.push(format!("{}: this is no part of {file}", block.place));
+        }
+    }
+    expect_none(&problems);
+}
+
+#[test]
+fn every_block_that_is_marked_is_tested() {
+    let known = |test: &[String]| match test {
+        [first] => PRODUCERS.contains(&first.as_str()),
+        [first, second] if first == "consumer" => CONSUMERS.contains(&second.as_str()),
+        [first, _] if first == "in" => true,
+        [first, second] => first == "not" && second == "configuration",
+        _ => false,
+    };
+    let unknown =
+        blocks().into_iter().filter(|block| !block.test.is_empty() && !known(&block.test));
+    let told = unknown
+        .map(|block| format!("{}: no test is called {:?}", block.place, block.test.join(" ")));
+    expect_none(&told.collect::<Vec<_>>());
+}
+
+fn without_indentation(code: &str) -> String {
+    code.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,83 @@
+//! Links within the repository lead to something that is there.
+
+use std::path::{Component, Path, PathBuf};
+
+use percent_encoding::percent_decode_str;
+
+use crate::documentation::expect_none;
+use crate::documentation::page::{Page, Piece, pages, root, slug};
+
+#[test]
+fn links_and_their_anchors_resolve() {
+    let mut problems = Vec::new();
+    let mut within = 0;
+    for page in pages() {
+        for Piece { place, text } in page.links() {
+            if text.contains("://") || text.starts_with("mailto:") {
+                continue;
+            }
+            within += 1;
+            if let Err(problem) = resolve(&page, &text) {
+                problems.push(format!("{place}: the link {text}: {problem}"));
+            }
+        }
+    }
+    assert!(within > 20, "only {within} links were found");
+    expect_none(&problems);
+}
+
+fn resolve(page: &Page, link: &str) -> Result<(), String> {
+    let (file, anchor) = link.split_once('#').map_or((link, None), |(file, own)| (file, Some(own)));
+    let file = percent_decode_str(file).decode_utf8().unwrap();
+    let target = match (file.as_ref(), file.strip_prefix('/')) {
+        ("", _) => page.path.clone(),
+        (_, Some(from_root)) => PathBuf::from(from_root),
+        (relative, None) => page.path.parent().unwrap().join(relative),
+    };
+    let target = normal(&target).ok_or("leaves the repository")?;
+    if !root().join(&target).exists() {
+        return Err(format!("there is no {}", target.display()));
+    }
+    let Some(anchor) = anchor else { return Ok(()) };
+    if target.extension().is_none_or(|extension| extension != "md") {
+        return Err("an anchor in what is no page: it moves with every change".to_owned());
+    }
+    let anchors = Page::read(&target).anchors();
+    let nearest = |wanted: &str| {
+        let likeness = |own: &&String| strsim::jaro_winkler(own, wanted);
+        anchors.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).cloned()
+    };
+    match anchors.contains(anchor) {
+        true => Ok(()),
+        false => Err(format!(
+            "{} has no heading #{anchor}; the nearest is #{}",
+            target.display(),
+            nearest(anchor).unwrap_or_default()
+        )),
+    }
+}
+
+/// Without `.` and `..`.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => normal.pop().then_some(())?,
+            Component::Normal(name) => normal.push(name),
+            _ => {}
+        }
+    }
+    Some(normal)
+}
+
+#[test]
+fn anchors_are_githubs() {
+    assert_eq!(slug("Two commands"), "two-commands");
+    assert_eq!(
+        slug("To RabbitMQ (`benches/rabbitmq.rs`, its defaults)"),
+        "to-rabbitmq-benchesrabbitmqrs-its-defaults"
+    );
+    assert_eq!(slug("[sinks.NAME]"), "sinksname");
+    assert_eq!(slug("relay.batch_size"), "relaybatch_size");
+    assert_eq!(slug("A — B"), "a--b");
+}

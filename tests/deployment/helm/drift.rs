@@ -1,0 +1,186 @@
+//! Values, their schema, the configuration's keys and the documentation, held against each other.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use postrider::config::keys::KEYS;
+use serde_json::Value;
+
+use super::chart::{Chart, at_root, yaml};
+use crate::support::page::{Block, Page};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(at_root(path)).unwrap()
+}
+
+fn schema() -> Value {
+    serde_json::from_str(&read("helm/postrider/values.schema.json")).unwrap()
+}
+
+/// Every key below a schema, dotted; a name of the user's is `*`. Ends where anything may follow.
+fn keys_of(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
+    let below = |name: &str| match path {
+        "" => name.to_owned(),
+        _ => format!("{path}.{name}"),
+    };
+    if let Some(properties) = schema["properties"].as_object() {
+        assert_eq!(schema["additionalProperties"], false, "{path}: a misspelt key would pass");
+        properties.iter().for_each(|(name, schema)| keys_of(schema, &below(name), keys));
+    } else if schema["additionalProperties"].is_object() {
+        keys_of(&schema["additionalProperties"], &below("*"), keys);
+    } else if schema["items"]["properties"].is_object() {
+        keys_of(&schema["items"], &below("*"), keys);
+    } else {
+        keys.insert(path.to_owned());
+    }
+}
+
+#[test]
+fn the_schema_knows_the_keys_of_the_configuration_and_no_others() {
+    let mut known = BTreeSet::new();
+    keys_of(&schema()["properties"]["config"], "", &mut known);
+    // Whose lower parts the schema leaves open, or names by itself.
+    let open = |key: &str| match key {
+        "sinks.*.properties.*" => "sinks.*.properties".to_owned(),
+        key => key.to_owned(),
+    };
+    let known: BTreeSet<String> = known
+        .into_iter()
+        .map(|key| match key.strip_prefix("sinks.*.declare.") {
+            Some(_) => "sinks.*.declare".to_owned(),
+            None => key,
+        })
+        .collect();
+    let wanted: BTreeSet<String> =
+        KEYS.iter().map(|(key, _)| open(key)).filter(|key| key != "routes").collect();
+
+    assert_eq!(known, wanted);
+}
+
+/// The keys of values that the schema names one by one.
+fn compare(values: &Value, schema: &Value, path: &str) {
+    let Some(properties) = schema["properties"].as_object() else { return };
+    let values = values.as_object().unwrap_or_else(|| panic!("{path} is no table"));
+    let of = |keys: Vec<&String>| keys.into_iter().cloned().collect::<BTreeSet<_>>();
+    let mut wanted = of(properties.keys().collect());
+    if path.is_empty() {
+        // Helm's own.
+        wanted.remove("global");
+        wanted.remove("enabled");
+    }
+    let given = of(values.keys().collect());
+    // What is not in `config` has Postrider's own default.
+    if path != ".config" {
+        assert_eq!(given, wanted, "below {path:?}");
+        values.iter().for_each(|(name, value)| {
+            compare(value, &properties[name], &format!("{path}.{name}"));
+        });
+    }
+}
+
+#[test]
+fn values_and_their_schema_name_the_same() {
+    compare(&yaml(&read("helm/postrider/values.yaml")), &schema(), "");
+}
+
+#[test]
+fn the_values_file_of_everything_leaves_nothing_out() {
+    let values = yaml(&read("helm/postrider/values.yaml"));
+    let everything = yaml(&read("helm/postrider/ci/everything-values.yaml"));
+    // These exclude others; files of their own have them.
+    let apart = ["staticPartitions", "autoscaling", "keda", "sidecar", "tests"];
+    // Kept as they are: they are tables of Kubernetes' own.
+    let kept = [
+        "startupProbe",
+        "livenessProbe",
+        "readinessProbe",
+        "podSecurityContext",
+        "securityContext",
+    ];
+
+    let missing: Vec<&String> = values
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|name| everything.get(name).is_none())
+        .filter(|name| !apart.contains(&name.as_str()) && !kept.contains(&name.as_str()))
+        .collect();
+
+    assert_eq!(missing, Vec::<&String>::new());
+}
+
+#[test]
+fn every_value_has_a_comment() {
+    let text = read("helm/postrider/values.yaml");
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let is_key = |line: &str| {
+        let line = line.trim_start();
+        line.split_once(':').is_some_and(|(name, _)| {
+            // What is a table says by its name what its parts are about.
+            !line.ends_with(':')
+                && !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        })
+    };
+    let mut seen = 0;
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| is_key(line)) {
+        // Parts of one thing are told together: a comment above the first, or above the whole.
+        let mut above = at;
+        let told = loop {
+            if above == 0 {
+                break false;
+            }
+            above -= 1;
+            let earlier = lines[above];
+            if earlier.trim_start().starts_with('#') {
+                break true;
+            }
+            if earlier.trim().is_empty() {
+                break false;
+            }
+        };
+        assert!(told || indent(line) > 2, "values.yaml:{}: {line}", at + 1);
+        seen += 1;
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_values_that_render() {
+    let mut examples = Page::read(Path::new("docs/kubernetes.md")).blocks();
+    examples.retain(|block| block.language == "yaml");
+    assert!(examples.len() > 8, "{}", examples.len());
+
+    for Block { place, code, .. } in examples {
+        let chart = Chart::running().with_text(&code);
+        if let Err(said) = chart.lint() {
+            panic!("{place}: {said}");
+        }
+        chart.render();
+    }
+}
+
+#[test]
+fn every_value_that_the_documentation_names_is_one() {
+    let page = read("docs/kubernetes.md");
+    let schema = schema();
+    let mut seen = 0;
+    for code in page.split('`').skip(1).step_by(2).filter(|code| !code.contains(['\n', ' '])) {
+        let code = code.split('=').next().unwrap();
+        let mut parts = code.split('.');
+        let top = parts.next().unwrap();
+        if code.contains('/') || schema["properties"].get(top).is_none() {
+            continue;
+        }
+        let mut at = &schema["properties"][top];
+        for part in parts {
+            let Some(properties) = at["properties"].as_object() else { break };
+            at = properties
+                .get(part)
+                .unwrap_or_else(|| panic!("docs/kubernetes.md names {code}, which is no value"));
+        }
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}

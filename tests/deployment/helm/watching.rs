@@ -1,0 +1,75 @@
+//! Alerts and dashboard, as the chart hands them on.
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use super::chart::{Chart, at_root, yaml};
+use crate::support::prometheus::promtool;
+
+fn rules(settings: &[&str]) -> Value {
+    let chart = Chart::running().set(&["prometheusRule.enabled=true"]).set(settings);
+    chart.render().only("PrometheusRule")["spec"].clone()
+}
+
+fn file() -> Value {
+    yaml(&std::fs::read_to_string(at_root("helm/postrider/files/alerts.yaml")).unwrap())
+}
+
+#[test]
+fn the_alerts_are_handed_on_as_they_were_tested() {
+    assert_eq!(rules(&[]), file());
+}
+
+#[test]
+fn an_alert_may_be_left_out_and_all_may_be_labelled() {
+    let all = file();
+    let first = all["groups"][0]["rules"][0]["alert"].as_str().unwrap();
+
+    let made = rules(&[
+        &format!("prometheusRule.disabled={{{first}}}"),
+        "prometheusRule.ruleLabels.team=shop",
+    ]);
+
+    let names = |rules: &Value| -> Vec<Value> {
+        let groups = rules["groups"].as_array().unwrap();
+        groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
+    };
+    let (before, after) = (names(&all), names(&made));
+    assert!(after.iter().all(|rule| rule["alert"] != json!(first)));
+    assert_eq!(
+        after.len(),
+        before.len() - before.iter().filter(|rule| rule["alert"] == json!(first)).count()
+    );
+    assert!(
+        after
+            .iter()
+            .filter(|rule| rule["alert"].is_string())
+            .all(|rule| rule["labels"]["team"] == "shop")
+    );
+
+    let unknown = ["prometheusRule.enabled=true", "prometheusRule.disabled={Nothing}"];
+    let said = Chart::running().set(&unknown).refused();
+    assert!(said.contains("\"Nothing\"") && said.contains(first), "{said}");
+}
+
+#[test]
+fn promtool_takes_the_rules_with_the_labels() {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), rules(&["prometheusRule.ruleLabels.team=shop"]).to_string())
+        .unwrap();
+
+    let (content, said) = promtool(&["check", "rules", file.path().to_str().unwrap()], "");
+
+    assert!(content, "{said}");
+}
+
+#[test]
+fn the_dashboard_is_handed_on_byte_for_byte() {
+    let rendered = Chart::running().set(&["dashboard.enabled=true"]).render();
+    let map = rendered.named("ConfigMap", "shop-postrider-dashboard");
+    let file = std::fs::read_to_string(at_root("helm/postrider/files/dashboard.json")).unwrap();
+
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], json!("1"));
+    let given = map["data"]["shop-postrider.json"].as_str().unwrap();
+    assert_eq!(given.trim_end(), file.trim_end());
+}

@@ -1,0 +1,116 @@
+//! Appends through a rollback and the election after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::options::{CollectionOptions, ReadConcern};
+use postrider::events::{AppendError, Appended, EventStore, Range};
+use tokio::task::JoinSet;
+
+use crate::events::util::{another, append, exactly, load};
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::replica_set::ReplicaSet;
+
+const WRITERS: usize = 6;
+
+/// Asks until it is answered, as clients do: with the same request id.
+async fn until_appended(store: &EventStore, aggregate: &str, request: &str) -> Appended {
+    loop {
+        match store.append(append(aggregate, request)).await {
+            Ok(appended) => return appended,
+            Err(AppendError::Unavailable(_) | AppendError::Unknown(_)) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[fixture::test]
+async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_half() {
+    let mut set = ReplicaSet::start().await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let store = another(&outbox, outbox.client.clone());
+    let mut writers = JoinSet::new();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    for writer in 0..WRITERS {
+        let (store, stopped) = (store.clone(), stopped.clone());
+        writers.spawn(async move {
+            // Two to an aggregate.
+            let aggregate = (writer / 2).to_string();
+            let mut answers = Vec::new();
+            while !*stopped.borrow() {
+                let request = format!("{writer}-{}", answers.len());
+                answers.push((request.clone(), until_appended(&store, &aggregate, &request).await));
+            }
+            (aggregate, answers)
+        });
+    }
+    let old = set.primary().await;
+    let database = outbox.database.clone();
+    let on_old = set.direct(old).database(&database);
+    let count = async |concern: ReadConcern| {
+        let options = CollectionOptions::builder().read_concern(concern).build();
+        let streams = on_old.collection_with_options::<Document>("order_event_stream", options);
+        streams.count_documents(doc! {}).await.unwrap()
+    };
+    let local = async || count(ReadConcern::local()).await;
+    let majority = async || count(ReadConcern::majority()).await;
+    eventually("appends are made", || async { majority().await > 50 }).await;
+
+    let rollback_id = set.rollback_id(old).await;
+    for member in set.secondaries().await {
+        set.stop_replication(member).await;
+    }
+    // No majority gets these, and nobody was told that they were appended.
+    eventually("there is something to be rolled back", || async {
+        local().await > majority().await
+    })
+    .await;
+    set.kill(old);
+    for member in (0..3).filter(|member| *member != old) {
+        set.restart_replication(member).await;
+    }
+    set.primary_other_than(old).await;
+    set.restart(old).await;
+    eventually("the old primary has rolled back", || async {
+        set.rollback_id(old).await > rollback_id
+    })
+    .await;
+    let after = store.append(append("after", "r")).await;
+    assert!(after.is_ok() || until_appended(&store, "after", "r").await.version == 1);
+    stop.send(true).unwrap();
+
+    let mut answered: BTreeMap<String, Vec<(String, Appended)>> = BTreeMap::new();
+    for (aggregate, answers) in writers.join_all().await {
+        answered.entry(aggregate).or_default().extend(answers);
+    }
+    for (aggregate, answers) in answered {
+        let streams = load(&store, &aggregate, Range::default()).await;
+        let versions: Vec<i64> = streams.iter().map(|stream| stream.version).collect();
+        assert_eq!(versions, (1..=versions.len() as i64).collect::<Vec<_>>(), "no gap");
+        let there: BTreeMap<&str, (i64, &str)> = streams
+            .iter()
+            .map(|stream| (stream.request_id.as_str(), (stream.version, stream.id.as_str())))
+            .collect();
+        assert_eq!(there.len(), streams.len(), "no request twice");
+        for (request, appended) in &answers {
+            let answered = (appended.version, appended.id.as_str());
+            assert_eq!(there.get(request.as_str()), Some(&answered), "{request}");
+        }
+        let records = outbox.records().find(doc! { "key": &aggregate }).await.unwrap();
+        let records: Vec<Document> = records.try_collect().await.unwrap();
+        let text = |record: &Document| {
+            let headers = record.get_document("headers").unwrap();
+            headers.get_str("request-id").unwrap().to_owned()
+        };
+        let of_records: BTreeSet<String> = records.iter().map(text).collect();
+        let of_streams: BTreeSet<String> =
+            streams.iter().map(|stream| stream.request_id.clone()).collect();
+        assert_eq!((of_records, records.len()), (of_streams, streams.len()), "both or neither");
+        let next = exactly(&aggregate, "next", streams.len() as i64);
+        assert_eq!(store.append(next).await.unwrap().version, streams.len() as i64 + 1);
+    }
+}

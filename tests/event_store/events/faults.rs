@@ -1,0 +1,341 @@
+//! What is left of an append when something fails in the middle of it.
+
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use futures_util::future::join_all;
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use postrider::context::Kind;
+use postrider::events::{AppendError, Expected, UnitError};
+
+use crate::events::unit::committed;
+use crate::events::util::{TestStore, another, append, behind_a_door, exactly, versions};
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::replica_set::ReplicaSet;
+use crate::support::spy::Spy;
+use crate::support::tcp::Then;
+
+/// Whatever answer is lost, what was asked for is there once, with its record.
+#[fixture::test]
+async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
+    for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
+        let test = TestStore::new().await;
+        let (door, _, store) = behind_a_door(&test.outbox).await;
+        store.append(append("1", "first")).await.unwrap();
+        door.at_answer_to(text, Then::Shut);
+
+        let appending = tokio::spawn(async move { store.append(append("1", "r")).await });
+        eventually("the answer is caught", || async { door.has_caught() }).await;
+        door.open();
+        let appended = appending.await.unwrap().unwrap();
+
+        assert_eq!(appended.version, 2, "{text}");
+        assert_eq!(versions(&test.store, "1").await, [1, 2], "{text}");
+        assert_eq!(test.records("1").await.len(), 2, "{text}");
+    }
+}
+
+/// A stream without its record, or a record without its stream, would be the end of all trust.
+#[fixture::test]
+async fn cut_off_before_the_commit_nothing_is_there() {
+    let test = TestStore::new().await;
+    let (door, _, store) = behind_a_door(&test.outbox).await;
+    store.append(append("1", "first")).await.unwrap();
+    door.before("commitTransaction", Then::Shut);
+
+    let appending = tokio::spawn({
+        let store = store.clone();
+        async move { store.append(append("1", "r")).await }
+    });
+    eventually("the commit is caught", || async { door.has_caught() }).await;
+    // Longer than an append's patience: it is given up.
+    let answer = appending.await.unwrap();
+
+    assert!(
+        matches!(answer, Err(AppendError::Unknown(_) | AppendError::Unavailable(_))),
+        "{answer:?}"
+    );
+    assert_eq!(versions(&test.store, "1").await, [1]);
+    assert_eq!(test.records("1").await.len(), 1);
+    // The transaction is open on the server, for a minute. The next one of this store ends it.
+    door.open();
+    let again = at_once(store.append(append("1", "r"))).await.unwrap();
+    assert_eq!((again.version, again.replayed), (2, false));
+}
+
+/// Less than an append's patience, and far less than the minute for which MongoDB keeps an open
+/// transaction.
+async fn at_once<T>(asking: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(8), asking).await.expect("it takes too long")
+}
+
+/// Commits fail with this error: so many, or (`None`) all until [`let_commits_pass`].
+async fn fail_commits(set: &ReplicaSet, times: Option<i32>, error: Document) {
+    let mut data = doc! { "failCommands": ["commitTransaction"] };
+    data.extend(error);
+    let mode = times.map_or(Bson::from("alwaysOn"), |times| doc! { "times": times }.into());
+    let fail = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+    set.direct(0).database("admin").run_command(fail).await.unwrap();
+}
+
+async fn let_commits_pass(set: &ReplicaSet) {
+    let pass = doc! { "configureFailPoint": "failCommand", "mode": "off" };
+    set.direct(0).database("admin").run_command(pass).await.unwrap();
+}
+
+/// What the server says of its open transactions, active or not.
+async fn open_transactions(set: &ReplicaSet) -> Vec<Document> {
+    let all = doc! { "$currentOp": { "allUsers": true, "idleSessions": true } };
+    let open = doc! { "$match": { "transaction": { "$exists": true } } };
+    let found = set.direct(0).database("admin").aggregate([all, open]).await.unwrap();
+    found.try_collect().await.unwrap()
+}
+
+/// An error of a commit after which the transaction is still open on the server.
+fn transient(code: i32) -> Document {
+    doc! { "errorCode": code, "errorLabels": ["TransientTransactionError"] }
+}
+
+/// Each try would meet the write conflict of the one before for a minute
+/// (`transactionLifetimeLimitSeconds`), unless it ended that one.
+#[fixture::test]
+async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
+    let set = ReplicaSet::of(1).await;
+    // After 91 and 11600 the driver selects the server again only at its next heartbeat.
+    let outbox = TestOutbox::at(&format!("{}&heartbeatFrequencyMS=1000", set.uri())).await;
+    let store = another(&outbox, outbox.client.clone());
+    store.append(append("1", "first")).await.unwrap();
+    let mut version = 1;
+    for (code, times) in [(112, 4), (91, 4), (11600, 3)] {
+        fail_commits(&set, Some(times), transient(code)).await;
+        let alone = append("1", &format!("alone {code} {times}"));
+        let appended = at_once(store.append(alone.clone())).await.unwrap();
+        version += 1;
+        assert_eq!((appended.version, appended.replayed), (version, false), "{code} {times}");
+        assert!(open_transactions(&set).await.is_empty(), "{code} {times}");
+        assert!(at_once(store.append(alone)).await.unwrap().replayed, "{code} {times}");
+
+        fail_commits(&set, Some(times), transient(code)).await;
+        let request = format!("in a unit {code} {times}");
+        let unit = store.unit_of_work(async |mut unit| {
+            unit.append(append("1", &request)).await?;
+            Ok(())
+        });
+        let (_, appended) = committed(at_once(unit).await.unwrap());
+        version += 1;
+        assert_eq!(appended[0].version, version, "{code} {times}");
+        assert!(open_transactions(&set).await.is_empty(), "{code} {times}");
+    }
+    assert_eq!(versions(&store, "1").await, (1..=version).collect::<Vec<_>>());
+    assert_eq!(outbox.count(doc! {}).await, u64::try_from(version).unwrap());
+}
+
+/// A new session would do only if the pool gave the same one again, and others take from the pool.
+#[fixture::test]
+async fn append_tries_again_in_the_same_session() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let spy = Spy::at(&set.uri(), &outbox).await;
+    let store = another(&outbox, spy.collections.client().clone());
+    store.append(append("1", "first")).await.unwrap();
+    let before = spy.commands("insert").len();
+    fail_commits(&set, Some(3), transient(112)).await;
+    let client = spy.collections.client().clone();
+    let others = tokio::spawn(async move {
+        let mut taken = Vec::new();
+        loop {
+            taken.push(client.start_session().await.unwrap());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+
+    store.append(append("1", "r")).await.unwrap();
+    others.abort();
+
+    let inserts = spy.commands("insert").split_off(before);
+    let session = inserts[0].sent.get_document("lsid").unwrap();
+    assert_eq!(inserts.len(), 8, "two of each try");
+    assert!(inserts.iter().all(|insert| insert.sent.get_document("lsid").unwrap() == session));
+}
+
+/// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
+#[fixture::test]
+async fn append_that_is_given_up_leaves_no_transaction_open() {
+    let unknown = doc! { "errorCode": 50 };
+    join_all([transient(91), transient(112), transient(11600), unknown].map(async |error| {
+        let set = ReplicaSet::of(1).await;
+        let outbox = TestOutbox::at(&set.uri()).await;
+        let store = another(&outbox, outbox.client.clone());
+        store.append(append("1", "first")).await.unwrap();
+        fail_commits(&set, None, error.clone()).await;
+
+        let began = Instant::now();
+        let answer = store.append(append("1", "r")).await;
+        assert!(began.elapsed() < Duration::from_secs(20), "{error}: {:?}", began.elapsed());
+        match error.contains_key("errorLabels") {
+            true => assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}"),
+            false => assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}"),
+        }
+        assert!(open_transactions(&set).await.is_empty(), "{error}");
+
+        let_commits_pass(&set).await;
+        let other = postrider::store::connect::client(&set.uri()).await.unwrap();
+        let again = at_once(another(&outbox, other).append(append("1", "r"))).await.unwrap();
+        assert_eq!((again.version, again.replayed), (2, false), "{error}");
+        assert_eq!(outbox.count(doc! {}).await, 2, "{error}");
+    }))
+    .await;
+}
+
+/// The same of a unit of work.
+#[fixture::test]
+async fn unit_that_is_given_up_leaves_no_transaction_open() {
+    join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
+        let set = ReplicaSet::of(1).await;
+        let outbox = TestOutbox::at(&set.uri()).await;
+        let store = another(&outbox, outbox.client.clone());
+        store.append(append("1", "first")).await.unwrap();
+        fail_commits(&set, None, error.clone()).await;
+        let unit = || store.unit_of_work(async |mut unit| unit.append(append("1", "r")).await);
+
+        let answer = unit().await;
+        assert!(matches!(answer, Err(UnitError::Append(_))), "{answer:?}");
+        assert!(open_transactions(&set).await.is_empty(), "{error}");
+
+        let_commits_pass(&set).await;
+        let (appended, _) = committed(at_once(unit()).await.unwrap());
+        assert_eq!((appended.version, appended.replayed), (2, false), "{error}");
+    }))
+    .await;
+}
+
+/// The first answers leave open whether the transaction was committed.
+#[fixture::test]
+async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let store = another(&outbox, outbox.client.clone());
+    store.append(append("1", "first")).await.unwrap();
+    // MaxTimeMSExpired, with which the driver itself does not try again.
+    fail_commits(&set, Some(3), doc! { "errorCode": 50 }).await;
+
+    let appended = store.append(append("1", "again")).await.unwrap();
+
+    assert_eq!((appended.version, appended.replayed), (2, false));
+    assert_eq!(versions(&store, "1").await, [1, 2]);
+}
+
+/// The row of another transaction that is not committed yet is a write conflict (112), and no
+/// duplicate: only when that one is over is it known who is first.
+#[fixture::test]
+async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_it() {
+    for commits in [true, false] {
+        let test = TestStore::new().await;
+        test.store.append(append("0", "first")).await.unwrap();
+        let streams = test.store.context().collection(Kind::Events, "order");
+        let client = test.outbox.hand.client();
+        let mut session = client.start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let theirs = doc! { "_id": "x", "aggregateId": "1", "requestId": "x", "version": 1,
+        "createTime": 5_i64, "size": 0, "body": [] };
+        streams.insert_one(theirs).session(&mut session).await.unwrap();
+        let spy = Spy::on(&test.outbox).await;
+        let store = another(&test.outbox, spy.collections.client().clone());
+
+        let appending =
+            tokio::spawn(
+                async move { store.append(append("1", "r").expecting(Expected::None)).await },
+            );
+        // A first append asks for no version before it was refused.
+        eventually("it was refused", || async { !spy.commands("find").is_empty() }).await;
+        match commits {
+            true => session.commit_transaction().await.unwrap(),
+            false => session.abort_transaction().await.unwrap(),
+        }
+        let answer = appending.await.unwrap();
+
+        match commits {
+            true => assert!(
+                matches!(answer, Err(AppendError::DuplicateAggregate { actual: 1 })),
+                "{answer:?}"
+            ),
+            false => assert_eq!(answer.unwrap().version, 1),
+        }
+    }
+}
+
+/// An exact replay violates both indexes at once, and is a replay in whichever order they are.
+#[fixture::test]
+async fn an_exact_replay_is_no_conflict_in_another_process() {
+    let test = TestStore::new().await;
+    test.store.append(exactly("1", "r", 0)).await.unwrap();
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let other = another(&test.outbox, client);
+
+    let again = other.append(exactly("1", "r", 0)).await.unwrap();
+
+    assert!(again.replayed);
+}
+
+/// The URI must not choose (hazard 5).
+#[fixture::test]
+async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_the_uri_says() {
+    let test = TestStore::new().await;
+    let uri = test.outbox.uri.clone();
+    let sign = if uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{uri}{sign}w=1&readPreference=secondary&readConcernLevel=local");
+    ClientOptions::parse(&uri).await.unwrap();
+    let spy = Spy::at(&uri, &test.outbox).await;
+    let client: Client = spy.collections.client().clone();
+    let store = another(&test.outbox, client);
+
+    store.append(append("1", "a")).await.unwrap();
+    store.append(exactly("1", "b", 9)).await.unwrap_err();
+    assert_eq!(versions(&store, "1").await, [1]);
+
+    let majority = doc! { "level": "majority" };
+    for find in spy.commands("find") {
+        assert_eq!(find.sent.get_document("readConcern").unwrap(), &majority, "{find:?}");
+        let preference = find.sent.get_document("$readPreference").cloned().unwrap_or_default();
+        assert_ne!(preference.get_str("mode").ok(), Some("secondary"), "{find:?}");
+    }
+    for insert in
+        spy.commands("insert").iter().filter(|it| it.sent.contains_key("startTransaction"))
+    {
+        let snapshot = insert.sent.get_document("readConcern").unwrap();
+        assert_eq!(snapshot.get_str("level").unwrap(), "snapshot", "{insert:?}");
+    }
+    let commits = spy.commands("commitTransaction");
+    assert!(!commits.is_empty());
+    for commit in commits {
+        let concern = commit.sent.get_document("writeConcern").unwrap();
+        assert_eq!(concern.get_str("w").unwrap(), "majority", "{commit:?}");
+    }
+}
+
+/// Without MongoDB an append is answered all the same, and says that it may be asked again.
+#[fixture::test]
+async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
+    let test = TestStore::new().await;
+    let (door, _, store) = behind_a_door(&test.outbox).await;
+    store.append(append("1", "first")).await.unwrap();
+    door.freeze();
+
+    let answers = futures_util::future::join_all((0..5).map(|number| {
+        let store = store.clone();
+        async move {
+            let append = append("1", &number.to_string());
+            tokio::time::timeout(Duration::from_secs(60), store.append(append)).await
+        }
+    }))
+    .await;
+
+    for answer in answers {
+        assert!(
+            matches!(answer, Ok(Err(AppendError::Unavailable(_) | AppendError::Unknown(_)))),
+            "{answer:?}"
+        );
+    }
+}

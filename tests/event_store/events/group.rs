@@ -1,0 +1,153 @@
+//! Appends that share a transaction.
+
+use bson::doc;
+use futures_util::future::join_all;
+use postrider::events::AppendError;
+use tokio::sync::oneshot;
+
+use crate::events::util::{TestStore, another, append, event, exactly, versions};
+use crate::support::spy::{Command, Spy};
+
+fn is_commit(command: &Command) -> bool {
+    command.name == "commitTransaction"
+}
+
+#[fixture::test]
+async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
+    let test = TestStore::new().await;
+    let spy = Spy::on(&test.outbox).await;
+    let store = another(&test.outbox, spy.collections.client().clone());
+    store.append(append("1", "first")).await.unwrap();
+    let before = spy.commands("commitTransaction").len();
+    let (go_on, held) = oneshot::channel::<()>();
+    spy.after(is_commit, || async {
+        held.await.unwrap();
+    });
+
+    // Of one aggregate, so that all go by one lane.
+    let under_way = tokio::spawn({
+        let store = store.clone();
+        async move { store.append(append("1", "under way")).await.unwrap() }
+    });
+    crate::support::outbox::eventually("the first is committed", || async { spy.has_paused() })
+        .await;
+    let waiting: Vec<_> = (0..50)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { store.append(append("1", &number.to_string())).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    go_on.send(()).unwrap();
+    let answers = join_all(waiting).await;
+
+    assert_eq!(under_way.await.unwrap().version, 2);
+    assert!(answers.into_iter().all(|answer| answer.unwrap().is_ok()));
+    // Some may have come later than the first was answered.
+    let transactions = spy.commands("commitTransaction").len() - before;
+    assert!((2..=6).contains(&transactions), "{transactions}");
+    assert_eq!(versions(&store, "1").await, (1..=52).collect::<Vec<_>>());
+}
+
+/// What is in a row's way is in nobody else's.
+#[fixture::test]
+async fn one_bad_append_fails_alone() {
+    let test = TestStore::new().await;
+    test.store.append(append("0", "first")).await.unwrap();
+    // Of all that MongoDB can refuse, what is easily had: a validator of somebody else's.
+    let validator = doc! { "body.name": { "$ne": "Bad" } };
+    let command = doc! { "collMod": "order_event_stream", "validator": validator };
+    test.outbox.hand.database().run_command(command).await.unwrap();
+
+    let appends = (0..90).map(|number| {
+        let aggregate = (number % 9).to_string();
+        let request = number.to_string();
+        let append = match number % 10 {
+            0 => {
+                let mut bad = append(&aggregate, &request);
+                bad.events = vec![event("Bad")];
+                bad
+            }
+            1 => exactly(&aggregate, &request, 77),
+            _ => append(&aggregate, &request),
+        };
+        test.store.append(append)
+    });
+    let answers = join_all(appends).await;
+
+    for (number, answer) in answers.iter().enumerate() {
+        match (number % 10, answer) {
+            (0, Err(AppendError::Unavailable(_))) | (2.., Ok(_)) => {}
+            (1, Err(AppendError::VersionConflict { .. })) => {}
+            (_, other) => panic!("{number}: {other:?}"),
+        }
+    }
+    let count = test.streams("order").await.len();
+    assert_eq!(count, 1 + 72);
+}
+
+#[fixture::test]
+async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
+    let test = TestStore::new().await;
+    // Its collection is there: nothing but the queue is left to wait for.
+    test.store.append(append("1", "first")).await.unwrap();
+    let mut answers = Vec::new();
+    for number in 0..100 {
+        let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
+        // Polled once, it is in its queue.
+        assert!(futures_util::poll!(&mut answer).is_pending());
+        answers.push(answer);
+    }
+
+    let answers = join_all(answers).await;
+
+    let got: Vec<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
+    assert_eq!(got, (2..=101).collect::<Vec<_>>());
+}
+
+#[fixture::test]
+async fn closing_answers_all_that_wait_and_takes_no_more() {
+    let test = TestStore::new().await;
+    test.store.append(append("1", "first")).await.unwrap();
+    let waiting: Vec<_> = (0..40)
+        .map(|number| {
+            let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
+            let _ = futures_util::FutureExt::now_or_never(&mut answer);
+            answer
+        })
+        .collect();
+
+    test.store.close().await;
+    let late = test.store.append(append("1", "late")).await.unwrap_err();
+    let answers = join_all(waiting).await;
+
+    assert!(matches!(late, AppendError::Closed), "{late}");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(versions(&test.store, "1").await.len(), 41);
+}
+
+#[fixture::test]
+async fn a_flood_is_turned_away_at_once_and_what_was_let_in_is_answered() {
+    let test = TestStore::new().await;
+    test.store.append(append("1", "first")).await.unwrap();
+    let appends: Vec<_> = (0..6_000)
+        .map(|number| {
+            let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
+            let now = futures_util::FutureExt::now_or_never(&mut answer);
+            (answer, now)
+        })
+        .collect();
+
+    let turned_away = |now: &Option<Result<_, AppendError>>| match now {
+        Some(Err(AppendError::Overloaded)) => true,
+        None => false,
+        other => panic!("{other:?}"),
+    };
+    let (away, in_queue): (Vec<_>, Vec<_>) =
+        appends.into_iter().partition(|(_, now)| turned_away(now));
+    let answers = join_all(in_queue.into_iter().map(|(answer, _)| answer)).await;
+
+    assert!(!away.is_empty());
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(versions(&test.store, "1").await.len(), answers.len() + 1);
+}

@@ -1,0 +1,176 @@
+//! A unit of work that something fails in the middle of.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bson::doc;
+use postrider::events::UnitError;
+
+use crate::events::unit::{committed, left, own, work};
+use crate::events::util::{TestStore, another, append, behind_a_door, versions};
+use crate::support::outbox::eventually;
+use crate::support::tcp::Then;
+
+#[fixture::test]
+async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
+    let test = TestStore::new().await;
+    test.store.append(append("0", "first")).await.unwrap();
+    for panics in [true, false] {
+        let (store, own) = (test.store.clone(), own(&test.store));
+        let mine = own.clone();
+        let (reached, is_there) = tokio::sync::oneshot::channel();
+        let reached = Mutex::new(Some(reached));
+        let running = tokio::spawn(async move {
+            let outcome = store.unit_of_work(async |mut unit| {
+                work(&mut unit, &mine).await?;
+                reached.lock().unwrap().take().unwrap().send(()).unwrap();
+                if panics {
+                    // A panic that no hook hears of.
+                    std::panic::resume_unwind(Box::new("as it is meant"));
+                }
+                std::future::pending::<()>().await;
+                Ok(())
+            });
+            drop(outcome.await);
+        });
+        is_there.await.unwrap();
+        running.abort();
+        let ended = running.await.unwrap_err();
+
+        assert_eq!(ended.is_panic(), panics);
+        assert_eq!(left(&test).await, (0, 1, 1));
+        // Unless it was aborted, MongoDB holds its document for a minute.
+        let again = own.insert_one(doc! { "_id": "own" }).into_future();
+        tokio::time::timeout(Duration::from_secs(20), again).await.unwrap().unwrap();
+        own.delete_one(doc! { "_id": "own" }).await.unwrap();
+    }
+}
+
+#[fixture::test]
+async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
+    let test = TestStore::new().await;
+    test.store.append(append("1", "first")).await.unwrap();
+    let (own, runs) = (own(&test.store), AtomicU32::new(0));
+    let database = test.outbox.hand.database();
+
+    let outcome = test.store.unit_of_work(async |mut unit| {
+        own.insert_one(doc! { "_id": "own" }).session(unit.session()).await?;
+        if runs.fetch_add(1, Ordering::Relaxed) < 2 {
+            let kill = doc! { "killSessions": [unit.session().id().clone()] };
+            database.run_command(kill).await?;
+        }
+        // Whether the work meets it, or nothing but the commit.
+        if runs.load(Ordering::Relaxed) == 1 {
+            own.find_one(doc! {}).session(unit.session()).await?;
+        }
+        unit.append(append("1", "r")).await
+    });
+    let (_, appended) = committed(outcome.await.unwrap());
+
+    assert_eq!(runs.load(Ordering::Relaxed), 3);
+    assert_eq!(appended[0].version, 2);
+    assert_eq!(left(&test).await, (1, 2, 2));
+}
+
+/// An uncommitted document of somebody else's is a write conflict (112), and no failure.
+#[fixture::test]
+async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
+    for commits in [true, false] {
+        let test = TestStore::new().await;
+        let (own, runs) = (own(&test.store), AtomicU32::new(0));
+        test.store.append(append("1", "first")).await.unwrap();
+        own.insert_one(doc! { "_id": "other" }).await.unwrap();
+        let mut session = test.outbox.hand.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        own.insert_one(doc! { "_id": "own" }).session(&mut session).await.unwrap();
+
+        let unit = test.store.unit_of_work(async |mut unit| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            work(&mut unit, &own).await
+        });
+        let ending = async {
+            eventually("a second try", || async { runs.load(Ordering::Relaxed) > 1 }).await;
+            match commits {
+                true => session.commit_transaction().await.unwrap(),
+                false => session.abort_transaction().await.unwrap(),
+            }
+        };
+        let (outcome, ()) = tokio::join!(unit, ending);
+
+        match (commits, outcome) {
+            (true, Err(UnitError::Own(_))) => assert_eq!(left(&test).await, (2, 1, 1)),
+            (false, Ok(outcome)) => {
+                assert_eq!(committed(outcome).0, 2);
+                assert_eq!(left(&test).await, (2, 2, 3));
+            }
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[fixture::test]
+async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_a_gap() {
+    let test = TestStore::new().await;
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let stores = [test.store.clone(), another(&test.outbox, client)];
+    test.store.append(append("1", "first")).await.unwrap();
+    let racing = (0..24).map(|number| {
+        let store = stores[number % 2].clone();
+        // As applications do: each in a task of its own.
+        tokio::spawn(async move {
+            let request = number.to_string();
+            if number % 3 == 0 {
+                return store.append(append("1", &request)).await.unwrap();
+            }
+            let own = own(&store);
+            let outcome = store.unit_of_work(async |mut unit| {
+                let appended = unit.append(append("1", &request)).await?;
+                own.insert_one(doc! { "at": appended.version }).session(unit.session()).await?;
+                Ok(())
+            });
+            committed(outcome.await.unwrap()).1.remove(0)
+        })
+    });
+
+    let answers = futures_util::future::join_all(racing).await;
+
+    let mut got: Vec<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
+    got.sort_unstable();
+    assert_eq!(got, (2..=25).collect::<Vec<_>>());
+    assert_eq!(versions(&test.store, "1").await, (1..=25).collect::<Vec<_>>());
+    assert_eq!(left(&test).await, (16, 25, 25));
+}
+
+/// Whatever is lost on the way, all of it is there, once.
+#[fixture::test]
+async fn a_unit_whose_connection_is_cut_is_there_once() {
+    for (text, is_answer) in [
+        ("commitTransaction", true),
+        ("commitTransaction", false),
+        ("outbox_records", true),
+        ("order_event_stream", false),
+        ("\0own\0", true),
+    ] {
+        let test = TestStore::new().await;
+        let (door, _, store) = behind_a_door(&test.outbox).await;
+        store.append(append("0", "first")).await.unwrap();
+        match is_answer {
+            true => door.at_answer_to(text, Then::Shut),
+            false => door.before(text, Then::Shut),
+        }
+
+        let running = tokio::spawn(async move {
+            let own = own(&store);
+            store.unit_of_work(async |mut unit| work(&mut unit, &own).await).await
+        });
+        eventually("it is caught", || async { door.has_caught() }).await;
+        door.open();
+        let (version, _) = committed(
+            running.await.unwrap().unwrap_or_else(|error| panic!("{text} {is_answer}: {error:?}")),
+        );
+
+        assert_eq!(version, 1, "{text}");
+        assert_eq!(left(&test).await, (1, 2, 3), "{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Who may append: versions, and those who race for them.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use postrider::events::{Append, AppendError, Expected};
+
+use crate::events::util::{TestStore, another, append, exactly, versions};
+
+#[fixture::test]
+async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
+    let test = TestStore::new().await;
+    let append = |request: &str, expected| {
+        let append = append("1", request).expecting(expected);
+        test.store.append(append)
+    };
+    let refused = |answer: Result<_, AppendError>| answer.unwrap_err().to_string();
+
+    assert_eq!(
+        refused(append("a", Expected::Exists).await),
+        "expected an aggregate that exists, but the aggregate is at version 0"
+    );
+    assert_eq!(
+        refused(append("a", Expected::Exact(3)).await),
+        "expected version 3, but the aggregate is at version 0"
+    );
+    assert_eq!(append("a", Expected::None).await.unwrap().version, 1);
+    assert_eq!(append("b", Expected::Exact(1)).await.unwrap().version, 2);
+    assert_eq!(append("c", Expected::Exists).await.unwrap().version, 3);
+    assert_eq!(append("d", Expected::Any).await.unwrap().version, 4);
+    for none in [Expected::None, Expected::Exact(0)] {
+        assert_eq!(refused(append("e", none).await), "the aggregate exists already, at version 4");
+    }
+    for stale in [1, 3, 5, 9] {
+        assert_eq!(
+            refused(append("e", Expected::Exact(stale)).await),
+            format!("expected version {stale}, but the aggregate is at version 4")
+        );
+    }
+    assert_eq!(versions(&test.store, "1").await, [1, 2, 3, 4]);
+}
+
+/// Of racers who all expect the same, one wins, whether they are in one process or in several.
+#[fixture::test]
+async fn of_a_hundred_racers_for_a_version_one_wins() {
+    let test = TestStore::new().await;
+    let mut stores = vec![test.store.clone()];
+    for _ in 0..3 {
+        let uri = &test.outbox.uri;
+        let client = postrider::store::connect::client(uri).await.unwrap();
+        stores.push(another(&test.outbox, client));
+    }
+
+    for (aggregate, before) in [("new", 0), ("old", 1)] {
+        if before == 1 {
+            test.store.append(append(aggregate, "first")).await.unwrap();
+        }
+        let racers = (0..100).map(|racer| {
+            let store = &stores[racer % stores.len()];
+            store.append(exactly(aggregate, &format!("r-{racer}"), before))
+        });
+        let answers = join_all(racers).await;
+
+        let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1);
+        for lost in lost {
+            let error = lost.unwrap_err();
+            let actual = match error {
+                AppendError::DuplicateAggregate { actual } if before == 0 => actual,
+                AppendError::VersionConflict { actual, .. } if before == 1 => actual,
+                other => panic!("{other}"),
+            };
+            assert_eq!(actual, before + 1);
+        }
+        assert_eq!(test.records(aggregate).await.len(), usize::try_from(before).unwrap() + 1);
+    }
+}
+
+#[fixture::test]
+async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
+    let test = TestStore::new().await;
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let stores = [test.store.clone(), another(&test.outbox, client)];
+
+    let appends = (0..60).map(|number| stores[number % 2].append(append("1", &number.to_string())));
+    let answers = join_all(appends).await;
+
+    let got: BTreeSet<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
+    assert_eq!(got, (1..=60).collect());
+    assert_eq!(versions(&test.store, "1").await, (1..=60).collect::<Vec<_>>());
+    // The order of the records is that of the versions: whoever comes later has seen the earlier.
+    let records = test.records("1").await;
+    let order = |record: &bson::Document| {
+        record.get_document("headers").unwrap().get_i32("aggregate-version").unwrap()
+    };
+    assert_eq!(records.iter().map(order).collect::<Vec<_>>(), (1..=60).collect::<Vec<_>>());
+}
+
+#[fixture::test]
+async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
+    let test = TestStore::new().await;
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let stores = [test.store.clone(), another(&test.outbox, client)];
+    let expecting: [fn() -> Append; 3] =
+        [|| append("any", "r"), || exactly("none", "r", 0), || exactly("exact", "r", 1)];
+    test.store.append(append("exact", "first")).await.unwrap();
+
+    for expecting in expecting {
+        let appends = (0..40).map(|number| stores[number % 2].append(expecting()));
+        let answers: Vec<_> = join_all(appends).await.into_iter().map(Result::unwrap).collect();
+
+        let first: Vec<_> = answers.iter().filter(|answer| !answer.replayed).collect();
+        assert_eq!(first.len(), 1);
+        assert!(answers.iter().all(|answer| answer.records == first[0].records));
+    }
+}
+
+#[fixture::test]
+async fn what_is_known_from_earlier_is_no_ground_for_a_conflict() {
+    let test = TestStore::new().await;
+    let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
+    let other = another(&test.outbox, client);
+    test.store.append(append("1", "a")).await.unwrap();
+    other.append(append("1", "b")).await.unwrap();
+
+    // This one has last seen version 1.
+    let fits = test.store.append(exactly("1", "c", 2)).await.unwrap();
+    other.append(append("1", "d")).await.unwrap();
+    let stale = test.store.append(exactly("1", "e", 3)).await.unwrap_err();
+
+    assert_eq!(fits.version, 3);
+    assert!(matches!(stale, AppendError::VersionConflict { actual: 4, .. }), "{stale}");
+}

@@ -1,0 +1,25 @@
+//! What is appended is delivered at once by a relay in the same process.
+
+use std::time::Duration;
+
+use postrider::context::{Context, ContextSettings};
+use postrider::events::EventStore;
+use postrider::wakeup::{ScanHint, Wakeup};
+
+use crate::events::util::append;
+use crate::support::outbox::TestOutbox;
+
+#[fixture::test]
+async fn an_append_wakes_the_relay_at_its_key() {
+    let outbox = TestOutbox::new().await;
+    let settings = ContextSettings::new(&outbox.database);
+    let context = Context::new(outbox.hand.client().clone(), settings);
+    let wake = Wakeup::default();
+    let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
+
+    store.append(append("order-123", "r")).await.unwrap();
+
+    tokio::time::timeout(Duration::from_secs(5), wake.woken()).await.unwrap();
+    let hint = ScanHint::Key { partition: 189, key: "order-123".into() };
+    assert_eq!(wake.take().hints, [hint]);
+}

@@ -1,0 +1,78 @@
+//! A context of the test's own, in a database that is removed when the test passes.
+
+use bson::{Bson, DateTime, Document, doc};
+use mongodb::Collection;
+use postrider::context::{Context, ContextSettings, Kind};
+use postrider::names::{AggregateId, AggregateName};
+use postrider::prepare::{PrepareKey, PrepareName};
+use postrider::snapshot::SnapshotStore;
+use postrider::store::ServerClock;
+
+use crate::support::cleanup::Cleanup;
+use crate::support::outbox::{TestOutbox, mongodb_uri};
+
+/// What every test calls its prepare keys.
+pub const KEYS: &str = "username";
+
+pub struct Home {
+    pub context: Context,
+    _cleanup: Cleanup,
+}
+
+impl Home {
+    pub async fn new() -> Self {
+        let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
+        let database = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let context = Context::new(client, ContextSettings::new(&database));
+        let database = context.database(Kind::Prepare);
+        let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+        Self { context, _cleanup }
+    }
+
+    /// The same in the database of an outbox, whose proxies and spies then serve the context too.
+    pub fn within(outbox: &TestOutbox, client: &mongodb::Client) -> Self {
+        let context = Context::new(client.clone(), ContextSettings::new(&outbox.database));
+        Self { context, _cleanup: Cleanup::none() }
+    }
+
+    pub fn keys(&self) -> PrepareKey {
+        PrepareKey::new(self.context.clone(), PrepareName::new(KEYS).unwrap())
+    }
+
+    pub fn snapshots(&self) -> SnapshotStore {
+        SnapshotStore::new(self.context.clone())
+    }
+
+    /// The prepare keys as they are stored.
+    pub fn stored(&self) -> Collection<Document> {
+        self.context.collection(Kind::Prepare, KEYS)
+    }
+
+    /// One of them.
+    pub async fn stored_key(&self, key: &str) -> Option<Document> {
+        self.stored().find_one(doc! { "_id": key }).await.unwrap()
+    }
+
+    /// Stores a key that has expired long ago.
+    pub async fn store_expired(&self, key: &str, value: impl Into<Bson>) -> Document {
+        let expired = doc! {
+            "_id": key, "value": value.into(), "ttlAt": DateTime::from_millis(1_000),
+        };
+        let stored = self.context.ready(Kind::Prepare, KEYS).await.unwrap();
+        stored.insert_one(&expired).await.unwrap();
+        expired
+    }
+
+    /// The server's time.
+    pub async fn now(&self) -> DateTime {
+        ServerClock::asked(&self.context.database(Kind::Prepare)).await.unwrap()
+    }
+}
+
+pub fn order() -> AggregateName {
+    AggregateName::new("order").unwrap()
+}
+
+pub fn id(text: &str) -> AggregateId {
+    AggregateId::new(text).unwrap()
+}

@@ -1,0 +1,52 @@
+//! The server has done it, and its answer is lost.
+
+use bson::bson;
+use postrider::prepare::{PrepareError, PrepareKey, Ttl};
+
+use crate::home::Home;
+use crate::support::outbox::TestOutbox;
+use crate::support::proxy::Proxy;
+
+async fn keys_through(outbox: &TestOutbox) -> (Proxy, PrepareKey) {
+    let proxy = Proxy::before(outbox).await;
+    let keys = Home::within(outbox, proxy.collections.client()).keys();
+    // The collection is made, and no answer to that is lost.
+    keys.prepare("other", &bson!(1), Ttl::Forever).await.unwrap();
+    (proxy, keys)
+}
+
+#[fixture::test]
+async fn a_repeated_command_answers_as_the_first_would_have() {
+    let outbox = TestOutbox::new().await;
+    let (proxy, keys) = keys_through(&outbox).await;
+    let (one, two) = (bson!(1), bson!(2));
+
+    proxy.lose_answer_to("update");
+    assert!(keys.prepare("ada", &one, Ttl::Forever).await.unwrap());
+    proxy.lose_answer_to("update");
+    assert!(keys.reprepare("ada", Some(&one), &two, Ttl::Forever).await.unwrap());
+    proxy.lose_answer_to("update");
+    assert!(keys.reprepare("ada", None, &one, Ttl::Forever).await.unwrap());
+    proxy.lose_answer_to("commitTransaction");
+    assert!(keys.move_key("ada", &one, "bob", &two, Ttl::Forever).await.unwrap());
+    proxy.lose_answer_to("delete");
+    assert!(keys.rollback_value("bob", &two).await.unwrap());
+    keys.prepare("ada", &one, Ttl::Forever).await.unwrap();
+    proxy.lose_answer_to("delete");
+    assert!(keys.rollback("ada").await.unwrap());
+
+    assert_eq!(proxy.lost(), 6);
+}
+
+#[fixture::test]
+async fn a_command_that_can_not_be_repeated_is_an_error() {
+    let mut outbox = TestOutbox::new().await;
+    outbox.uri.push_str("&retryWrites=false");
+    let (proxy, keys) = keys_through(&outbox).await;
+
+    proxy.lose_answer_to("update");
+    let prepared = keys.prepare("ada", &bson!(1), Ttl::Forever).await;
+
+    assert!(matches!(prepared, Err(PrepareError::Store(_))), "{prepared:?}");
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)), "it may have been done");
+}

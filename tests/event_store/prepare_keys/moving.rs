@@ -1,0 +1,138 @@
+//! A value moves from one key to another, or stays.
+
+use std::time::Duration;
+
+use bson::{bson, doc};
+use postrider::prepare::{PrepareError, Ttl};
+
+use crate::home::Home;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::spy::Spy;
+
+#[fixture::test]
+async fn a_key_moves_with_its_value() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
+
+    let known = bson!({ "b": 2, "a": 1 });
+    assert!(keys.move_key("ada", &known, "bob", &bson!(7), Ttl::Forever).await.unwrap());
+
+    assert_eq!(home.stored_key("ada").await, None);
+    assert_eq!(home.stored_key("bob").await, Some(doc! { "_id": "bob", "value": 7 }));
+}
+
+#[fixture::test]
+async fn a_key_stays_where_the_other_is_taken() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
+    keys.prepare("bob", &bson!(2), Ttl::Forever).await.unwrap();
+
+    assert!(!keys.move_key("ada", &bson!(1), "bob", &bson!(3), Ttl::Forever).await.unwrap());
+
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
+    assert_eq!(keys.get_value("bob").await.unwrap(), Some(bson!(2)));
+}
+
+#[fixture::test]
+async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
+
+    for (old, value) in [("nobody", bson!(1)), ("ada", bson!(2))] {
+        let moved = keys.move_key(old, &value, "bob", &bson!(3), Ttl::Forever).await;
+        assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
+    }
+
+    assert_eq!(home.stored_key("bob").await, None);
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
+}
+
+#[fixture::test]
+async fn a_key_that_expires_after_the_look_is_not_moved() {
+    let outbox = TestOutbox::new().await;
+    let keys = Home::within(&outbox, &outbox.client).keys();
+    let spy = Spy::on(&outbox).await;
+    let slow = Home::within(&outbox, spy.collections.client()).keys();
+    // It has looked at the schema.
+    assert!(!slow.rollback("nobody").await.unwrap());
+    let watched = keys.clone();
+    spy.after(
+        |command| command.name == "find",
+        move || async move {
+            let ended = || async { watched.get("ada").await.unwrap().is_none() };
+            eventually("the key's end", ended).await;
+        },
+    );
+    keys.prepare("ada", &bson!(1), Ttl::For(Duration::from_secs(1))).await.unwrap();
+
+    let moved = slow.move_key("ada", &bson!(1), "bob", &bson!(2), Ttl::Forever).await;
+
+    assert!(spy.has_paused());
+    assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
+    assert_eq!(keys.get("bob").await.unwrap(), None);
+}
+
+#[fixture::test]
+async fn a_key_is_not_moved_to_itself() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
+
+    let moved = keys.move_key("ada", &bson!(1), "ada", &bson!(2), Ttl::Forever).await;
+
+    assert!(matches!(moved, Err(PrepareError::SameKey)), "{moved:?}");
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(1)));
+}
+
+#[fixture::test]
+async fn many_move_one_key_and_it_arrives_in_one_place() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!("ada"), Ttl::Forever).await.unwrap();
+
+    let moves = (0..10).map(|mover| {
+        let keys = keys.clone();
+        tokio::spawn(async move {
+            let (new, value) = (format!("bob-{mover}"), bson!(mover));
+            keys.move_key("ada", &bson!("ada"), &new, &value, Ttl::Forever).await
+        })
+    });
+    let mut moved = 0;
+    for ended in futures_util::future::join_all(moves).await {
+        match ended.unwrap() {
+            Ok(true) => moved += 1,
+            Err(PrepareError::NotPrepared) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    assert_eq!(moved, 1);
+    assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[fixture::test]
+async fn many_keys_move_to_one_place_and_one_arrives() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    for mover in 0..10 {
+        keys.prepare(&format!("ada-{mover}"), &bson!(mover), Ttl::Forever).await.unwrap();
+    }
+
+    let moves = (0..10).map(|mover| {
+        let keys = keys.clone();
+        tokio::spawn(async move {
+            let (old, value) = (format!("ada-{mover}"), bson!(mover));
+            keys.move_key(&old, &value, "bob", &value, Ttl::Forever).await.unwrap()
+        })
+    });
+    let ended = futures_util::future::join_all(moves).await;
+    let moved = ended.into_iter().filter_map(Result::ok).filter(|moved| *moved).count();
+
+    assert_eq!(moved, 1);
+    // The nine that stayed, and the one that came.
+    assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 10);
+    assert!(keys.get("bob").await.unwrap().is_some());
+}

@@ -1,0 +1,93 @@
+//! Many at once: one succeeds.
+
+use std::time::Duration;
+
+use bson::bson;
+use postrider::prepare::{PrepareKey, Ttl};
+
+use crate::home::Home;
+
+const RACERS: i32 = 100;
+
+/// Who of a hundred succeeded.
+async fn winners<F>(keys: &PrepareKey, race: impl Fn(PrepareKey, i32) -> F) -> Vec<i32>
+where
+    F: Future<Output = bool> + Send + 'static,
+{
+    let racers: Vec<_> = (0..RACERS).map(|racer| tokio::spawn(race(keys.clone(), racer))).collect();
+    let mut winners = Vec::new();
+    for (racer, ended) in (0..).zip(racers) {
+        if ended.await.unwrap() {
+            winners.push(racer);
+        }
+    }
+    winners
+}
+
+#[fixture::test]
+async fn of_a_hundred_who_prepare_a_new_key_one_does() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    for round in 0..5 {
+        let key = format!("ada-{round}");
+        let race = |keys: PrepareKey, racer| {
+            let key = key.clone();
+            async move {
+                keys.prepare(&key, &bson!(racer), Ttl::For(Duration::from_secs(60))).await.unwrap()
+            }
+        };
+
+        let winners = winners(&keys, race).await;
+
+        assert_eq!(winners.len(), 1, "{winners:?}");
+        assert_eq!(keys.get_value(&key).await.unwrap(), Some(bson!(winners[0])));
+    }
+}
+
+#[fixture::test]
+async fn of_a_hundred_who_prepare_an_expired_key_one_does() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    home.store_expired("ada", "old").await;
+
+    let winners = winners(&keys, |keys, racer| async move {
+        keys.prepare("ada", &bson!(racer), Ttl::Forever).await.unwrap()
+    })
+    .await;
+
+    assert_eq!(winners.len(), 1, "{winners:?}");
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(winners[0])));
+}
+
+#[fixture::test]
+async fn of_a_hundred_who_know_the_value_one_prepares_it_otherwise() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
+
+    let winners = winners(&keys, |keys, racer| async move {
+        let old = bson!({ "b": 2, "a": 1 });
+        keys.reprepare("ada", Some(&old), &bson!(racer), Ttl::Forever).await.unwrap()
+    })
+    .await;
+
+    assert_eq!(winners.len(), 1, "{winners:?}");
+    assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(winners[0])));
+}
+
+#[fixture::test]
+async fn of_a_hundred_who_roll_a_key_back_one_does() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
+
+    let winners = winners(&keys, |keys, racer| async move {
+        match racer % 2 {
+            0 => keys.rollback("ada").await.unwrap(),
+            _ => keys.rollback_value("ada", &bson!(1)).await.unwrap(),
+        }
+    })
+    .await;
+
+    assert_eq!(winners.len(), 1, "{winners:?}");
+}

@@ -1,0 +1,104 @@
+//! Collections that are complete before anything is written into them.
+
+use bson::doc;
+use futures_util::future::join_all;
+use postrider::context::{Context, ContextSettings, Kind};
+use postrider::schema::SchemaError;
+use postrider::store::{Meaning, connect};
+
+use crate::schema::Home;
+use crate::support::outbox::{TestOutbox, mongodb_uri};
+use crate::support::spy::Spy;
+
+#[fixture::test]
+async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
+    for _ in 0..3 {
+        let home = Home::new().await;
+        let mut contexts = Vec::new();
+        for _ in 0..8 {
+            let client = connect::client(&mongodb_uri()).await.unwrap();
+            contexts.push(Context::new(client, home.together()));
+        }
+
+        let coming = contexts.iter().flat_map(|context| {
+            Kind::ALL.map(|kind| {
+                let context = context.clone();
+                tokio::spawn(async move { context.ready(kind, "order").await.map(drop) })
+            })
+        });
+        for came in join_all(coming).await {
+            came.unwrap().unwrap();
+        }
+
+        for kind in Kind::ALL {
+            assert_eq!(contexts[0].verify(kind, "order").await.unwrap(), []);
+        }
+    }
+}
+
+#[fixture::test]
+async fn many_callers_of_one_process_ask_once() {
+    let outbox = TestOutbox::new().await;
+    let spied = Spy::on(&outbox).await;
+    let settings = ContextSettings::new(&outbox.database);
+    let context = Context::new(spied.collections.client().clone(), settings);
+
+    let calls = (0..64).map(|_| {
+        let context = context.clone();
+        tokio::spawn(async move { context.ready(Kind::Events, "order").await.map(drop) })
+    });
+    for called in join_all(calls).await {
+        called.unwrap().unwrap();
+    }
+    context.ready(Kind::Events, "order").await.unwrap();
+
+    for (name, times) in [("create", 1), ("createIndexes", 1), ("findAndModify", 1), ("find", 1)] {
+        let commands = spied.commands(name);
+        assert_eq!(commands.len(), times, "{name}: {commands:?}");
+    }
+    for name in ["create", "createIndexes", "findAndModify"] {
+        let sent = &spied.commands(name)[0].sent;
+        let concern = sent.get_document("writeConcern").unwrap();
+        assert_eq!(concern.get_str("w").unwrap(), "majority", "{sent}");
+    }
+}
+
+#[fixture::test]
+async fn a_failure_is_not_remembered() {
+    let home = Home::new().await;
+    let context = home.context(home.together());
+    let index = doc! { "name": "ttlAt_1", "key": { "ttlAt": -1 } };
+    home.run(doc! { "createIndexes": "prepare_email", "indexes": [index] }).await;
+
+    context.ready(Kind::Prepare, "email").await.unwrap_err();
+    home.run(doc! { "dropIndexes": "prepare_email", "index": "ttlAt_1" }).await;
+
+    context.ready(Kind::Prepare, "email").await.unwrap();
+}
+
+#[fixture::test]
+async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that_makes_it() {
+    let home = Home::new().await;
+    let strict = home.context(ContextSettings { auto_init_schema: false, ..home.together() });
+    for (kind, named) in [
+        (Kind::Events, "postrider schema apply --aggregate order"),
+        (Kind::Snapshots, "postrider schema apply --aggregate order"),
+        (Kind::Prepare, "postrider schema apply --prepare order"),
+    ] {
+        let missing = strict.ready(kind, "order").await.unwrap_err();
+        assert_eq!(missing.meaning(), Meaning::Permanent);
+        assert!(matches!(missing, SchemaError::Differs { .. }), "{missing:?}");
+        assert!(missing.to_string().contains(named), "{missing}");
+        assert!(missing.to_string().contains("outbox.auto_init_schema = true"), "{missing}");
+        assert!(home.collection_names().await.is_empty());
+    }
+
+    strict.apply(Kind::Events, "order").await.unwrap();
+    strict.ready(Kind::Events, "order").await.unwrap();
+    let index = doc! { "dropIndexes": "order_event_stream", "index": "aggregateId_1_version_1" };
+    home.run(index).await;
+    let other = home.context(strict.settings().clone());
+    let incomplete = other.ready(Kind::Events, "order").await.unwrap_err();
+
+    assert!(incomplete.to_string().contains("index aggregateId_1_version_1"), "{incomplete}");
+}

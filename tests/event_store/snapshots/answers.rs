@@ -1,0 +1,25 @@
+//! The server has saved it, and its answer is lost.
+
+use bson::doc;
+use postrider::snapshot::{Saved, Snapshot};
+
+use crate::home::{Home, id, order};
+use crate::support::outbox::TestOutbox;
+use crate::support::proxy::Proxy;
+
+#[fixture::test]
+async fn a_repeated_save_answers_as_the_first_would_have() {
+    let outbox = TestOutbox::new().await;
+    let proxy = Proxy::before(&outbox).await;
+    let snapshots = Home::within(&outbox, proxy.collections.client()).snapshots();
+    snapshots.save(&order(), Snapshot::new(id("other"), 1, doc! {})).await.unwrap();
+
+    for version in [1, 2] {
+        proxy.lose_answer_to("update");
+        let snapshot = Snapshot::new(id("order-1"), version, doc! {});
+        let saved = snapshots.save(&order(), snapshot).await.unwrap();
+        assert_eq!(saved, Saved { written: true, version });
+    }
+
+    assert_eq!(proxy.lost(), 2);
+}

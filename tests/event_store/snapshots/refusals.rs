@@ -1,0 +1,55 @@
+//! What MongoDB would not take, and what is no snapshot.
+
+use bson::{bson, doc};
+use postrider::context::Kind;
+use postrider::snapshot::{Snapshot, SnapshotError};
+
+use crate::home::{Home, id, order};
+
+#[fixture::test]
+async fn a_state_too_large_is_named() {
+    let home = Home::new().await;
+    // The last byte is that of the document around it; the driver sends 50 MiB no more.
+    for size in [(16 << 20) - 30, 16 << 20, 17 << 20, 50 << 20] {
+        let state = doc! { "s": "x".repeat(size) };
+        let saved = home.snapshots().save(&order(), Snapshot::new(id("order-1"), 1, state)).await;
+        assert!(matches!(saved, Err(SnapshotError::TooLarge)), "{size}: {saved:?}");
+    }
+}
+
+#[fixture::test]
+async fn a_state_of_almost_a_whole_document_is_saved() {
+    let home = Home::new().await;
+    let snapshots = home.snapshots();
+    for version in [1, 2] {
+        let state = doc! { "s": "x".repeat((16 << 20) - 1_000) };
+        let snapshot = Snapshot::new(id("order-1"), version, state);
+        assert!(snapshots.save(&order(), snapshot).await.unwrap().written);
+    }
+}
+
+#[fixture::test]
+async fn a_state_too_deep_is_named() {
+    let home = Home::new().await;
+    let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
+
+    let snapshot = Snapshot::new(id("order-1"), 1, doc! { "deep": deep });
+    let saved = home.snapshots().save(&order(), snapshot).await;
+
+    assert!(matches!(saved, Err(SnapshotError::TooDeep)), "{saved:?}");
+}
+
+#[fixture::test]
+async fn a_version_below_1_is_none() {
+    let home = Home::new().await;
+    for version in [0, -1, i64::MIN] {
+        let snapshot = Snapshot::new(id("order-1"), version, doc! {});
+        let saved = home.snapshots().save(&order(), snapshot).await;
+        assert!(
+            matches!(saved, Err(SnapshotError::Version(refused)) if refused == version),
+            "{saved:?}"
+        );
+    }
+    let database = home.context.database(Kind::Snapshots);
+    assert!(database.list_collection_names().await.unwrap().is_empty(), "nothing was sent");
+}

@@ -1,0 +1,38 @@
+//! The clock of whoever uses the library does not matter: only the server's does.
+
+use std::process::{Command, Stdio};
+
+use crate::support::clock::faketime;
+
+/// Set in the processes that these tests start, which start none.
+const WITHIN: &str = "POSTRIDER_TEST_CLOCK_IS_WRONG";
+
+/// Runs the tests that depend on time in a process whose clock is off by so much.
+fn run_with_a_clock_off_by(offset: &str) {
+    if std::env::var_os(WITHIN).is_some() {
+        return;
+    }
+    let run = Command::new(std::env::current_exe().unwrap())
+        .args(["prepare_keys::expiry::", "snapshots::time::"])
+        .env("LD_PRELOAD", faketime())
+        .env("FAKETIME", offset)
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env(WITHIN, "1")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
+    assert!(!said.contains("running 0 tests"), "{said}");
+}
+
+#[test]
+fn a_process_a_day_ahead_sees_the_same() {
+    run_with_a_clock_off_by("+1d");
+}
+
+#[test]
+fn a_process_a_day_behind_sees_the_same() {
+    run_with_a_clock_off_by("-1d");
+}

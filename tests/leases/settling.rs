@@ -1,0 +1,187 @@
+//! Contract 4.5, field by field: what each outcome writes, and what it leaves as it was.
+
+use std::time::Duration;
+
+use bson::{DateTime, Document, doc};
+use postrider::partition::share::Share;
+use postrider::relay::RelayParts;
+use postrider::relay::backoff::{Backoff, Kind};
+use postrider::relay::settings::Settings;
+use postrider::sink::PublishFailure;
+use postrider::wakeup::Wakeup;
+use tokio::sync::watch;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::relay::{parts, run, settings, start};
+use crate::support::relay::{rounds, until_under_way};
+use crate::support::sink::{Fault, TestSink};
+
+/// A record that has failed before, with whatever a producer may write.
+fn worn(id: &str) -> Document {
+    let mut record = record(id, id);
+    record.extend(doc! {
+        "attempt": 4, "lastError": "an older one", "lastErrorAt": DateTime::from_millis(5),
+        "visibleAt": DateTime::from_millis(6), "createdAt": DateTime::from_millis(7), "dedupKey": id,
+        "tenantId": "t", "headers": { "h": 1 }, "x-own": [1, { "y": 2 }], "unknown": true,
+    });
+    record
+}
+
+/// What became of it, beside what it was: fields that came or changed, and fields that went.
+fn changes(before: &Document, after: &Document) -> (Document, Vec<String>) {
+    let changed = after.iter().filter(|(name, value)| before.get(name) != Some(value));
+    let gone = before.keys().filter(|name| !after.contains_key(name));
+    (changed.map(|(name, value)| (name.clone(), value.clone())).collect(), gone.cloned().collect())
+}
+
+/// Delivers one worn record until it is of `status`; the changes to it.
+async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Document {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("a", faults);
+    outbox.insert([worn("a")]).await;
+    let before = outbox.record("a").await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings);
+    let attempted = doc! { "status": status, "attempt": { "$gt": 4 }, "leaseId": null };
+    outbox.until_count(attempted, 1).await;
+    let (changed, gone) = changes(&before, &outbox.record("a").await);
+    relay.stop().await;
+    assert_eq!(gone, [""; 0]);
+    changed
+}
+
+/// Takes a date of the last minute out of the changes.
+fn take_now(changed: &mut Document, field: &str) {
+    let date = changed.remove(field).and_then(|date| date.as_datetime().copied());
+    let date = date.unwrap_or_else(|| panic!("no date {field} in {changed}"));
+    let age = DateTime::now().timestamp_millis() - date.timestamp_millis();
+    assert!((-1_000..60_000).contains(&age), "{field} is {age} ms old");
+}
+
+#[fixture::test]
+async fn done_writes_its_date_and_the_delivery_and_nothing_else() {
+    let mut changed = settled(vec![], settings(), "done").await;
+
+    take_now(&mut changed, "doneAt");
+    assert_eq!(changed, doc! { "status": "done", "attempt": 5 });
+}
+
+#[fixture::test]
+async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
+    let initial = Duration::from_secs(3_600);
+    let backoff = Backoff { kind: Kind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
+    let settings = Settings { backoff, ..settings() };
+
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Retryable)], settings, "pending").await;
+
+    let due = changed.remove("visibleAt").and_then(|due| due.as_datetime().copied()).unwrap();
+    let failed = *changed.get_datetime("lastErrorAt").unwrap();
+    assert_eq!(due.timestamp_millis() - failed.timestamp_millis(), 3_600_000, "by one clock");
+    take_now(&mut changed, "lastErrorAt");
+    assert_eq!(changed, doc! { "attempt": 5, "lastError": "scripted Retryable" });
+}
+
+#[fixture::test]
+async fn the_last_failure_writes_the_death_and_the_failure() {
+    let settings = Settings { max_attempts: 5, block_on_dead: true, ..settings() };
+
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Retryable)], settings, "dead").await;
+
+    take_now(&mut changed, "deadAt");
+    take_now(&mut changed, "lastErrorAt");
+    let reason = "attempts exhausted: 5 deliveries failed, the last one with: scripted Retryable";
+    let wanted = doc! {
+        "status": "dead", "attempt": 5, "deadReason": reason, "lastError": "scripted Retryable", "blocks": true,
+    };
+    assert_eq!(changed, wanted);
+}
+
+#[fixture::test]
+async fn a_death_at_once_leaves_the_last_error_as_it_was() {
+    let mut changed =
+        settled(vec![Fault::Answer(PublishFailure::Rejected)], settings(), "dead").await;
+
+    take_now(&mut changed, "deadAt");
+    let wanted =
+        doc! { "status": "dead", "attempt": 5, "deadReason": "refused: scripted Rejected" };
+    assert_eq!(changed, wanted);
+}
+
+#[fixture::test]
+async fn what_is_released_is_as_if_it_had_never_been_taken() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("head", [Fault::HoldThenAnswer(PublishFailure::SinkDown)]);
+    let mut head = worn("head");
+    head.insert("key", "k");
+    let mut behind = record("behind", "k");
+    behind.insert("x-own", 1);
+    outbox.insert([head, behind]).await;
+    let before = [outbox.record("head").await, outbox.record("behind").await];
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    until_under_way(&sink, "head").await;
+    outbox.until_count(doc! { "leaseId": { "$exists": true } }, 1).await;
+    sink.set_down(true);
+    sink.release();
+    outbox.until_count(doc! { "leaseId": null }, 2).await;
+
+    for before in before {
+        let after = outbox.record(before.get_str("_id").unwrap()).await;
+        let (mut changed, gone) = changes(&before, &after);
+        if !before.contains_key("attempt") {
+            // Absent is 0.
+            let attempt = changed.remove("attempt");
+            assert!(attempt.is_none_or(|attempt| attempt == 0.into()), "{after}");
+        }
+        assert_eq!((changed, gone), (doc! {}, Vec::<String>::new()));
+    }
+    relay.stop().await;
+}
+
+/// Only retention, or a redelivery asked for, touches it again.
+#[fixture::test]
+async fn a_done_record_is_never_touched_again() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut odd = worn("done");
+    // As a crash between two writes of a naive relay might leave it.
+    odd.extend(doc! {
+        "status": "done", "leaseId": bson::Uuid::new(), "leaseUntil": DateTime::from_millis(9),
+        "seq": "odd", "partition": 999,
+    });
+    outbox.insert([odd, record("next", "done")]).await;
+    let before = outbox.record("done").await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    outbox.until_count(doc! { "_id": "next", "status": "done" }, 1).await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(outbox.record("done").await, before);
+    relay.stop().await;
+}
+
+/// Retention `"0s"`: what is delivered is deleted, and nothing else.
+#[fixture::test]
+async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero() {
+    let outbox = TestOutbox::retaining(Duration::ZERO).await;
+    let sink = TestSink::default();
+    sink.script("fails once", vec![Fault::Answer(PublishFailure::Retryable)]);
+    sink.script("dies", vec![Fault::Answer(PublishFailure::Rejected)]);
+    outbox.insert([record("fails once", "a"), record("dies", "b"), record("goes", "c")]).await;
+    let (owner, share) = watch::channel(Share::of(0..=255));
+    let parts = parts(&outbox.collections, sink.clone(), settings(), share, Wakeup::default());
+
+    let relay = run(RelayParts { delete_done: true, ..parts }, owner);
+
+    outbox.until_count(doc! { "status": "pending" }, 0).await;
+    outbox.until_count(doc! {}, 1).await;
+    relay.stop().await;
+    assert_eq!(outbox.record("dies").await.get_str("status").unwrap(), "dead");
+    let mut delivered = sink.ids();
+    delivered.sort();
+    assert_eq!(delivered, ["fails once", "goes"]);
+}

@@ -1,0 +1,141 @@
+//! Stops while a broker hangs: the time for it, and its end by force.
+
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use futures_util::future::join_all;
+use postrider::outbox::collections::names::INSTANCES;
+use serde_json::{Value, json};
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::{Postrider, Signal, run_with};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
+use crate::support::tcp::Door;
+use crate::util::{PROMPTLY, backlog, instances, says, with};
+
+/// A relay with a publish under way to a broker that has frozen.
+struct Hanging {
+    outbox: TestOutbox,
+    queue: Queue,
+    door: Door,
+    postrider: Postrider,
+}
+
+impl Hanging {
+    async fn start(more: &[&str]) -> Self {
+        let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+        let door = Door::to(&host_of(&amqp_uri())).await;
+        let uri = amqp_uri_at(&door.address.to_string());
+        let settings = with(queue.settings_at(&outbox, &uri), more);
+        let mut command = run_with(&settings);
+        command.env("FAILPOINTS", "relay::before_publish=print");
+        let postrider = Postrider::of(command);
+        // Until then it is connected, and the exchange is known.
+        outbox.insert([record("first", "k")]).await;
+        outbox.until_count(doc! { "status": "done" }, 1).await;
+        door.freeze();
+        outbox.insert(backlog(10, 5)).await;
+        // What is leased and not handed over yet would be released at a stop.
+        let publishes = || postrider.stderr().matches("relay::before_publish executed").count();
+        eventually("the first of each key is handed over", || async { publishes() == 1 + 5 }).await;
+        Self { outbox, queue, door, postrider }
+    }
+}
+
+#[fixture::test]
+async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_released() {
+    let settings = ["relay.shutdown_timeout=2s", "relay.lease=60s", "sinks.rabbit.timeout=40s"];
+    let mut hanging = Hanging::start(&settings).await;
+
+    hanging.postrider.signal(Signal::TERM);
+    hanging.postrider.until_logged("a second signal ends at once").await;
+    let (status, report) = hanging.postrider.readyz().await;
+    let ended = hanging.postrider.until_ended(PROMPTLY).await.with_code(0);
+
+    assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
+    let detail = report["parts"]["relay"]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("draining"), "{report}");
+    says(&ended, &["everything in flight was settled or released"]);
+    assert_eq!(hanging.outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+    assert_eq!(instances(&hanging.outbox).await, 0);
+    hanging.door.open();
+    let mut next = Postrider::start(&hanging.queue.settings(&hanging.outbox));
+    hanging.outbox.until_count(doc! { "status": "done" }, 11).await;
+    next.stop().await;
+}
+
+#[fixture::test]
+async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
+    let mut hanging = Hanging::start(&["sinks.rabbit.timeout=2s"]).await;
+
+    let stopped = hanging.postrider.stop().await;
+
+    says(&stopped, &["everything in flight was settled or released"]);
+    let outbox = &hanging.outbox;
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 10);
+    assert_eq!(instances(outbox).await, 0);
+}
+
+#[fixture::test]
+async fn a_second_signal_of_either_kind_ends_it_at_once() {
+    use Signal as S;
+    let pairs = [(S::TERM, S::TERM), (S::TERM, S::INT), (S::INT, S::TERM), (S::INT, S::INT)];
+    join_all(pairs.map(async |(first, second)| {
+        let mut hanging = Hanging::start(&[]).await;
+        hanging.postrider.signal(first);
+        hanging.postrider.until_logged("a second signal ends at once").await;
+
+        let signalled = Instant::now();
+        hanging.postrider.signal(second);
+        let ended = hanging.postrider.until_ended(PROMPTLY).await.with_code(1);
+
+        assert!(signalled.elapsed() < Duration::from_secs(3), "{:?}", signalled.elapsed());
+        says(&ended, &["a second signal: ending at once"]);
+    }))
+    .await;
+}
+
+#[fixture::test]
+async fn two_signals_in_one_moment_are_one_or_two_and_end_it() {
+    for second in [Signal::TERM, Signal::INT] {
+        let mut hanging = Hanging::start(&["sinks.rabbit.timeout=1s"]).await;
+
+        hanging.postrider.signal(Signal::TERM);
+        hanging.postrider.signal(second);
+        let ended = hanging.postrider.until_ended(PROMPTLY).await;
+
+        // The system may hand two of a kind over as one.
+        let as_one = second == Signal::TERM && ended.code == Some(0);
+        assert!(as_one || ended.code == Some(1), "{ended}");
+    }
+}
+
+#[fixture::test]
+async fn it_says_that_it_drains_and_answers_until_its_end() {
+    let mut hanging = Hanging::start(&["sinks.rabbit.timeout=3s"]).await;
+    let instances =
+        hanging.outbox.client.database(&hanging.outbox.database).collection::<Document>(INSTANCES);
+    let address = hanging.postrider.address().await;
+    let draining = doc! { "status": "draining" };
+
+    hanging.postrider.signal(Signal::TERM);
+    eventually("the word of it in MongoDB", || async {
+        instances.count_documents(draining.clone()).await.unwrap() == 1
+    })
+    .await;
+    let mut answered = 0;
+    let report = async || reqwest::get(format!("http://{address}/readyz")).await?.json().await;
+    while let Ok::<Value, reqwest::Error>(report) = report().await {
+        let detail = report["parts"]["relay"]["detail"].as_str().unwrap();
+        assert!(detail.starts_with("draining"), "{report}");
+        let live = reqwest::get(format!("http://{address}/livez")).await;
+        answered += usize::from(live.is_ok_and(|live| live.status() == 200));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let silent = Instant::now();
+    hanging.postrider.until_ended(PROMPTLY).await.with_code(0);
+
+    assert!(answered > 10, "{answered} times");
+    assert!(silent.elapsed() < Duration::from_secs(1), "{:?} before its end", silent.elapsed());
+}

@@ -1,0 +1,88 @@
+//! `postrider healthcheck`, as a container's engine asks it.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use crate::support::outbox::TestOutbox;
+use crate::support::process::{Ended, Postrider, Signal, call_with};
+use crate::support::queue::{mongo_settings, stdout_sink};
+use crate::support::tcp::{Door, dead_port};
+use crate::util::{door_to_mongodb, mongo_through, says, with};
+
+/// Asks whoever listens there, or should.
+async fn asked(listen: &str, arguments: &[&str]) -> Ended {
+    let setting = format!("ops.listen={listen}");
+    call_with(&[setting], &[&["healthcheck"], arguments].concat()).await
+}
+
+/// How one reaches a `run` that listens on all addresses.
+fn everywhere(address: SocketAddr) -> String {
+    format!("0.0.0.0:{}", address.port())
+}
+
+#[fixture::test]
+async fn one_that_lives_is_healthy_and_ready_once_it_is() {
+    let outbox = TestOutbox::new().await;
+    let door = door_to_mongodb(Door::shut_to).await;
+    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&with(settings, &["ops.listen=0.0.0.0:0"]));
+    let listen = everywhere(postrider.address().await);
+
+    let live = asked(&listen, &[]).await.with_code(0);
+    let unready = asked(&listen, &["--ready"]).await.with_code(1);
+    door.open();
+    postrider.until_ready().await;
+    let ready = asked(&listen, &["--ready"]).await.with_code(0);
+
+    assert!(live.stdout.contains("/livez: 200 {\"status\":\"ok\"}"), "{live}");
+    says(&unready, &["/readyz: 503", "\"store\":{\"status\":\"down\""]);
+    assert!(ready.stdout.contains("/readyz: 200"), "{ready}");
+    assert_eq!(ready.stdout.lines().count(), 1, "{ready}");
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn one_that_hangs_or_has_ended_is_not_healthy() {
+    let outbox = TestOutbox::new().await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    let listen = postrider.address().await.to_string();
+    postrider.until_ready().await;
+
+    postrider.signal(Signal::STOP);
+    let hanging = asked(&listen, &[]).await.with_code(1);
+    postrider.signal(Signal::CONT);
+    postrider.stop().await;
+    let ended = asked(&listen, &[]).await.with_code(1);
+
+    says(&hanging, &["/livez: no answer within 3s"]);
+    says(&ended, &["/livez: ", "refused"]);
+}
+
+#[fixture::test]
+async fn nobody_there_is_not_healthy_and_a_stranger_neither() {
+    let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = stranger.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = stranger.accept().await {
+            stream.try_write(b"220 mail.example.com ESMTP\r\n").unwrap();
+        }
+    });
+
+    asked(&listen, &[]).await.with_code(1);
+    asked(&format!("127.0.0.1:{}", dead_port().await), &[]).await.with_code(1);
+}
+
+#[fixture::test]
+async fn of_the_configuration_it_needs_nothing_but_where_to_ask() {
+    let listen = format!("ops.listen=127.0.0.1:{}", dead_port().await);
+    let settings = ["mongo.uri=nonsense", "sinks.a.kind=rabbitmq", "sinks.a.uri=nonsense", &listen];
+    let settings = settings.map(str::to_owned);
+
+    call_with(&settings, &["run"]).await.with_code(2);
+    says(&call_with(&settings, &["healthcheck"]).await.with_code(1), &["refused"]);
+    for listen in ["127.0.0.1:0", "nonsense", "127.0.0.1"] {
+        says(&asked(listen, &[]).await.with_code(2), &["ops.listen: ", listen]);
+    }
+}

@@ -1,0 +1,158 @@
+//! What is logged, where, and what never is.
+
+use bson::{Bson, doc};
+use serde_json::{Value, json};
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::{Postrider, call_with, run_with};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
+use crate::support::tcp::Door;
+use crate::util::with;
+
+#[fixture::test]
+async fn it_is_json_by_the_line_or_text_and_never_on_standard_output() {
+    let outbox = TestOutbox::new().await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut in_json = Postrider::start(&with(settings.clone(), &["log.format=json"]));
+    in_json.until_ready().await;
+    let in_json = in_json.stop().await;
+    let mut in_text = Postrider::start(&with(settings, &["log.format=text"]));
+    in_text.until_logged("serving /livez").await;
+    let in_text = in_text.stop().await;
+
+    for line in in_json.stderr.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        for field in ["timestamp", "level", "message", "target"] {
+            assert!(line[field].is_string(), "{field}: {line}");
+        }
+    }
+    assert!(in_json.stderr.lines().count() >= 4, "{in_json}");
+    for line in in_text.stderr.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_err(), "{line}");
+    }
+    assert_eq!((&*in_json.stdout, &*in_text.stdout), ("", ""));
+}
+
+#[fixture::test]
+async fn standard_output_has_the_messages_alone() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k")]).await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    let stopped = postrider.stop().await;
+
+    let message = stopped.json();
+    assert_eq!((&message["id"], &message["key"]), (&json!("a"), &json!("k")));
+    assert_eq!(message["payload"], json!({ "id": "a" }));
+}
+
+/// Two underscores belong between the parts of a name. Kubernetes makes the second variable for a
+/// Service.
+#[fixture::test]
+async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
+    let outbox = TestOutbox::new().await;
+    let mut command = run_with(&[mongo_settings(&outbox.database), stdout_sink()].concat());
+    // Not valid: were it read, the process would end with 2.
+    command.env("POSTRIDER_RELAY_BATCH_SIZE", "0");
+    command.env("POSTRIDER_API_SERVICE_HOST", "10.0.0.7");
+    let mut postrider = Postrider::of(command);
+    postrider.until_ready().await;
+
+    let stopped = postrider.stop().await;
+
+    let lines = postrider.lines();
+    let warned = |name: &str| -> Vec<&Value> {
+        let message = |line: &&Value| line["message"].as_str().unwrap().contains(name);
+        lines.iter().filter(message).collect()
+    };
+    let slips = warned("POSTRIDER_RELAY_BATCH_SIZE");
+    assert_eq!(slips.len(), 1, "{stopped}");
+    let words =
+        "POSTRIDER_RELAY_BATCH_SIZE is not read; did you mean POSTRIDER__RELAY__BATCH_SIZE?";
+    assert_eq!((&slips[0]["level"], &slips[0]["message"]), (&json!("WARN"), &json!(words)));
+    assert!(warned("POSTRIDER_API_SERVICE_HOST").is_empty(), "{stopped}");
+}
+
+/// So that the lines of one delivery are found among those of a thousand.
+#[fixture::test]
+async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k")]).await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let more = ["log.format=json", "log.level=postrider=trace,warn"];
+    let mut postrider = Postrider::start(&with(settings, &more));
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    let stopped = postrider.stop().await;
+
+    let lines = stopped.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let confirmed: Vec<Value> = lines.filter(|line| line["message"] == "confirmed").collect();
+    assert_eq!(confirmed.len(), 1, "{stopped}");
+    let spans = &confirmed[0]["spans"];
+    assert_eq!(spans[0], json!({ "name": "lane", "key": "k" }));
+    let publish =
+        json!({ "name": "publish", "record_id": "a", "key": "k", "attempt": 1, "sink": "out" });
+    assert_eq!(spans[1], publish);
+}
+
+#[fixture::test]
+async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let door = Door::to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&door.address.to_string());
+    let settings = with(queue.settings_at(&outbox, &uri), &["relay.probe_max=200ms"]);
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+
+    door.shut();
+    postrider.until_report("a cause", |report| report["status"] == "degraded").await;
+    // The first one is told by whoever notices, the others by probes.
+    let detail = async || postrider.readyz().await.1["parts"]["sink rabbit"].to_string();
+    eventually("a probe", async || detail().await.contains("cannot connect")).await;
+    door.open();
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    let stopped = postrider.stop().await;
+
+    let lines = stopped.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (ours, others): (Vec<_>, Vec<_>) =
+        lines.partition(|line| line["target"].as_str().unwrap().starts_with("postrider"));
+    assert!(others.is_empty(), "{others:#?}");
+    let warnings = ours.iter().filter(|line| line["level"] != "INFO").count();
+    assert_eq!(warnings, 1, "{stopped}");
+}
+
+/// Both are dead at once, and the log names them so that a command finds them.
+#[fixture::test]
+async fn dead_records_add_a_bounded_line_with_an_id_that_commands_know() {
+    let outbox = TestOutbox::new().await;
+    let long = "k".repeat(1_000_000);
+    let ids = [Bson::Null, true.into(), "long".into()];
+    for id in &ids {
+        let mut malformed = record("", &long);
+        malformed.insert("_id", id.clone());
+        malformed.remove("type");
+        malformed.insert(long.as_str(), 1);
+        outbox.insert([malformed]).await;
+    }
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+
+    let mut postrider = Postrider::start(&settings);
+    outbox.until_count(doc! { "status": "dead" }, 3).await;
+    let stopped = postrider.stop().await;
+
+    let lines = postrider.lines();
+    let dead: Vec<&Value> =
+        lines.iter().filter(|line| line["message"] == "record is dead").collect();
+    assert_eq!(dead.len(), 3, "{}", stopped.stderr.len());
+    assert!(stopped.stderr.lines().all(|line| line.len() < 5_000), "{}", stopped.stderr.len());
+    let key = format!("{}… (1000000 characters)", "k".repeat(200));
+    for line in dead {
+        assert_eq!(line["key"], key, "{line}");
+        let id = line["id"].as_str().unwrap();
+        let show = ["outbox", "show", id, "--output", "json"];
+        let shown = call_with(&settings, &show).await.with_code(0).json();
+        assert_eq!(shown["status"], "dead", "{id}");
+    }
+}

@@ -1,0 +1,49 @@
+//! Memory stays bounded by `relay.batch_bytes`, whatever the outbox holds.
+
+use std::process::Stdio;
+
+use bson::doc;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::process::{Postrider, run_with};
+use crate::support::queue::{mongo_settings, stdout_sink};
+use crate::support::sizes::incompressible;
+use crate::util::with;
+
+/// Bytes of a payload.
+const LARGE: usize = 1 << 20;
+
+/// The most memory that the process ever had, in bytes.
+fn peak(postrider: &Postrider) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", postrider.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kilobytes * 1024
+}
+
+/// Twenty lanes that ask for more at once, and rotations beside them.
+#[fixture::test]
+async fn batch_bytes_bounds_what_all_reads_together_bring() {
+    let outbox = TestOutbox::new().await;
+    let payload =
+        bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: incompressible(LARGE) };
+    for number in 0..15 {
+        let records = (0..20).map(|key| {
+            let mut record = record(&format!("{key} {number}"), &format!("k{key}"));
+            record.insert("payload", payload.clone());
+            record
+        });
+        outbox.insert(records).await;
+    }
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut command = run_with(&with(settings, &["relay.batch_bytes=8MiB"]));
+    command.stdout(Stdio::null());
+
+    let mut postrider = Postrider::of(command);
+    outbox.until_count(doc! { "status": "done" }, 300).await;
+    let peak = peak(&postrider);
+    postrider.stop().await;
+
+    // What MongoDB's answers and the broker's frames take comes on top of what is bounded.
+    assert!(peak < 150 << 20, "{} MiB", peak >> 20);
+}

@@ -1,0 +1,45 @@
+//! Stops with a slow broker: what is in flight is awaited, and nothing more is begun.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bson::doc;
+
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::Postrider;
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at};
+use crate::support::rabbitmq::address;
+use crate::support::wire::Wire;
+use crate::util::{backlog, ids, instances, says};
+
+/// In each direction: a confirm comes after twice as long.
+const DELAY: Duration = Duration::from_millis(150);
+
+#[fixture::test]
+async fn what_a_slow_broker_has_is_awaited_and_settled_and_arrives_once() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let wire = Wire::to(address(&amqp_uri())).await;
+    let settings = queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string()));
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    wire.delay(DELAY);
+    // Twenty at a time.
+    outbox.insert(backlog(1_000, 20)).await;
+    let done = async || outbox.count(doc! { "status": "done" }).await;
+    eventually("the first deliveries", async || done().await > 0).await;
+
+    let before = done().await;
+    let stopped = postrider.stop().await;
+
+    says(&stopped, &["everything in flight was settled or released"]);
+    let settled = ids(&outbox, doc! { "status": "done" }).await;
+    assert!((before as usize) < settled.len(), "those in flight at the signal were awaited");
+    assert!(settled.len() < 1_000, "and no others");
+    let arrived = queue.ids(settled.len()).await;
+    assert_eq!(arrived.len(), settled.len(), "each once");
+    assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), settled);
+    let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
+    assert_eq!(outbox.count(untouched).await as usize, 1_000 - settled.len());
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+    assert_eq!(instances(&outbox).await, 0);
+}

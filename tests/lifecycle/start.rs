@@ -1,0 +1,233 @@
+//! Starts: what is waited for, and what is not.
+
+use std::time::{Duration, Instant};
+
+use bson::{DateTime, Document, doc};
+use serde_json::json;
+
+use crate::support::kafka;
+use crate::support::mongod::Mongod;
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::Postrider;
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
+use crate::support::schema::Bare;
+use crate::support::tcp::{Door, dead_port};
+use crate::util::{PLANTED, backlog, door_to_mongodb, mongo_through, with};
+
+#[fixture::test]
+async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
+    let outbox = TestOutbox::new().await;
+    let door = door_to_mongodb(Door::shut_to).await;
+    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    outbox.insert([record("a", "k")]).await;
+
+    let waits = || -> Vec<String> {
+        let lines = postrider.lines();
+        let tries = lines.iter().filter(|line| line["message"] == "MongoDB is not reached");
+        tries.map(|line| line["retry_in"].as_str().unwrap().to_owned()).collect()
+    };
+    eventually("three tries", || async { waits().len() >= 3 }).await;
+    let (status, report) = postrider.readyz().await;
+    let (live, _) = postrider.get("/livez").await;
+    let tries = waits();
+    door.open();
+
+    assert_eq!(tries[..3], ["500ms", "1s", "2s"]);
+    assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
+    assert_eq!(report["parts"]["store"]["status"], "down", "{report}");
+    assert_eq!(live, 200, "a restart would not help");
+    postrider.until_ready().await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn a_mongodb_that_answers_nothing_is_waited_for() {
+    let outbox = TestOutbox::new().await;
+    let door = door_to_mongodb(Door::to).await;
+    door.freeze();
+    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+
+    postrider.until_logged("MongoDB is not reached").await;
+    assert_eq!(postrider.readyz().await.0, 503);
+    door.open();
+
+    postrider.until_ready().await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
+    let bare = Bare::new("").await;
+    let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&with(settings, &["outbox.auto_init_schema=false"]));
+
+    postrider.until_logged("run `postrider schema apply`").await;
+    let (status, report) = postrider.readyz().await;
+    assert_eq!((status, &report["parts"]["schema"]["status"]), (503, &json!("down")));
+    assert_eq!(bare.collection_names().await, [""; 0]);
+    postrider::schema::apply(&bare.collections, &Default::default()).await.unwrap();
+
+    postrider.until_ready().await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn on_a_standalone_server_it_polls_and_warns() {
+    let server = Mongod::standalone().await;
+    let uri = server.uri("", "app");
+    let settings = [vec![format!("mongo.uri={uri}")], stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_ready().await;
+    postrider.until_logged("standalone").await;
+    let app = server.client("").await.client().database("app");
+    let records = app.collection::<Document>("outbox_records");
+
+    let mut scheduled = record("later", "k");
+    scheduled.insert("status", "scheduled");
+    scheduled.insert("visibleAt", DateTime::now());
+    let mut unstamped = record("c", "other");
+    unstamped.remove("partition");
+    let all = [record("a", "k"), record("b", "k"), unstamped, scheduled];
+
+    records.insert_many(all).await.unwrap();
+
+    eventually("all are done", || async {
+        records.count_documents(doc! { "status": "done" }).await.unwrap() == 4
+    })
+    .await;
+    let out = postrider.stdout();
+    assert!(out.find(r#""a""#) < out.find(r#""b""#), "{out}");
+    postrider.stop().await.with_code(0);
+}
+
+#[fixture::test]
+async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let door = Door::shut_to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&door.address.to_string());
+    let mut postrider = Postrider::start(&queue.settings_at(&outbox, &uri));
+    outbox.insert(backlog(5, 2)).await;
+
+    postrider.until_ready().await;
+    postrider.until_report("a degraded sink", |report| report["status"] == "degraded").await;
+    let (status, report) = postrider.readyz().await;
+    door.open();
+
+    assert_eq!(status, 200);
+    assert_eq!(report["parts"]["sink rabbit"]["status"], "degraded", "{report}");
+    assert!(!report["parts"]["sink rabbit"]["detail"].as_str().unwrap().is_empty());
+    assert_eq!(queue.ids(5).await.len(), 5);
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 5).await;
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    postrider.stop().await;
+}
+
+/// Sinks by name, each to a broker that is down in a way of its own.
+struct Down {
+    settings: Vec<String>,
+    /// They are the frozen brokers.
+    _doors: [Door; 2],
+}
+
+impl Down {
+    const NAMES: [&str; 7] =
+        ["refused", "unknown", "frozen", "login", "kafka_refused", "kafka_unknown", "kafka_frozen"];
+
+    async fn new() -> Self {
+        let nobody = format!("127.0.0.1:{}", dead_port().await);
+        let unknown = "no-such-host.invalid:5672";
+        let doors = [Door::to(&host_of(&amqp_uri())).await, Door::to(&kafka::brokers()).await];
+        doors.iter().for_each(Door::freeze);
+        let [frozen, kafka_frozen] = [0, 1].map(|door: usize| doors[door].address.to_string());
+        let login = format!("amqp://guest:{PLANTED}@{}/%2f", host_of(&amqp_uri()));
+        let rabbitmq = |at: &str| ("rabbitmq", "uri", amqp_uri_at(at));
+        let kafka = |at: &str| ("kafka", "brokers", at.to_owned());
+        let sinks = [
+            rabbitmq(&nobody),
+            rabbitmq(unknown),
+            rabbitmq(&frozen),
+            ("rabbitmq", "uri", login),
+            kafka(&nobody),
+            kafka(unknown),
+            kafka(&kafka_frozen),
+        ];
+        let settings = Self::NAMES.iter().zip(sinks).flat_map(|(name, (kind, key, value))| {
+            [
+                format!("sinks.{name}.kind={kind}"),
+                format!("sinks.{name}.{key}={value}"),
+                format!("sinks.{name}.timeout=1s"),
+            ]
+        });
+        Self { settings: settings.collect(), _doors: doors }
+    }
+}
+
+#[fixture::test]
+async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_up() {
+    let (outbox, queue, down) =
+        (TestOutbox::new().await, Queue::declare().await, Down::new().await);
+    let routes = Down::NAMES.map(|name| format!("{{type = {name:?}, sink = {name:?}}}")).join(",");
+    let more = [format!("routes=[{routes}]"), "relay.default_sink=rabbit".to_owned()];
+    let settings = [queue.settings(&outbox), down.settings.clone(), more.to_vec()].concat();
+    let mut postrider = Postrider::start(&settings);
+    outbox.insert(backlog(5, 5)).await;
+    outbox
+        .insert(Down::NAMES.map(|name| {
+            let mut record = record(name, name);
+            record.insert("type", name);
+            record
+        }))
+        .await;
+
+    postrider.until_ready().await;
+    assert_eq!(queue.ids(5).await.len(), 5);
+    postrider
+        .until_report("all of them degraded", |report| {
+            let part = |name: &&str| &report["parts"][format!("sink {name}")];
+            report["status"] == "degraded"
+                && report["parts"]["sink rabbit"]["status"] == "ok"
+                && Down::NAMES.iter().all(|name| part(name)["status"] == "degraded")
+        })
+        .await;
+    let (status, report) = postrider.readyz().await;
+    let stopping = Instant::now();
+    let stopped = postrider.stop().await;
+
+    assert_eq!(status, 200);
+    for name in Down::NAMES {
+        let detail = report["parts"][format!("sink {name}")]["detail"].as_str().unwrap();
+        assert!(!detail.is_empty(), "{name}: {report}");
+    }
+    assert!(stopping.elapsed() < Duration::from_secs(3), "nothing was in flight");
+    assert!(stopped.is_free_of(PLANTED), "{stopped}");
+    let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
+    assert_eq!(outbox.count(untouched).await, Down::NAMES.len() as u64);
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+}
+
+#[fixture::test]
+async fn a_replica_set_without_a_primary_is_waited_for() {
+    let server = Mongod::without_primary().await;
+    let set = format!(
+        "mongo.uri=mongodb://127.0.0.1:{}/app?replicaSet=rs0&serverSelectionTimeoutMS=500",
+        server.port
+    );
+    let direct = format!("mongo.uri={}", server.uri("", "app"));
+    let mut started =
+        [set, direct].map(|uri| Postrider::start(&[vec![uri], stdout_sink()].concat()));
+    for postrider in &started {
+        postrider.until_logged("MongoDB is not reached").await;
+        assert_eq!(postrider.readyz().await.0, 503);
+    }
+
+    server.initiate().await;
+
+    for postrider in &mut started {
+        postrider.until_ready().await;
+        let stopped = postrider.stop().await;
+        assert!(stopped.is_free_of("standalone"), "{stopped}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Stops in good order.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use crate::support::mongod::Mongod;
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::{Postrider, Signal};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
+use crate::support::tcp::Door;
+use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says, with};
+
+#[fixture::test]
+async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    outbox.insert(backlog(4000, 20)).await;
+    let mut first = Postrider::start(&queue.settings(&outbox));
+    eventually("the first deliveries", || async {
+        outbox.count(doc! { "status": "done" }).await > 50
+    })
+    .await;
+    assert_eq!(instances(&outbox).await, 1);
+
+    let stopped = first.stop().await;
+
+    says(&stopped, &["everything in flight was settled or released"]);
+    assert_eq!(instances(&outbox).await, 0);
+    assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
+    let (done, pending) = (doc! { "status": "done" }, doc! { "status": "pending" });
+    let (done, pending) = (ids(&outbox, done).await, ids(&outbox, pending).await);
+    assert!(!pending.is_empty(), "it was stopped under way");
+    assert_eq!(done.len() + pending.len(), 4000, "none is lost");
+    let charged = doc! { "status": "pending", "attempt": { "$gt": 0 } };
+    assert_eq!(outbox.count(charged).await, 0, "released is not charged");
+    let arrived = queue.ids(done.len()).await;
+    assert_eq!(arrived.iter().cloned().collect::<BTreeSet<_>>(), done);
+    assert_eq!(arrived.len(), done.len(), "each once");
+
+    let mut second = Postrider::start(&queue.settings(&outbox));
+    outbox.until_count(doc! { "status": "done", "attempt": 1 }, 4000).await;
+    second.stop().await;
+}
+
+#[fixture::test]
+async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
+    let shut = door_to_mongodb(Door::shut_to).await;
+    let frozen = door_to_mongodb(Door::to).await;
+    frozen.freeze();
+    for (door, signal) in [(shut, Signal::TERM), (frozen, Signal::INT)] {
+        let settings = [mongo_through(&door, "unused"), stdout_sink()].concat();
+        let mut postrider = Postrider::start(&settings);
+        postrider.until_logged("MongoDB is not reached").await;
+
+        let signalled = Instant::now();
+        postrider.signal(signal);
+        postrider.until_ended(PROMPTLY).await.with_code(0);
+
+        assert!(signalled.elapsed() < Duration::from_secs(2), "{:?}", signalled.elapsed());
+    }
+}
+
+#[fixture::test]
+async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_nothing() {
+    let outbox = TestOutbox::new().await;
+    let lost = |report: &Value| report["parts"]["store"]["status"] == "down";
+    join_all([Door::shut, Door::freeze].map(async |hurt: fn(&Door)| {
+        let door = door_to_mongodb(Door::to).await;
+        let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+        let mut postrider = Postrider::start(&with(settings, &["partitions.heartbeat=500ms"]));
+        postrider.until_ready().await;
+
+        hurt(&door);
+        postrider.until_report("a lost store", lost).await;
+        assert_eq!(postrider.readyz().await.0, 503);
+        let stopping = Instant::now();
+        postrider.stop().await;
+
+        assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
+    }))
+    .await;
+}
+
+#[fixture::test]
+async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by_one() {
+    const SINKS: usize = 5;
+    let outbox = TestOutbox::new().await;
+    let door = Door::to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&door.address.to_string());
+    let sinks = (0..SINKS).flat_map(|number| {
+        [format!("sinks.s{number}.kind=rabbitmq"), format!("sinks.s{number}.uri={uri}")]
+    });
+    let default = vec!["relay.default_sink=s0".to_owned()];
+    let settings = [mongo_settings(&outbox.database), sinks.collect(), default].concat();
+    let mut postrider = Postrider::start(&settings);
+    for number in 0..SINKS {
+        let series = format!("postrider_sink_up{{sink=\"s{number}\"}}");
+        postrider.until_metric(&series, |up| up == 1.0).await;
+    }
+
+    door.freeze();
+    let stopping = Instant::now();
+    postrider.stop().await;
+
+    assert!(stopping.elapsed() < Duration::from_secs(3), "{:?}", stopping.elapsed());
+}
+
+/// The last heartbeat says that it is draining, and MongoDB is slow about it.
+#[fixture::test]
+async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_back() {
+    let server = Mongod::with_fail_points().await;
+    let (queue, door) = (Queue::declare().await, Door::to(&host_of(&amqp_uri())).await);
+    let sink = queue.sink(&amqp_uri_at(&door.address.to_string()));
+    let settings = [vec![format!("mongo.uri={}", server.uri("", "app"))], sink].concat();
+    let rare = ["partitions.heartbeat=30s", "partitions.stale_after=60s"];
+    let mut postrider = Postrider::start(&with(settings, &rare));
+    postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    // The broker's goodbye takes a while, in which the heartbeat is sent.
+    door.freeze();
+    let admin = server.client("").await;
+    let waits = doc! { "failCommands": ["update"], "blockConnection": true, "blockTimeMS": 2_000 };
+    let slow = doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": waits };
+    admin.run_command(slow).await.unwrap();
+
+    postrider.stop().await;
+
+    let instances = admin.client().database("app").collection::<Document>("outbox_instances");
+    // Longer than the heartbeat takes.
+    let until = Instant::now() + Duration::from_millis(1_500);
+    while Instant::now() < until {
+        assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,47 @@
+//! Short words for what most of these tests do.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bson::{Document, doc};
+use futures_util::TryStreamExt;
+
+pub use crate::support::command_line::{PLANTED, says, with};
+use crate::support::outbox::{TestOutbox, mongodb_uri, record};
+use crate::support::process::{Ended, Postrider};
+use crate::support::queue::host_of;
+use crate::support::tcp::Door;
+
+/// A start that fails, or a stop with nothing in flight.
+pub const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// Settings of an outbox behind a door. (The server must not tell its own address.)
+pub fn mongo_through(door: &Door, database: &str) -> Vec<String> {
+    let options = "directConnection=true&serverSelectionTimeoutMS=500";
+    vec![format!("mongo.uri=mongodb://{}/{database}?{options}", door.address)]
+}
+
+pub async fn door_to_mongodb(state: impl AsyncFnOnce(&str) -> Door) -> Door {
+    state(&host_of(&mongodb_uri())).await
+}
+
+pub async fn ended(settings: &[String]) -> Ended {
+    Postrider::start(settings).until_ended(PROMPTLY).await
+}
+
+/// `count` records of some keys, by whose ids their order can be told.
+pub fn backlog(count: usize, keys: usize) -> Vec<Document> {
+    (0..count).map(|n| record(&format!("{n:05}"), &format!("k{}", n % keys))).collect()
+}
+
+pub async fn ids(outbox: &TestOutbox, filter: Document) -> BTreeSet<String> {
+    let found: Vec<Document> =
+        outbox.records().find(filter).await.unwrap().try_collect().await.unwrap();
+    found.iter().map(|record| record.get_str("_id").unwrap().to_owned()).collect()
+}
+
+pub async fn instances(outbox: &TestOutbox) -> u64 {
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>("outbox_instances");
+    instances.count_documents(doc! {}).await.unwrap()
+}

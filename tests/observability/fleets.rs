@@ -1,0 +1,221 @@
+//! The processes that are watched, and what befalls them.
+//!
+//! | job | what it is | what befalls it |
+//! |---|---|---|
+//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is away, a pause, an instance that loses MongoDB and dies |
+//! | `lower` | fixed partitions, 0-127 of 256 | a record that is nobody's, no change stream, a slow MongoDB and then none |
+//! | `upper` | fixed partitions, 128-255 | nobody counts; it stops |
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use bson::{Bson, DateTime, Document, Timestamp, Uuid, doc};
+use serde_json::{Value, json};
+
+use crate::prometheus::Prometheus;
+use crate::support::kafka::{brokers, topic::Topic};
+use crate::support::outbox::{TestOutbox, insert_raw, mongodb_uri, record};
+use crate::support::process::{Postrider, Signal, call_with};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
+use crate::support::tcp::Door;
+
+/// The labels of `shop`.
+pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
+
+/// A key of the upper half: partition 189.
+const UPPER_KEY: &str = "order-123";
+
+/// What is waited for on the other side of MongoDB's door.
+fn by(door: &Door) -> String {
+    let options = "directConnection=true&serverSelectionTimeoutMS=500";
+    format!("mongo.uri=mongodb://{}/?{options}", door.address)
+}
+
+fn later() -> DateTime {
+    DateTime::from_system_time(SystemTime::now() + Duration::from_secs(3600))
+}
+
+fn with(id: &str, key: &str, more: Document) -> Document {
+    let mut record = record(id, key);
+    record.insert("createdAt", DateTime::now());
+    record.extend(more);
+    record
+}
+
+/// All of them.
+pub struct Fleets {
+    pub shop: TestOutbox,
+    /// What the processes use, until the end of the test.
+    _rest: (TestOutbox, TestOutbox, Queue, Topic),
+    /// From `shop` to RabbitMQ.
+    pub to_broker: Door,
+    /// From the second instance of `shop` to MongoDB.
+    pub to_mongodb_of_second: Door,
+    /// From `lower` to MongoDB.
+    pub to_mongodb_of_lower: Door,
+    settings: Vec<String>,
+    pub first: Postrider,
+    pub second: Postrider,
+    pub low: Postrider,
+    pub high: Postrider,
+    http: reqwest::Client,
+}
+
+impl Fleets {
+    /// Starts them, on outboxes with what is there before.
+    pub async fn start() -> Self {
+        let (shop, lower) = (TestOutbox::new().await, TestOutbox::new().await);
+        let (upper, queue) = (TestOutbox::new().await, Queue::declare().await);
+        let topic = Topic::new(1).await;
+        let mongodb = host_of(&mongodb_uri());
+        let to_broker = Door::to(&host_of(&amqp_uri())).await;
+        let to_mongodb_of_second = Door::to(&mongodb).await;
+        let to_mongodb_of_lower = Door::to(&mongodb).await;
+        before(&shop).await;
+        lower.insert([record("nobody's", UPPER_KEY)]).await;
+        let amqp = amqp_uri_at(&to_broker.address.to_string());
+        let more = [
+            "api.enabled=true",
+            "sinks.kafka.kind=kafka",
+            &format!("sinks.kafka.brokers={}", brokers()),
+            &format!("sinks.kafka.topic={}", topic.name),
+            "relay.default_sink=rabbit",
+            "relay.on_dead=block",
+            "relay.max_attempts=6",
+            "relay.backoff.kind=fixed",
+            "relay.backoff.initial=20ms",
+            "relay.probe_max=500ms",
+            // Refused: there is no such exchange.
+            "relay.dead_letter={sink = \"rabbit\", destination = \"no-such-exchange\"}",
+            "routes=[{type = \"lost\", sink = \"rabbit\", key = \"no-such-queue\"}, \
+                     {type = \"K\", sink = \"kafka\"}]",
+        ];
+        let more = more.map(str::to_owned);
+        let settings = [queue.settings_at(&shop, &amqp), more.to_vec()].concat();
+        let fixed = |outbox: &TestOutbox, set: &str, more: &[String]| {
+            let set = vec![format!("partitions.static={set}")];
+            [mongo_settings(&outbox.database), stdout_sink(), set, more.to_vec()].concat()
+        };
+        // It asks in vain, and is woken by nothing.
+        to_mongodb_of_lower.silence("$changeStream", 9);
+        let second = [settings.clone(), vec![by(&to_mongodb_of_second)]].concat();
+        Self {
+            first: Postrider::start(&settings),
+            second: Postrider::start(&second),
+            low: Postrider::start(&fixed(
+                &lower,
+                "0-127",
+                &[by(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
+            )),
+            high: Postrider::start(&fixed(&upper, "128-255", &[])),
+            shop,
+            _rest: (lower, upper, queue, topic),
+            to_broker,
+            to_mongodb_of_second,
+            to_mongodb_of_lower,
+            settings,
+            http: reqwest::Client::new(),
+        }
+    }
+
+    /// Has them watched, until all is known of them that is so at the start.
+    pub async fn watched_by(&self, prometheus: &Prometheus) {
+        prometheus.scrape(&self.first, &SHOP).await;
+        prometheus.scrape(&self.second, &SHOP).await;
+        prometheus.scrape(&self.low, &[("job", "lower")]).await;
+        prometheus.scrape(&self.high, &[("job", "upper")]).await;
+        for known in [
+            "count(postrider_sink_up == 1) == 6",
+            "sum by (job) (postrider_partitions_owned{job=\"shop\"}) == 256",
+            "postrider_partitions_unassigned == 0",
+            "count(postrider_partitions_owned > 0) == 4",
+            "postrider_outbox_records{job=\"shop\", status=\"invalid\"} == 1",
+        ] {
+            prometheus.until(known).await;
+        }
+    }
+
+    /// Records that are delivered, and others that are not.
+    pub async fn traffic(&self) {
+        let records = (0..60).map(|n| {
+            let kind = if n % 2 == 0 { "T" } else { "K" };
+            with(&format!("r{n}"), &format!("k{}", n % 7), doc! { "type": kind })
+        });
+        self.shop.insert(records).await;
+        let lost = |id: &str| with(id, &format!("key of {id}"), doc! { "type": "lost" });
+        let malformed = with("malformed", "malformed", doc! { "headers": 5 });
+        self.shop.insert([lost("lost 1"), lost("lost 2"), lost("lost 3"), malformed]).await;
+        let mut odd = with("odd", "odd", doc! {});
+        odd.remove("seq");
+        odd.remove("partition");
+        insert_raw(&self.shop.hand, odd).await;
+        self.shop.until_count(doc! { "status": "dead" }, 4).await;
+        self.shop.insert([with("behind", "key of lost 1", doc! {})]).await;
+        let done = doc! { "status": "done", "_id": { "$regex": "^(r[0-9]|odd)" } };
+        self.shop.until_count(done, 61).await;
+    }
+
+    /// Records whose deliverers never came back.
+    pub async fn suspects(&self) {
+        let expired = |n: i32| {
+            let lease = doc! {
+                "attempt": 1, "leaseCrashes": 1, "leaseId": Uuid::new(), "leaseOwner": Uuid::new(),
+                "leaseUntil": DateTime::from_millis(1),
+            };
+            with(&format!("suspect {n}"), &format!("suspect {n}"), lease)
+        };
+        self.shop.insert((0..6).map(expired)).await;
+    }
+
+    /// Appends with every outcome but a failure.
+    pub async fn appends(&self) {
+        for (request, expected, status) in [
+            ("1", json!("any"), 201),
+            ("1", json!("any"), 200),
+            ("2", json!(1), 201),
+            ("3", json!(1), 409),
+            ("4", json!("nonsense"), 422),
+        ] {
+            assert_eq!(self.append(&self.first, request, expected).await, status, "{request}");
+        }
+    }
+
+    /// Appends to an aggregate by one of the processes; the status of the answer.
+    pub async fn append(&self, postrider: &Postrider, request: &str, expected: Value) -> u16 {
+        postrider.until_logged("serving the HTTP API").await;
+        let lines = postrider.lines();
+        let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
+        let address: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
+        let url = format!("http://{address}/v1/aggregates/order/o-1/events");
+        let events = json!([{ "name": "T", "body": {} }]);
+        let body = json!({ "requestId": request, "expectedVersion": expected, "events": events });
+        self.http.post(url).json(&body).send().await.unwrap().status().as_u16()
+    }
+
+    /// `relay pause`, or `relay resume`.
+    pub async fn switch(&self, what: &str) {
+        call_with(&self.settings, &["relay", what]).await.with_code(0);
+    }
+
+    /// Ends what still runs, and removes what it left.
+    pub async fn stop(mut self) {
+        self.second.signal(Signal::KILL);
+        self.low.signal(Signal::KILL);
+        self.first.stop().await;
+    }
+}
+
+/// What is in the outbox of `shop` from the start.
+async fn before(shop: &TestOutbox) {
+    let scheduled = doc! { "status": "scheduled", "visibleAt": later() };
+    shop.insert([
+        with("invalid", "invalid", doc! { "status": "Done" }),
+        with("scheduled", "scheduled", scheduled),
+    ])
+    .await;
+    // Two hours old, and not to be delivered for an hour.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let time = u32::try_from(now.as_secs()).unwrap() - 7200;
+    let seq = Bson::Timestamp(Timestamp { time, increment: 1 });
+    insert_raw(&shop.hand, with("old", "old", doc! { "seq": seq, "visibleAt": later() })).await;
+}

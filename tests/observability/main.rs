@@ -1,0 +1,40 @@
+//! What operators see of a running process: metrics, health, alert rules and the dashboard, by the real
+//! promtool and Prometheus.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod dashboard;
+mod fleets;
+mod metrics;
+mod prometheus;
+mod rules;
+mod scene;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use postrider::telemetry::metrics::descriptions;
+
+/// A file of the repository.
+fn file(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The metrics that the code describes.
+fn described() -> BTreeSet<String> {
+    descriptions().map(|metric| metric.name.to_owned()).collect()
+}
+
+/// The metrics that a query names; the parts of a histogram by its own name.
+fn named(query: &str) -> BTreeSet<String> {
+    let words = query.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = words.filter(|word| word.starts_with("postrider_"));
+    ours.map(|name| name.strip_suffix("_bucket").unwrap_or(name).to_owned()).collect()
+}

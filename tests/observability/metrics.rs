@@ -1,0 +1,264 @@
+//! What operators' tools see of a running process: health, and metrics by the real Prometheus.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
+use crate::support::process::Postrider;
+use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
+use crate::support::queue::{Queue, host_of, mongo_settings, stdout_sink};
+use crate::support::tcp::Door;
+use bson::{DateTime, Document, doc};
+use serde_json::{Value, json};
+
+fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
+    settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
+}
+
+#[fixture::test]
+async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let mut postrider = Postrider::start(&queue.settings(&outbox));
+    postrider.until_ready().await;
+
+    let scraped = Scraped::new(&postrider).await;
+
+    for sink in ["rabbit", "none"] {
+        for outcome in ["done", "retry", "dead", "released", "lost"] {
+            let series = scraped.query("postrider_records_settled_total").await;
+            let labels = [("sink", sink), ("outcome", outcome)];
+            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(series.get(&labels.into()), Some(&0.0), "{sink} {outcome}: {series:?}");
+        }
+    }
+    let repaired: [(&[(&str, &str)], f64); 2] =
+        [(&[("what", "seq")], 0.0), (&[("what", "partition")], 0.0)];
+    scraped.until("postrider_records_repaired_total", &repaired).await;
+    scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
+    scraped.until("postrider_store_up", &[(&[], 1.0)]).await;
+    scraped.until("postrider_partitions_owned", &[(&[], 256.0)]).await;
+    let version: [(&[(&str, &str)], f64); 1] = [(&[("version", env!("CARGO_PKG_VERSION"))], 1.0)];
+    scraped.until("postrider_build_info", &version).await;
+    let none: [(&[(&str, &str)], f64); 4] = [
+        (&[("status", "pending")], 0.0),
+        (&[("status", "scheduled")], 0.0),
+        (&[("status", "dead")], 0.0),
+        (&[("status", "invalid")], 0.0),
+    ];
+    scraped.until("postrider_outbox_records", &none).await;
+    scraped.until("postrider_oldest_pending_age_seconds", &[(&[], 0.0)]).await;
+    let (_, page) = postrider.get("/metrics").await;
+    let (content, said) = promtool(&["check", "metrics"], &page);
+    assert!(content, "{said}\n{page}");
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let later =
+        DateTime::from_system_time(std::time::SystemTime::now() + Duration::from_secs(3600));
+    let planted = |id: &str, more: Document| {
+        let mut record = record(&format!("planted-id-{id}"), &format!("planted-key-{id}"));
+        record.extend(more);
+        record
+    };
+    let mut records: Vec<Document> = ["a", "b", "c"].map(|id| planted(id, doc! {})).into();
+    records.extend([
+        planted("returned", doc! { "type": "lost" }),
+        planted("malformed", doc! { "headers": 5 }),
+        planted("scheduled 1", doc! { "status": "scheduled", "visibleAt": later }),
+        planted("scheduled 2", doc! { "status": "scheduled", "visibleAt": later }),
+        planted("waits", doc! { "visibleAt": later }),
+        planted("was dead", doc! { "status": "dead" }),
+        planted("invalid", doc! { "status": "Done" }),
+    ]);
+    outbox.insert(records).await;
+    let mut odd = planted("odd", doc! {});
+    odd.remove("seq");
+    odd.insert("partition", -1);
+    insert_raw(&outbox.hand, odd).await;
+    let settings = with(
+        queue.settings(&outbox),
+        &[
+            "relay.max_attempts=3",
+            "relay.backoff.initial=20ms",
+            "routes=[{type = \"lost\", key = \"no-such-queue\"}]",
+        ],
+    );
+    let mut postrider = Postrider::start(&settings);
+    let scraped = Scraped::new(&postrider).await;
+
+    outbox.until_count(doc! { "status": "done" }, 4).await;
+    outbox.until_count(doc! { "status": "dead" }, 3).await;
+
+    let settled: [(&[(&str, &str)], f64); 10] = [
+        (&[("sink", "rabbit"), ("outcome", "done")], 4.0),
+        (&[("sink", "rabbit"), ("outcome", "retry")], 2.0),
+        (&[("sink", "rabbit"), ("outcome", "dead")], 1.0),
+        (&[("sink", "rabbit"), ("outcome", "released")], 0.0),
+        (&[("sink", "rabbit"), ("outcome", "lost")], 0.0),
+        (&[("sink", "none"), ("outcome", "done")], 0.0),
+        (&[("sink", "none"), ("outcome", "retry")], 0.0),
+        (&[("sink", "none"), ("outcome", "dead")], 1.0),
+        (&[("sink", "none"), ("outcome", "released")], 0.0),
+        (&[("sink", "none"), ("outcome", "lost")], 0.0),
+    ];
+    scraped.until("postrider_records_settled_total", &settled).await;
+    let repaired: [(&[(&str, &str)], f64); 2] =
+        [(&[("what", "seq")], 1.0), (&[("what", "partition")], 1.0)];
+    scraped.until("postrider_records_repaired_total", &repaired).await;
+    // Three were delivered, and the one that came back was published three times.
+    scraped.until("postrider_publish_seconds_count", &[(&[("sink", "rabbit")], 7.0)]).await;
+    scraped.until("postrider_delivery_seconds_count", &[(&[("sink", "rabbit")], 4.0)]).await;
+    // Counted anew after a quarter of a minute.
+    let counts: [(&[(&str, &str)], f64); 4] = [
+        (&[("status", "pending")], 1.0),
+        (&[("status", "scheduled")], 2.0),
+        (&[("status", "dead")], 3.0),
+        (&[("status", "invalid")], 1.0),
+    ];
+    scraped.until("postrider_outbox_records", &counts).await;
+    let age = scraped.query("postrider_oldest_pending_age_seconds").await;
+    let (_, page) = postrider.get("/metrics").await;
+
+    let age = age[&BTreeMap::new()];
+    assert!((1.0..120.0).contains(&age), "the one that waits has an age: {age}");
+    let (content, said) = promtool(&["check", "metrics"], &page);
+    assert!(content, "{said}\n{page}");
+    let (labels, metrics) = labels_and_metrics(&page);
+    for label in &labels {
+        assert!(LABELS.contains(&&**label), "{label}: {page}");
+    }
+    assert!(metrics.iter().all(|metric| metric.starts_with("postrider_")), "{metrics:?}");
+    assert_eq!(metrics.len(), 20, "each is described: {metrics:?}");
+    let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
+    let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
+    for id in ["planted", &outbox.database, &queue.name, &instance] {
+        assert!(!page.contains(id), "{id}: {page}");
+    }
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let to_mongodb = Door::to(&host_of(&mongodb_uri())).await;
+    let to_broker = Door::to(&host_of(&crate::support::queue::amqp_uri())).await;
+    let amqp = crate::support::queue::amqp_uri_at(&to_broker.address.to_string());
+    let options = "directConnection=true&serverSelectionTimeoutMS=500";
+    let mongo = format!("mongo.uri=mongodb://{}/?{options}", to_mongodb.address);
+    let settings = with(
+        queue.settings_at(&outbox, &amqp),
+        &[&mongo, "partitions.heartbeat=500ms", "relay.probe_max=500ms"],
+    );
+    let mut postrider = Postrider::start(&settings);
+    let all_well = |report: &Value| report["status"] == "ok";
+    postrider.until_report("all well", all_well).await;
+    let scraped = Scraped::new(&postrider).await;
+    scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
+
+    to_broker.shut();
+    scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 0.0)]).await;
+    assert_eq!(postrider.readyz().await.0, 200, "a broker is no reason to be taken out");
+    to_broker.open();
+    scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
+    let age = "postrider_oldest_pending_age_seconds";
+    scraped.until(age, &[(&[], 0.0)]).await;
+    to_mongodb.shut();
+    scraped.until("postrider_store_up", &[(&[], 0.0)]).await;
+    scraped.until("postrider_partitions_owned", &[(&[], 0.0)]).await;
+    scraped.until("postrider_outbox_records", &[]).await;
+    scraped.until(age, &[]).await;
+    let (content, said) = promtool(&["check", "metrics"], &postrider.get("/metrics").await.1);
+    assert!(content, "{said}");
+    let (status, report) = postrider.readyz().await;
+    let (live, _) = postrider.get("/livez").await;
+    to_mongodb.open();
+
+    assert_eq!((status, &report["parts"]["store"]["status"]), (503, &json!("down")), "{report}");
+    assert_eq!(live, 200);
+    scraped.until("postrider_store_up", &[(&[], 1.0)]).await;
+    scraped.until("postrider_partitions_owned", &[(&[], 256.0)]).await;
+    scraped.until(age, &[(&[], 0.0)]).await;
+    postrider.until_report("all well", all_well).await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() {
+    let door = Door::shut_to(&host_of(&mongodb_uri())).await;
+    let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", door.address);
+    let postrider = Postrider::start(&with(stdout_sink(), &[&mongo]));
+
+    postrider.address().await;
+    eventually("the series", || async {
+        let done = "postrider_records_settled_total{sink=\"out\",outcome=\"done\"}";
+        postrider.metric(done).await == Some(0.0)
+    })
+    .await;
+
+    assert_eq!(postrider.metric("postrider_store_up").await, Some(0.0));
+    let (_, page) = postrider.get("/metrics").await;
+    assert!(!page.contains("\npostrider_outbox_records{"), "not known, so absent: {page}");
+    assert!(!page.contains("\npostrider_oldest_pending_age_seconds "), "likewise: {page}");
+}
+
+#[fixture::test]
+async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
+    let outbox = TestOutbox::new().await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut upper = Postrider::start(&with(settings.clone(), &["partitions.static=128-255"]));
+    let mut lower = Postrider::start(&with(settings, &["partitions.static=0-127"]));
+    let dead = "postrider_outbox_records{status=\"dead\"}";
+
+    eventually("the lower one's count", || async { lower.metric(dead).await == Some(0.0) }).await;
+    let owned = "postrider_partitions_owned";
+    eventually("the upper one's", || async { upper.metric(owned).await == Some(128.0) }).await;
+
+    assert_eq!(upper.metric(dead).await, None);
+    assert_eq!(upper.metric("postrider_oldest_pending_age_seconds").await, None);
+    upper.stop().await;
+    lower.stop().await;
+}
+
+#[fixture::test]
+async fn health_is_json_part_by_part() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let mut postrider = Postrider::start(&with(queue.settings(&outbox), &["api.enabled=true"]));
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+
+    let (ready, report) = postrider.readyz().await;
+    let (live, body) = postrider.get("/livez").await;
+    let (missing, _) = postrider.get("/nowhere").await;
+
+    let fine = json!({ "status": "ok", "detail": "" });
+    let names = ["api", "follow", "partitions", "relay", "schema", "sink rabbit", "store"];
+    let parts: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), fine.clone())).collect();
+    assert_eq!((ready, report), (200, json!({ "status": "ok", "parts": parts })));
+    assert_eq!((live, &*body), (200, "{\"status\":\"ok\"}"));
+    assert_eq!(missing, 404);
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
+    let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
+    let door = Door::to(&host_of(&crate::support::queue::amqp_uri())).await;
+    door.freeze();
+    let amqp = crate::support::queue::amqp_uri_at(&door.address.to_string());
+    let mut postrider = Postrider::start(&queue.settings_at(&outbox, &amqp));
+    postrider.until_ready().await;
+
+    let (_, report) = postrider.readyz().await;
+    let up = postrider.metric("postrider_sink_up{sink=\"rabbit\"}").await;
+    let log = postrider.stderr();
+    door.open();
+
+    assert!(!log.contains("sink is "), "the first probe is under way: {log}");
+    let part = json!({ "status": "degraded", "detail": "not reached yet" });
+    assert_eq!((&report["parts"]["sink rabbit"], up), (&part, Some(0.0)), "{report}");
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    postrider.stop().await;
+}

@@ -1,0 +1,188 @@
+//! One scene with every fault that a real relay can be brought to, as the rules and the dashboard
+//! see it.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bson::doc;
+use futures_util::join;
+use serde_json::json;
+
+use crate::dashboard::{Panel, Variable, annotations, filled_in, panels, variables};
+use crate::file;
+use crate::fleets::Fleets;
+use crate::prometheus::Prometheus;
+use crate::rules::{RULES, Rule, rules};
+use crate::support::outbox::{eventually, record};
+
+/// Alerts whose rule becomes true in no scene of a minute, and why.
+const NOT_SEEN: [(&str, &str); 1] =
+    [("PostriderRebalancesFlap", "partitions would have to move six times within the scene")];
+
+/// Rules that are true from the start: of the outbox as it is, of the fixed partitions.
+const FROM_THE_START: [&str; 6] = [
+    "PostriderChangeStreamLost",
+    "PostriderCountsUnknown",
+    "PostriderMessagesLate",
+    "PostriderNothingRelayed",
+    "PostriderPartitionsUnassigned",
+    "PostriderRecordsInvalid",
+];
+
+/// What the scene must have shown on a panel: somewhere a value of at least so much.
+const PEAKS: [(&str, f64); 19] = [
+    ("Pending", 1.0),
+    ("Oldest pending", 7200.0),
+    ("Dead", 4.0),
+    ("Delivered", 1.0),
+    ("Instances", 2.0),
+    ("Sinks down", 1.0),
+    ("Fleet", 1.0),
+    ("Throughput", 1.0),
+    ("Refused and given up", 1.0),
+    ("Dead letters", 1.0),
+    ("Records by status", 4.0),
+    ("Keys held", 1.0),
+    ("Repaired", 1.0),
+    ("Kafka: requests", 0.1),
+    ("Partitions owned", 256.0),
+    ("Partitions live", 128.0),
+    ("Rebalances", 1.0),
+    ("Paused", 1.0),
+    ("Appends by outcome", 0.1),
+];
+
+/// What a rule finds at this moment, without its `for`.
+struct Alerts<'a> {
+    prometheus: &'a Prometheus,
+    rules: Vec<Rule>,
+    /// Those that were true at some time.
+    seen: Mutex<BTreeSet<String>>,
+}
+
+impl Alerts<'_> {
+    async fn until(&self, name: &str) {
+        for rule in self.rules.iter().filter(|rule| rule.name == name) {
+            self.prometheus.until(&rule.query).await;
+            self.seen.lock().unwrap().insert(name.to_owned());
+        }
+    }
+
+    async fn true_now(&self) -> BTreeSet<&str> {
+        let mut found = BTreeSet::new();
+        for Rule { name, query, .. } in &self.rules {
+            if !self.prometheus.now(query).await.is_empty() {
+                found.insert(&**name);
+            }
+        }
+        found
+    }
+}
+
+#[fixture::test]
+async fn under_every_fault_its_alert_becomes_true_and_every_query_of_the_dashboard_has_data() {
+    let file = file(RULES);
+    let (prometheus, mut fleets) = join!(Prometheus::start(&file), Fleets::start());
+    fleets.watched_by(&prometheus).await;
+    let rules = rules();
+    assert_eq!(prometheus.rules().await, rules.len());
+    let alerts = Alerts { prometheus: &prometheus, rules, seen: Mutex::default() };
+
+    // A heartbeat may be late now and then.
+    let at_the_start = || async { alerts.true_now().await == FROM_THE_START.into() };
+    eventually("only what is so from the start", at_the_start).await;
+    for name in FROM_THE_START {
+        alerts.until(name).await;
+    }
+
+    join!(faults_of_shop(&fleets, &alerts), faults_of_lower(&fleets, &alerts));
+    fleets.high.stop().await;
+    for Rule { name, .. } in &alerts.rules {
+        let seen = alerts.seen.lock().unwrap().contains(name);
+        if !seen && !NOT_SEEN.iter().any(|(not_seen, _)| not_seen == name) {
+            alerts.until(name).await;
+        }
+    }
+
+    let shop = [("namespace", "(test|none)"), ("job", "(shop|bank)")];
+    for Panel { title, queries, .. } in panels() {
+        for query in &queries {
+            for chosen in [&[][..], &shop[..]] {
+                let query = filled_in(query, chosen);
+                assert!(!prometheus.ever(&query).await.is_empty(), "{title} is empty: {query}");
+            }
+            let nowhere = filled_in(query, &[("job", "nowhere")]);
+            assert!(prometheus.ever(&nowhere).await.is_empty(), "{title}: {nowhere}");
+        }
+    }
+    for (wanted, peak) in PEAKS {
+        let panels = panels();
+        let panel = panels.iter().find(|panel| panel.title == wanted).expect(wanted);
+        let values = prometheus.ever(&filled_in(&panel.queries[0], &[])).await;
+        let highest = values.into_iter().fold(f64::NEG_INFINITY, f64::max);
+        assert!(highest >= peak, "{wanted}: {highest} instead of {peak}");
+    }
+    for query in annotations() {
+        assert!(!prometheus.ever(&filled_in(&query, &[])).await.is_empty(), "{query}");
+    }
+    for Variable { name, series, label } in variables() {
+        let values = prometheus.label_values(&filled_in(&series, &[]), &label).await;
+        assert!(!values.is_empty(), "{name}");
+    }
+    fleets.stop().await;
+}
+
+async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
+    join!(fleets.traffic(), fleets.appends());
+    // One of them goes alone and has no answer; the others wait for their turn.
+    fleets.to_broker.freeze();
+    fleets.suspects().await;
+    alerts.until("PostriderSuspects").await;
+    fleets.to_broker.shut();
+    alerts.until("PostriderSinkDown").await;
+    fleets.to_broker.open();
+    fleets.switch("pause").await;
+    alerts.until("PostriderPaused").await;
+    fleets.switch("resume").await;
+    fleets.shop.until_count(doc! { "status": "done" }, 69).await;
+    // Its peer takes its partitions.
+    fleets.to_mongodb_of_second.shut();
+    alerts.until("PostriderInstanceWithoutStore").await;
+    let all = "postrider_partitions_owned{job=\"shop\"} == 256";
+    alerts.prometheus.until(all).await;
+    // A store that is there for some, and an outbox that is counted again.
+    alerts.until("PostriderDeadRecordsStand").await;
+    let database = fleets.shop.client.database(&fleets.shop.database);
+    let no_lease = doc! { "leaseId": { "$exists": false } };
+    let validator = doc! { "$or": [{ "key": { "$ne": "refused" } }, no_lease] };
+    let strict = doc! { "collMod": "outbox_records", "validator": validator };
+    database.run_command(strict).await.unwrap();
+    fleets.shop.insert([record("refused", "refused")]).await;
+    alerts.until("PostriderStoreFails").await;
+}
+
+async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {
+    let low = &fleets.low;
+    assert_eq!(fleets.append(low, "1", json!("any")).await, 201);
+    // The second has to wait while MongoDB does not answer.
+    let door = &fleets.to_mongodb_of_lower;
+    door.freeze();
+    let slow = async {
+        let append = fleets.append(low, "2", json!("any"));
+        assert_eq!(append.await, 201);
+    };
+    let opening = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        door.open();
+    };
+    join!(slow, opening);
+    alerts.until("PostriderAppendsSlow").await;
+    door.shut();
+    eventually("an append that fails", || async {
+        fleets.append(low, "3", json!("any")).await == 503
+    })
+    .await;
+    alerts.until("PostriderStoreDown").await;
+    alerts.until("PostriderAppendsFail").await;
+}

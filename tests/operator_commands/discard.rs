@@ -1,0 +1,36 @@
+//! Discard: dead, scheduled, and pending records that nobody holds (contract 4.5).
+
+use bson::doc;
+use serde_json::json;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::{answer, dead, in_seconds, leased, outbox_does, with_status};
+
+#[fixture::test]
+async fn what_nobody_holds_is_removed_and_nothing_else() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([dead("dead", "k", "refused: no"), with_status("later", "k", "scheduled")]).await;
+    outbox.insert([record("free", "k"), leased("expired", "k", in_seconds(-5))]).await;
+    outbox.insert([leased("held", "k", in_seconds(600)), with_status("done", "k", "done")]).await;
+
+    let gone = answer(&outbox, &["discard", "dead", "later", "free", "expired"]).await;
+    let refused = outbox_does(&outbox, &["discard", "held", "done", "dead"]).await.with_code(1);
+
+    assert_eq!(gone, json!({ "matched": 4, "discarded": 4 }));
+    assert!(refused.stderr.contains("error: held: it is leased until "), "{refused}");
+    assert!(refused.stderr.contains("error: done: it is done, and only"), "{refused}");
+    assert!(refused.stderr.contains("error: dead: there is no record"), "{refused}");
+    assert_eq!(outbox.count(doc! {}).await, 2, "{refused}");
+}
+
+#[fixture::test]
+async fn a_field_of_the_relays_that_has_a_wrong_type_is_no_lease() {
+    let outbox = TestOutbox::new().await;
+    let mut odd = leased("odd", "k", in_seconds(600));
+    odd.insert("leaseId", "mine");
+    outbox.insert([odd]).await;
+
+    answer(&outbox, &["discard", "odd"]).await;
+
+    assert_eq!(outbox.count(doc! {}).await, 0);
+}

@@ -1,0 +1,160 @@
+//! Records that cannot be decoded: each is shown, named and removed, and takes nothing with it.
+
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, DateTime, Document, doc, rawdoc};
+use serde_json::Value;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::{answer, dead, outbox_does};
+
+/// The record with the text `MARK`, wherever it stands, made no valid UTF-8. The server stores it,
+/// while the driver's own insert cannot answer with such an `_id`.
+async fn insert_broken(outbox: &TestOutbox, record: &Document) {
+    let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
+    let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
+    let mut documents = RawArrayBuf::new();
+    documents.push(RawDocumentBuf::from_bytes(bytes).unwrap());
+    let mut command = rawdoc! { "insert": "outbox_records" };
+    command.append(cstr!("documents"), documents);
+    let database = outbox.client.database(&outbox.database);
+    let inserted = database.run_raw_command(command).await.unwrap();
+    assert_eq!(inserted.get_i32("n").unwrap(), 1, "{inserted}");
+}
+
+/// A neighbour on either side, a field whose name is not UTF-8, and an id that is not.
+async fn odd_outbox() -> TestOutbox {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k"), record("z", "k")]).await;
+    let mut named = record("named", "k");
+    named.insert("MARK", 1);
+    insert_broken(&outbox, &named).await;
+    insert_broken(&outbox, &record("MARK", "k")).await;
+    outbox
+}
+
+fn ids_of(listed: &Value) -> Vec<&str> {
+    listed.as_array().unwrap().iter().map(|record| record["id"].as_str().unwrap()).collect()
+}
+
+#[fixture::test]
+async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
+    let outbox = odd_outbox().await;
+
+    for by in
+        [&["--sort", "id"][..], &["--status", "pending"], &["--status", "pending", "--key", "k"]]
+    {
+        let listed = answer(&outbox, &[&["list"], by].concat()).await;
+
+        assert_eq!(listed.as_array().unwrap().len(), 4, "{by:?}: {listed}");
+        let named = listed.as_array().unwrap().iter().find(|one| one["id"] == "named").unwrap();
+        let invalid = r"\xff\xfe\xfd\xfc: the field's name is not UTF-8";
+        assert_eq!(named["invalid"], serde_json::json!([invalid]));
+    }
+    let table = outbox_does(&outbox, &["list"]).await.with_code(0);
+    assert!(table.stdout.contains("the field's name is not UTF-8"), "{table}");
+    let listed = answer(&outbox, &["list", "--sort", "id"]).await;
+    let raw = ids_of(&listed).into_iter().find(|id| id.starts_with("raw:")).unwrap().to_owned();
+    for id in ["named", &raw] {
+        let shown = answer(&outbox, &["show", id]).await;
+        assert_eq!(shown["id"], id, "{shown}");
+        assert_eq!(shown["status"], "pending");
+        outbox_does(&outbox, &["show", id]).await.with_code(0);
+        let tried = answer(&outbox, &["discard", id, "--dry-run"]).await;
+        assert_eq!(tried["matched"], 1);
+        let removed = answer(&outbox, &["discard", id]).await;
+        assert_eq!(removed["discarded"], 1, "{id}: {removed}");
+        outbox_does(&outbox, &["show", id]).await.with_code(1);
+    }
+
+    assert_eq!(ids_of(&answer(&outbox, &["list"]).await), ["a", "z"]);
+}
+
+#[fixture::test]
+async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
+    let outbox = odd_outbox().await;
+
+    for sort in ["id", "seq"] {
+        let mut found = Vec::new();
+        let mut after: Option<String> = None;
+        while found.len() < 5 {
+            let mut page = vec!["list", "--status", "pending", "--sort", sort, "--limit", "1"];
+            if let Some(after) = &after {
+                page.extend(["--after", after]);
+            }
+            let page = answer(&outbox, &page).await;
+            let Some(id) = ids_of(&page).first().map(|id| (*id).to_owned()) else { break };
+            found.push(id.clone());
+            after = Some(id);
+        }
+        assert_eq!(found.len(), 4, "{sort}: {found:?}");
+    }
+}
+
+#[fixture::test]
+async fn commands_for_many_take_what_cannot_be_decoded_along() {
+    let outbox = odd_outbox().await;
+    let was_dead = doc! { "$set": { "status": "dead", "deadAt": DateTime::from_millis(1) } };
+    outbox.records().update_many(doc! {}, was_dead).await.unwrap();
+
+    let stats = answer(&outbox, &["stats"]).await;
+    assert_eq!((&stats["dead"], &stats["invalid"]), (&4.into(), &0.into()), "{stats}");
+    let requeued = answer(&outbox, &["requeue", "--all", "--yes"]).await;
+    assert_eq!(requeued["requeued"], 4, "{requeued}");
+    for by in ["type", "key"] {
+        let groups = answer(&outbox, &["stats", "--by", by]).await;
+        assert_eq!(groups["groups"][0]["count"], 4, "{groups}");
+    }
+    let again = doc! { "$set": { "status": "dead", "deadAt": DateTime::from_millis(1) } };
+    outbox.records().update_many(doc! {}, again).await.unwrap();
+    let pruned = answer(&outbox, &["prune", "--status", "dead", "--older-than", "1s"]).await;
+    assert_eq!(pruned["pruned"], 4, "{pruned}");
+}
+
+#[fixture::test]
+async fn text_that_is_not_utf8_is_grouped_and_listed() {
+    let outbox = TestOutbox::new().await;
+    for field in ["key", "type", "status", "deadReason"] {
+        let mut record = dead(field, "k", "refused: no");
+        record.insert(field, "MARK");
+        insert_broken(&outbox, &record).await;
+    }
+
+    for by in ["type", "reason", "key"] {
+        let groups = answer(&outbox, &["stats", "--by", by]).await;
+        let counts = groups["groups"].as_array().unwrap().iter();
+        let dead: u64 = counts.map(|group| group["count"].as_u64().unwrap()).sum();
+        assert_eq!(dead, 3, "{groups}");
+    }
+    let stats = answer(&outbox, &["stats"]).await;
+    assert_eq!((&stats["dead"], &stats["invalid"]), (&3.into(), &1.into()), "{stats}");
+    assert_eq!(ids_of(&answer(&outbox, &["list", "--status", "invalid"]).await), ["status"]);
+    let dead = answer(&outbox, &["list", "--status", "dead"]).await;
+    assert_eq!(dead.as_array().unwrap().len(), 3, "{dead}");
+    let removed = answer(&outbox, &["discard", "status"]).await;
+    assert_eq!(removed["discarded"], 1, "{removed}");
+}
+
+/// The relay makes them dead; an operator shows, requeues and discards them.
+#[fixture::test]
+async fn a_record_without_a_usable_id_is_known_by_the_text_that_lists_it() {
+    let outbox = TestOutbox::new().await;
+    let ids = [Bson::Null, Bson::Boolean(true), 1.5.into(), doc! { "a": 1 }.into()];
+    for id in ids {
+        let mut record = dead("", "k", "malformed: _id");
+        record.insert("_id", id);
+        outbox.insert([record]).await;
+    }
+    let listed = answer(&outbox, &["list", "--status", "dead"]).await;
+    assert!(ids_of(&listed).contains(&"raw:CgAAAApfaWQAAA"), "{listed}");
+
+    for id in ids_of(&listed) {
+        let shown = answer(&outbox, &["show", id]).await;
+        assert_eq!((&shown["id"], &shown["status"]), (&id.into(), &"dead".into()), "{shown}");
+        assert_eq!(answer(&outbox, &["requeue", id]).await["requeued"], 1, "{id}");
+        assert_eq!(answer(&outbox, &["show", id]).await["status"], "pending");
+        assert_eq!(answer(&outbox, &["discard", id]).await["discarded"], 1, "{id}");
+    }
+
+    assert_eq!(outbox.count(doc! {}).await, 0);
+}

@@ -1,0 +1,79 @@
+//! Prune: by age, on the server's clock; what holds a key stays.
+
+use std::time::Duration;
+
+use bson::doc;
+use postrider::schema::Validator;
+use postrider::schema::{SchemaOptions, apply};
+use serde_json::json;
+
+use crate::support::outbox::TestOutbox;
+use crate::support::process::call_with;
+use crate::support::queue::mongo_settings;
+use crate::{answer, dead, in_seconds, outbox_does, with_status};
+
+const DAY: i64 = 86_400;
+
+/// In an outbox where the server itself deletes nothing: its TTL monitor comes once a minute, and
+/// may do so in a test.
+async fn with_days() -> TestOutbox {
+    let outbox = TestOutbox::new().await;
+    let retention = Duration::from_secs(1_000 * DAY.unsigned_abs());
+    let options = SchemaOptions { retention, validator: Validator::Error };
+    apply(&outbox.collections, &options).await.unwrap();
+    for days in [1, 6, 8, 40] {
+        let (done, given_up) = (format!("done {days}"), format!("dead {days}"));
+        let mut delivered = with_status(&done, "k", "done");
+        delivered.insert("doneAt", in_seconds(-days * DAY));
+        let mut given_up = dead(&given_up, "k", "refused: no");
+        given_up.insert("deadAt", in_seconds(-days * DAY));
+        outbox.insert([delivered, given_up]).await;
+    }
+    let mut blocking = dead("blocking", "b", "refused: no");
+    blocking.extend(doc! { "deadAt": in_seconds(-40 * DAY), "blocks": true });
+    let mut undated = with_status("undated", "k", "done");
+    undated.insert("createdAt", in_seconds(-40 * DAY));
+    outbox.insert([blocking, undated, with_status("waiting", "k", "pending")]).await;
+    outbox
+}
+
+#[fixture::test]
+async fn delivered_records_go_when_they_are_as_old_as_the_retention_or_as_is_said() {
+    let outbox = with_days().await;
+
+    assert_eq!(answer(&outbox, &["prune"]).await, json!({ "pruned": 2 }));
+    assert_eq!(outbox.count(doc! { "_id": { "$in": ["done 8", "done 40"] } }).await, 0);
+    assert_eq!(
+        answer(&outbox, &["prune", "--older-than", "2d", "--status", "done"]).await["pruned"],
+        1
+    );
+    let settings =
+        [mongo_settings(&outbox.database), vec!["outbox.retention=1h".to_owned()]].concat();
+    call_with(&settings, &["outbox", "prune"]).await.with_code(0);
+
+    let done = outbox.count(doc! { "status": "done" }).await;
+    assert_eq!(done, 1, "only the one of which nobody knows when it was done");
+    assert_eq!(outbox.count(doc! { "status": { "$ne": "done" } }).await, 6);
+}
+
+#[fixture::test]
+async fn dead_records_go_by_age_and_those_that_hold_their_key_stay_and_are_told() {
+    let outbox = with_days().await;
+
+    let pruned = outbox_does(&outbox, &["prune", "--status", "dead", "--output", "json"]).await;
+
+    let pruned = pruned.with_code(0);
+    assert_eq!(pruned.json(), json!({ "pruned": 2, "blocking": 1 }));
+    assert!(pruned.stderr.contains("requeue or discard"), "{pruned}");
+    assert_eq!(outbox.count(doc! { "status": "dead" }).await, 3);
+    assert_eq!(outbox.count(doc! { "status": "done" }).await, 5);
+}
+
+#[fixture::test]
+async fn an_age_without_a_unit_and_another_status_are_wrong_usage() {
+    let outbox = TestOutbox::new().await;
+
+    for wrong in [["--older-than", "7"], ["--older-than", "-7d"], ["--status", "pending"]] {
+        outbox_does(&outbox, &[&["prune"], &wrong[..]].concat()).await.with_code(2);
+    }
+}

@@ -1,0 +1,286 @@
+//! `outbox show`: why a record waits, behind which one, for which sink, in whose hands.
+
+use bson::{DateTime, Document, doc};
+use postrider::outbox::collections::names;
+use serde_json::Value;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::process::call_with;
+use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
+use crate::support::tcp::dead_port;
+use crate::{dead, in_seconds, leased, outbox_does, with_status};
+
+/// An instance whose last heartbeat was so many seconds ago, and which has all partitions.
+async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
+    let id = bson::Uuid::new();
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    // One that is fresh stays so, however long the test takes.
+    let beat = in_seconds(if seconds <= 1 { 3_600 } else { -seconds });
+    let alive = doc! { "_id": id, "hostname": "host-7", "status": "active", "lastHeartbeat": beat };
+    instances.insert_one(alive).await.unwrap();
+    let assignments = database.collection::<Document>(names::ASSIGNMENTS);
+    assignments.delete_many(doc! {}).await.unwrap();
+    let all = (0..256).map(|partition| doc! { "_id": partition, "instanceId": id, "epoch": 1_i64 });
+    assignments.insert_many(all).await.unwrap();
+    id
+}
+
+/// What the relay of an instance says of itself.
+async fn says_of_itself(outbox: &TestOutbox, id: bson::Uuid, relay: Document) {
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    let update = doc! { "$set": { "relay": relay } };
+    instances.update_one(doc! { "_id": id }, update).await.unwrap();
+}
+
+async fn waits_with(outbox: &TestOutbox, settings: Vec<String>, id: &str) -> Value {
+    let settings = [mongo_settings(&outbox.database), settings].concat();
+    let arguments = ["outbox", "show", id, "--output", "json"];
+    let mut shown = call_with(&settings, &arguments).await.with_code(0).json();
+    shown["waits"].take()
+}
+
+async fn waits(outbox: &TestOutbox, id: &str) -> Value {
+    waits_with(outbox, stdout_sink(), id).await
+}
+
+#[track_caller]
+fn says(waits: &Value, what: &str, parts: &[&str]) {
+    assert_eq!(waits["for"], what, "{waits}");
+    let detail = waits["detail"].as_str().unwrap();
+    for part in parts {
+        assert!(detail.contains(part), "no {part:?} in {waits}");
+    }
+}
+
+#[fixture::test]
+async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k")]).await;
+    instance(&outbox, 60).await;
+
+    says(&waits(&outbox, "a").await, "instance", &["no instance is alive"]);
+    instance(&outbox, 1).await;
+    let next = waits(&outbox, "a").await;
+
+    says(&next, "look", &["next look of instance ", " on host-7"]);
+    assert_eq!(next["sink"], "out");
+    assert!(next.get("behind").is_none(), "{next}");
+}
+
+#[fixture::test]
+async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits() {
+    let outbox = TestOutbox::new().await;
+    let mut failed = record("a", "k");
+    failed.extend(
+        doc! { "attempt": 3, "visibleAt": in_seconds(600), "lastError": "the queue is full" },
+    );
+    outbox.insert([failed, record("b", "k"), record("c", "k"), record("other", "l")]).await;
+    instance(&outbox, 0).await;
+
+    let (first, second, third) =
+        (waits(&outbox, "a").await, waits(&outbox, "b").await, waits(&outbox, "c").await);
+
+    says(&first, "not_due", &["delivery 3 of 10 failed: the queue is full"]);
+    assert!(first.get("behind").is_none(), "{first}");
+    says(&second, "not_due", &["behind a; a is tried again at", "the queue is full"]);
+    assert_eq!(second["behind"], "a");
+    says(&third, "not_due", &["behind a and one more earlier record of its key; a is tried again"]);
+    says(&waits(&outbox, "other").await, "look", &[]);
+    let unordered = [stdout_sink(), vec!["relay.ordering=none".to_owned()]].concat();
+    says(&waits_with(&outbox, unordered, "c").await, "look", &[]);
+}
+
+#[fixture::test]
+async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
+    let outbox = TestOutbox::new().await;
+    let mut unstamped = record("a", "k");
+    unstamped.remove("partition");
+    outbox.insert([unstamped, record("b", "k")]).await;
+    instance(&outbox, 0).await;
+
+    assert_eq!(waits(&outbox, "b").await["behind"], "a");
+    assert!(waits(&outbox, "a").await.get("behind").is_none());
+}
+
+#[fixture::test]
+async fn whose_lease_it_is_and_until_when_is_told() {
+    let outbox = TestOutbox::new().await;
+    let owner = instance(&outbox, 0).await;
+    let until = DateTime::from_millis(4_102_444_800_000);
+    let mut held = leased("a", "k", until);
+    held.insert("leaseOwner", owner);
+    let (mut gone, gone_owner) = (leased("c", "l", until), bson::Uuid::new());
+    gone.insert("leaseOwner", gone_owner);
+    let mut crashed = leased("d", "m", in_seconds(-9));
+    crashed.extend(doc! { "attempt": 2, "leaseCrashes": 1 });
+    outbox.insert([held, record("b", "k"), gone, crashed]).await;
+
+    let held = waits(&outbox, "a").await;
+    says(&held, "leased", &["until 2100-01-01T00:00:00Z", &owner.to_string(), "on host-7"]);
+    assert_eq!(held["leaseOwner"], owner.to_string());
+    says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
+    let gone = waits(&outbox, "c").await;
+    says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
+    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 2 of 10"]);
+    let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
+    says_of_itself(&outbox, owner, down).await;
+    says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
+}
+
+#[fixture::test]
+async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
+    let outbox = TestOutbox::new().await;
+    // (That a lease is on it keeps no relay from correcting it.)
+    let (mut misplaced, mut placeless) = (record("a", "k"), leased("c", "l", in_seconds(3_600)));
+    misplaced.insert("partition", 7.5);
+    placeless.insert("seq", "soon");
+    outbox.insert([misplaced, record("b", "k"), placeless]).await;
+    let owner = instance(&outbox, 0).await;
+
+    let of_partition = ["partition, 7.5, is no integral number", &owner.to_string()];
+    says(&waits(&outbox, "a").await, "repair", &of_partition);
+    says(&waits(&outbox, "b").await, "repair", &["behind a; a is corrected by instance"]);
+    says(&waits(&outbox, "c").await, "repair", &["it has no usable seq"]);
+}
+
+#[fixture::test]
+async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
+    let outbox = TestOutbox::new().await;
+    let mut blocking = dead("a", "k", "refused: not a letter");
+    blocking.insert("blocks", true);
+    outbox.insert([blocking, record("b", "k"), record("c", "k")]).await;
+    instance(&outbox, 0).await;
+
+    let held = waits(&outbox, "c").await;
+
+    says(
+        &held,
+        "blocked",
+        &["behind a, which is dead", "refused: not a letter", "requeue", "discard"],
+    );
+    assert_eq!(held["behind"], "a");
+}
+
+#[fixture::test]
+async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k"), record("b", "k")]).await;
+    instance(&outbox, 0).await;
+    let uri = amqp_uri_at(&format!("127.0.0.1:{}", dead_port().await));
+    let uri = uri.replacen("guest:guest", "guest:pl4nted-s3cret", 1);
+    let rabbit = vec!["sinks.rabbit.kind=rabbitmq".to_owned(), format!("sinks.rabbit.uri={uri}")];
+
+    let first = waits_with(&outbox, rabbit.clone(), "a").await;
+    let second = waits_with(&outbox, rabbit, "b").await;
+
+    says(&first, "sink_paused", &["waits for its sink rabbit, which is down as seen from here"]);
+    assert_eq!(first["sink"], "rabbit");
+    says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
+    assert!(!first.to_string().contains("pl4nted"), "{first}");
+}
+
+#[fixture::test]
+async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
+    let outbox = TestOutbox::new().await;
+    let mut later = with_status("later", "k", "scheduled");
+    later.insert("visibleAt", DateTime::from_millis(4_102_444_800_000));
+    let mut not_yet = record("not yet", "k");
+    not_yet.insert("visibleAt", DateTime::from_millis(4_102_444_800_000));
+    outbox.insert([later, not_yet, with_status("due", "k", "scheduled")]).await;
+    outbox.insert([with_status("done", "k", "done"), dead("dead", "k", "refused: no")]).await;
+    outbox.insert([with_status("odd", "k", "Pending")]).await;
+    instance(&outbox, 0).await;
+
+    says(&waits(&outbox, "later").await, "scheduled", &["at 2100-01-01T00:00:00Z"]);
+    says(&waits(&outbox, "due").await, "scheduled", &["is due"]);
+    says(&waits(&outbox, "not yet").await, "not_due", &["before 2100-01-01T00:00:00Z (visibleAt)"]);
+    says(&waits(&outbox, "odd").await, "invalid", &["\"Pending\" is none of pending"]);
+    for over in ["done", "dead"] {
+        assert!(waits(&outbox, over).await.is_null(), "{over}");
+    }
+    let table = outbox_does(&outbox, &["show", "later"]).await.with_code(0);
+    assert!(table.stdout.lines().any(|line| line.starts_with("waits ")), "{table}");
+}
+
+/// The partition's owner says what MongoDB does not show.
+#[fixture::test]
+async fn what_the_owner_says_of_itself_decides_over_the_records() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([record("a", "k"), record("b", "k")]).await;
+    let owner = instance(&outbox, 0).await;
+    let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
+
+    for (state, what, words) in [
+        (down, "sink_paused", "sink out, which is down, instance"),
+        (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
+        (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
+        (doc! { "deadLetter": ["a"] }, "dead_letter", "until its dead letter can be sent"),
+        (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
+        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB, instance"),
+        (
+            doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
+            "look",
+            "next look of instance",
+        ),
+        (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next look of instance"),
+        (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of the 33 records"),
+    ] {
+        says_of_itself(&outbox, owner, state).await;
+
+        for id in ["a", "b"] {
+            let told = waits(&outbox, id).await;
+            says(&told, what, &[words, &owner.to_string(), "on host-7"]);
+            assert_eq!(told["instance"], owner.to_string());
+        }
+    }
+}
+
+/// Its last delivery is over: it waits for its backoff no more.
+#[fixture::test]
+async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the_owner_says_so() {
+    let outbox = TestOutbox::new().await;
+    let mut failed = record("a", "k");
+    failed.extend(doc! { "attempt": 10, "lastError": "nack", "visibleAt": in_seconds(3_600) });
+    outbox.insert([failed]).await;
+    let owner = instance(&outbox, 0).await;
+    says(&waits(&outbox, "a").await, "not_due", &["after delivery 10 of 10 failed: nack"]);
+
+    says_of_itself(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
+
+    says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
+}
+
+#[fixture::test]
+async fn partition_without_a_living_owner_and_a_pause_are_named() {
+    let outbox = TestOutbox::new().await;
+    // Without a partition and with an invalid one: that of the key counts.
+    let (mut absent, mut invalid) = (record("a", "k"), record("c", "l"));
+    absent.remove("partition");
+    invalid.insert("partition", 700);
+    outbox.insert([absent, record("b", "k"), invalid, record("d", "l")]).await;
+    let gone = instance(&outbox, 60).await;
+    let database = outbox.client.database(&outbox.database);
+    let instances = database.collection::<Document>(names::INSTANCES);
+    let other =
+        doc! { "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600) };
+    instances.insert_one(other).await.unwrap();
+
+    for id in ["a", "b", "c", "d"] {
+        let stale = waits(&outbox, id).await;
+        says(&stale, "instance", &["belongs to instance", "on host-7", "stale", &gone.to_string()]);
+    }
+    assert_eq!(waits(&outbox, "b").await["behind"], "a");
+    assert_eq!(waits(&outbox, "d").await["behind"], "c");
+    database.collection::<Document>(names::ASSIGNMENTS).delete_many(doc! {}).await.unwrap();
+    says(&waits(&outbox, "b").await, "instance", &["no instance has its partition"]);
+    let fixed = doc! {
+        "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600),
+        "partitions": "0-255", "hostname": "host-8",
+    };
+    instances.insert_one(fixed).await.unwrap();
+    says(&waits(&outbox, "b").await, "look", &["on host-8"]);
+    crate::call_with(&mongo_settings(&outbox.database), &["relay", "pause"]).await.with_code(0);
+    says(&waits(&outbox, "b").await, "paused", &["postrider relay resume"]);
+}

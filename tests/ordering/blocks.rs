@@ -1,0 +1,105 @@
+//! Hazard 12, and guard 2 for the dead: a dead head that blocks holds its key.
+
+use bson::doc;
+use postrider::outbox::redrive::{Redrive, Redriver};
+use postrider::outbox::undecoded::RawId;
+use postrider::relay::settings::Settings;
+use postrider::sink::PublishFailure;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::relay::{arrived, rounds, until_arrived};
+use crate::support::relay::{settings, start};
+use crate::support::sink::{Fault, TestSink};
+
+async fn requeue(outbox: &TestOutbox, id: &str) {
+    let redriver = Redriver::new(outbox.collections.clone());
+    redriver.one(Redrive::Requeue, &RawId::readings(id)).await.unwrap().unwrap();
+}
+
+fn blocking() -> Settings {
+    Settings { block_on_dead: true, ..settings() }
+}
+
+#[fixture::test]
+async fn a_dead_head_holds_its_key_until_it_is_requeued() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    sink.script("a1", [Fault::Answer(PublishFailure::Rejected)]);
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), blocking());
+    outbox.until_count(doc! { "_id": "a1", "status": "dead", "blocks": true }, 1).await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["b1"]);
+    outbox.until_count(doc! { "_id": "a2", "leaseId": null, "attempt": 0 }, 1).await;
+    requeue(&outbox, "a1").await;
+    until_arrived(&sink, "a2").await;
+    assert_eq!(arrived(&sink), ["b1", "a1", "a2"]);
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is_removed() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut dead = record("a1", "a");
+    dead.extend(doc! { "status": "dead", "blocks": true });
+    let mut unstamped = record("c2", "c");
+    unstamped.remove("partition");
+    let mut dead_too = record("c1", "c");
+    dead_too.extend(doc! { "status": "dead", "blocks": true });
+    outbox.insert([dead, record("a2", "a"), record("b1", "b"), dead_too, unstamped]).await;
+
+    // What this relay would do with a death of its own does not matter.
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    until_arrived(&sink, "b1").await;
+    relay.wake.at(postrider::wakeup::ScanHint::Key {
+        partition: postrider::partition::of_key("a"),
+        key: "a".into(),
+    });
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["b1"]);
+    outbox.records().delete_one(doc! { "_id": "a1" }).await.unwrap();
+    until_arrived(&sink, "a2").await;
+    assert_eq!(arrived(&sink), ["b1", "a2"]);
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    // More than it reads at first, and more again for the keys that it then has before it.
+    for (key, count) in [("a", 2_000), ("b", 2_001), ("c", 1)] {
+        let dead = (0..count).map(|n| {
+            let mut dead = record(&format!("{key}{n}"), key);
+            dead.extend(doc! { "status": "dead", "blocks": true });
+            dead
+        });
+        outbox.insert(dead).await;
+    }
+    outbox.insert(["a", "b", "c", "d"].map(|key| record(&format!("{key} last"), key))).await;
+
+    let relay = start(&outbox.collections, sink.clone(), blocking());
+    until_arrived(&sink, "d last").await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["d last"]);
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn a_dead_record_that_does_not_block_holds_nothing() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut dead = record("a1", "a");
+    dead.insert("status", "dead");
+    outbox.insert([dead, record("a2", "a")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), blocking());
+
+    until_arrived(&sink, "a2").await;
+    relay.stop().await;
+}

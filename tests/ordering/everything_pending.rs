@@ -1,0 +1,99 @@
+//! Guard 2: whatever is pending is read, and what may not go ends its key's run.
+
+use bson::{DateTime, doc};
+use postrider::outbox::settle::Outcome;
+use postrider::outbox::snapshot::Room;
+use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
+use postrider::wakeup::ScanHint;
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::peer::Peer;
+use crate::support::relay::{arrived, rounds, until_arrived};
+use crate::support::relay::{settings, start};
+use crate::support::sink::TestSink;
+use crate::support::stage::Stage;
+
+#[fixture::test]
+async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
+    let lease = peer.take(&["a1"]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    until_arrived(&sink, "b1").await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["b1"]);
+    peer.settle(lease, "a1", Outcome::Done).await;
+    until_arrived(&sink, "a2").await;
+    assert_eq!(arrived(&sink), ["b1", "a2"]);
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
+    let lease = peer.take(&["a2"]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+    until_arrived(&sink, "a1").await;
+    rounds(&outbox, &sink).await;
+
+    assert_eq!(arrived(&sink), ["a1"]);
+    peer.settle(lease, "a2", Outcome::Done).await;
+    until_arrived(&sink, "a3").await;
+    assert_eq!(arrived(&sink), ["a1", "a3"]);
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut waiting = record("a1", "a");
+    let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 2_000);
+    waiting.insert("visibleAt", due);
+    outbox.insert([waiting, record("a2", "a"), record("b1", "b")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+    assert_eq!(sink.ids(), ["b1", "a1", "a2"]);
+    let done = outbox.record("a1").await;
+    assert!(*done.get_datetime("doneAt").unwrap() >= due, "{done}");
+    relay.stop().await;
+}
+
+/// A relay that is told of a key looks at all of it, whatever its book says.
+#[fixture::test]
+async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let peer = Peer::new(&outbox.collections);
+    let mut waiting = record("b2", "b");
+    waiting.insert("visibleAt", DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000));
+    outbox.insert([record("a1", "a"), record("a2", "a")]).await;
+    outbox.insert([record("b1", "b"), waiting, record("b3", "b")]).await;
+    peer.take(&["a1"]).await;
+    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
+
+    let targets = ["a", "b"].map(|key| {
+        ScanTarget::At(ScanHint::Key {
+            partition: postrider::partition::of_key(key),
+            key: key.into(),
+        })
+    });
+    let room = Room { records: 500, bytes: 16 << 20 };
+    let look = ScanScope::Targets(targets.to_vec());
+    let owned: Vec<u8> = (0..=255).collect();
+    let seen = Scanner::new(&stage.context).scan(look, &owned, room).await.unwrap();
+    let lanes = stage.acquire(seen).await;
+    stage.deliver(lanes).await;
+
+    assert_eq!(sink.ids(), ["b1"]);
+}

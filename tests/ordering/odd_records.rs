@@ -1,0 +1,248 @@
+//! Hazard 7: what can't be decoded or was written wrongly fails no neighbour.
+
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, Document, Timestamp, doc, rawdoc};
+
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::relay::{settings, start};
+use crate::support::sink::TestSink;
+
+/// The record with the text `MARK`, wherever it stands, made no valid UTF-8. The server stores it.
+fn broken(record: &Document) -> RawDocumentBuf {
+    let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
+    let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
+    RawDocumentBuf::from_bytes(bytes).unwrap()
+}
+
+fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
+    record.insert(field, value);
+    record
+}
+
+/// The driver's own insert wants to answer with the `_id`, which it can't.
+async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
+    let mut documents = RawArrayBuf::new();
+    documents.push(record);
+    let mut command = rawdoc! { "insert": "outbox_records" };
+    command.append(cstr!("documents"), documents);
+    let database = outbox.client.database(&outbox.database);
+    let answer = database.run_raw_command(command).await.unwrap();
+    assert_eq!(answer.get_i32("n").unwrap(), 1, "{answer}");
+}
+
+/// Why each of these is dead; panics where one is not.
+async fn reason(outbox: &TestOutbox, id: &str) -> String {
+    let only = doc! { "_id": 0, "status": 1, "deadReason": 1, "attempt": 1 };
+    let records = outbox.records();
+    let record = records.find_one(doc! { "_id": id }).projection(only).await.unwrap().unwrap();
+    assert_eq!(record.get_str("status").unwrap(), "dead", "{id}: {record}");
+    assert_eq!(record.get_i32("attempt").unwrap(), 1, "{id}: {record}");
+    record.get_str("deadReason").unwrap().to_owned()
+}
+
+#[fixture::test]
+async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let wrong = ["type", "payload", "contentType", "destination", "tenantId", "key"];
+    let raw = outbox.hand.records();
+    for (number, field) in wrong.iter().enumerate() {
+        let before = record(&format!("before {number}"), "k");
+        let after = record(&format!("behind {number}"), "k");
+        let wrong = with(record(field, "k"), field, "MARK");
+        outbox.insert([before]).await;
+        raw.insert_one(broken(&wrong)).await.unwrap();
+        outbox.insert([after]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "dead" }, 6).await;
+    outbox.until_count(doc! { "status": "done" }, 12).await;
+    assert_eq!(sink.ids().len(), 12);
+    for field in wrong {
+        let reason = reason(&outbox, field).await;
+        assert!(reason.starts_with(&format!("malformed: {field}: ")), "{field}: {reason}");
+    }
+    relay.stop().await;
+}
+
+/// The driver stops reading at such a name: what comes behind it must be found all the same.
+#[fixture::test]
+async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let raw = outbox.hand.records();
+    for (id, at_the_end) in [("first", false), ("last", true)] {
+        let sound = record(id, "k");
+        let mut wrong = doc! { "_id": id };
+        if !at_the_end {
+            wrong.insert("MARK", 1);
+        }
+        wrong.extend(sound);
+        wrong.insert("MARK", 1);
+        outbox.insert([record(&format!("before {id}"), "k")]).await;
+        raw.insert_one(broken(&wrong)).await.unwrap();
+        outbox.insert([record(&format!("behind {id}"), "k")]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 4).await;
+    outbox.until_count(doc! { "status": "dead" }, 2).await;
+    assert_eq!(sink.ids(), ["before first", "behind first", "before last", "behind last"]);
+    for id in ["first", "last"] {
+        let only = doc! { "_id": 0, "deadReason": 1 };
+        let records = outbox.records();
+        let dead = records.find_one(doc! { "_id": id }).projection(only).await.unwrap().unwrap();
+        let reason = dead.get_str("deadReason").unwrap();
+        assert!(reason.starts_with("malformed: \\xff"), "{reason}");
+    }
+    relay.stop().await;
+}
+
+#[fixture::test]
+async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let mut no_type = record("no type", "k");
+    no_type.remove("type");
+    let mut no_payload = record("no payload", "k");
+    no_payload.remove("payload");
+    let headers = doc! { "fine": 1, "list": [1] };
+    outbox
+        .insert([
+            no_type,
+            record("1", "k"),
+            no_payload,
+            with(record("headers", "k"), "headers", headers),
+            with(record("type", "k"), "type", 7),
+            record("2", "k"),
+            with(record("number as key", "k"), "key", 7),
+        ])
+        .await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "dead" }, 5).await;
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    assert_eq!(sink.ids(), ["1", "2"]);
+    assert_eq!(reason(&outbox, "no type").await, "malformed: type: is missing");
+    assert_eq!(reason(&outbox, "no payload").await, "malformed: payload: is missing");
+    assert!(reason(&outbox, "headers").await.starts_with("malformed: headers.list: is not "));
+    assert!(reason(&outbox, "type").await.starts_with("malformed: type: is not a string"));
+    assert!(reason(&outbox, "number as key").await.starts_with("malformed: key: is not a string"));
+    relay.stop().await;
+}
+
+/// `$inc` of a text stops an `updateMany` half way, at whichever record.
+#[fixture::test]
+async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox
+        .insert([
+            record("sound before", "a"),
+            with(record("attempt", "b"), "attempt", "many"),
+            with(record("negative", "c"), "attempt", -3),
+            with(record("fraction", "d"), "attempt", 1.5),
+            with(record("nan", "e"), "attempt", f64::NAN),
+            with(record("seq", "f"), "seq", "first"),
+            with(record("leaseId", "g"), "leaseId", "mine"),
+            with(record("leaseUntil", "h"), "leaseUntil", "tomorrow"),
+            with(record("visibleAt", "i"), "visibleAt", "tomorrow"),
+            with(record("partition", "j"), "partition", 3.5),
+            record("sound behind", "z"),
+        ])
+        .await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    let count = 11;
+    outbox.until_count(doc! { "status": "done", "attempt": 1, "leaseId": null }, count).await;
+    assert_eq!(sink.ids().len() as u64, count);
+    let seq = outbox.record("seq").await.get_timestamp("seq").unwrap();
+    assert!(seq > Timestamp { time: 1, increment: 0 });
+    assert!(outbox.record("partition").await.get_i32("partition").is_ok());
+    relay.stop().await;
+}
+
+/// No command can name its `_id`: the driver writes valid text only.
+#[fixture::test]
+async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    outbox.insert([record("before", "k")]).await;
+    insert_nameless(&outbox, broken(&record("MARK", "k"))).await;
+    let mut unstamped = record("MARK", "l");
+    unstamped.remove("partition");
+    let mut unstamped = broken(&unstamped).into_bytes();
+    // Another `_id`, no less broken.
+    let at = unstamped.iter().position(|byte| *byte == 0xff).unwrap();
+    unstamped[at] = 0xfb;
+    let unstamped = RawDocumentBuf::from_bytes(unstamped).unwrap();
+    insert_nameless(&outbox, unstamped).await;
+    outbox.insert([record("behind", "k"), record("behind too", "l")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+    outbox
+        .until_count(doc! { "status": "dead", "deadReason": { "$regex": "^malformed: _id: " } }, 2)
+        .await;
+    let of_k: Vec<String> = sink.ids().into_iter().filter(|id| id != "behind too").collect();
+    assert_eq!(of_k, ["before", "behind"]);
+    relay.stop().await;
+}
+
+/// None of these could be named by what the relay reads of them: the key stood for ever.
+#[fixture::test]
+async fn a_nameless_record_dies_whatever_else_it_lacks() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let wrong = |key: &str, field: &str, value: Option<Bson>| {
+        let mut wrong = record("MARK", key);
+        match value {
+            Some(value) => wrong.insert(field, value),
+            None => wrong.remove(field),
+        };
+        wrong.insert("_id", format!("MARK {key}"));
+        broken(&wrong)
+    };
+    for (key, wrong) in [
+        ("invalid partition", wrong("invalid partition", "partition", Some((-5).into()))),
+        ("no seq", wrong("no seq", "seq", None)),
+    ] {
+        insert_nameless(&outbox, wrong).await;
+        outbox.insert([record(&format!("behind {key}"), key)]).await;
+    }
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    outbox.until_count(doc! { "status": "dead" }, 2).await;
+    relay.stop().await;
+}
+
+/// It was decoded strictly, and no scheduled record of the outbox became pending any more.
+#[fixture::test]
+async fn a_scheduled_record_that_cannot_be_decoded_holds_up_no_other() {
+    let outbox = TestOutbox::new().await;
+    let sink = TestSink::default();
+    let past = bson::DateTime::from_millis(1_000);
+    let scheduled = |id: &str| {
+        let mut made = record(id, id);
+        made.remove("seq");
+        made.extend(doc! { "status": "scheduled", "visibleAt": past });
+        made
+    };
+    insert_nameless(&outbox, broken(&scheduled("MARK"))).await;
+    outbox.insert([scheduled("sound")]).await;
+
+    let relay = start(&outbox.collections, sink.clone(), settings());
+
+    outbox.until_count(doc! { "_id": "sound", "status": "done" }, 1).await;
+    outbox.until_count(doc! { "status": "dead" }, 1).await;
+    relay.stop().await;
+}

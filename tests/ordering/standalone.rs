@@ -1,0 +1,75 @@
+//! A server without replication has no snapshots: a look reads twice, and takes what was there
+//! both times.
+
+use bson::{Document, Timestamp, doc};
+
+use crate::support::mongod::Mongod;
+use crate::support::outbox::{TestOutbox, record};
+use crate::support::relay::{settings, start};
+use crate::support::sink::TestSink;
+use crate::support::spy::{Command, Spy};
+
+struct Standalone {
+    outbox: TestOutbox,
+    spy: Spy,
+    _server: Mongod,
+}
+
+impl Standalone {
+    async fn start() -> Self {
+        let server = Mongod::standalone().await;
+        let uri = server.uri("", "");
+        let outbox = TestOutbox::at(&uri).await;
+        let mut spy = Spy::at(&uri, &outbox).await;
+        spy.collections = spy.collections.standalone();
+        Self { outbox, spy, _server: server }
+    }
+
+    /// Inserts `earlier` when the first read of a page has shown what is later; answers the
+    /// order of delivery.
+    async fn order_with(&self, earlier: Document) -> Vec<String> {
+        let sink = TestSink::default();
+        self.outbox.insert([record("later", "k")]).await;
+        let records = self.outbox.records();
+        let shows_it = |command: &Command| {
+            let cursor = command.answer.get_document("cursor");
+            let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
+            command.name == "find" && batch.is_ok_and(|batch| !batch.is_empty())
+        };
+        self.spy.after(shows_it, || async move {
+            records.insert_one(earlier).await.unwrap();
+        });
+
+        let relay = start(&self.spy.collections, sink.clone(), settings());
+
+        self.outbox.until_count(doc! { "status": "done" }, 2).await;
+        relay.stop().await;
+        sink.ids()
+    }
+}
+
+fn earlier() -> Document {
+    let mut record = record("earlier", "k");
+    record.insert("seq", Timestamp { time: 1, increment: 1 });
+    record
+}
+
+#[fixture::test]
+async fn what_only_the_second_read_shows_ends_its_keys_run() {
+    let standalone = Standalone::start().await;
+
+    let order = standalone.order_with(earlier()).await;
+
+    assert_eq!(order, ["earlier", "later"]);
+}
+
+#[fixture::test]
+async fn unstamped_records_are_looked_for_after_the_first_read() {
+    let standalone = Standalone::start().await;
+    let mut unstamped = earlier();
+    unstamped.remove("partition");
+
+    let order = standalone.order_with(unstamped).await;
+
+    assert_eq!(order, ["earlier", "later"]);
+}

@@ -1,0 +1,33 @@
+//! Outages of MongoDB: it is gone, frozen, without a majority or out of room. The relay keeps running,
+//! reports it once, and resumes by itself when MongoDB is back.
+//!
+//! Each test was seen to fail with what it is there for taken out of `src`.
+
+mod disk;
+mod doubled;
+mod failover;
+mod indexes;
+mod log;
+mod majority;
+mod minute;
+mod point;
+mod pool;
+mod privileges;
+mod process;
+mod silence;
+mod stop;
+mod surplus;
+
+use crate::support::outbox::mongodb_uri;
+use crate::support::queue::host_of;
+use crate::support::tcp::Door;
+
+/// An open door to the test run's MongoDB.
+async fn door() -> Door {
+    Door::to(&host_of(&mongodb_uri())).await
+}
+
+/// The way through a door. (The server must not tell its own address.)
+fn uri_through(door: &Door) -> String {
+    format!("mongodb://{}/?directConnection=true", door.address)
+}

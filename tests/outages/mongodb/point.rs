@@ -1,0 +1,245 @@
+//! One relay on the way of a record, and MongoDB that goes at a point of it.
+
+use std::time::Duration;
+
+use bson::{DateTime, Document, doc};
+use postrider::outbox::collections::Collections;
+use postrider::relay::settings::Settings;
+use postrider::sink::PublishFailure;
+use tokio::time::{Instant, sleep_until};
+
+use crate::mongodb::{door, uri_through};
+use crate::support::history::{arrivals, judge, read_back};
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
+use crate::support::relay::{settings, start};
+use crate::support::sink::{Fault, TestSink};
+use crate::support::tcp::Then;
+
+/// When MongoDB goes.
+#[derive(Clone, Copy)]
+enum When {
+    /// At the first request with this text, which it never gets.
+    Before(&'static str),
+    /// When it answers the first request with this text.
+    AtAnswerTo(&'static str),
+    /// While `a1` is being published.
+    Publishing,
+    /// At the renewal of the lease under which `a1` is being published.
+    Renewal,
+}
+
+/// A point of the path, what MongoDB's going means there, and what may come of it.
+pub struct Point {
+    pub name: &'static str,
+    when: When,
+    then: Then,
+    lease: Duration,
+    /// What becomes of the first publish of `a1`.
+    fault: Option<Fault>,
+    /// How long after MongoDB went the broker answers what it holds back.
+    answers_after: Duration,
+    /// What is there besides `a1`, `a2`, `a3` of one key and `b1` of another.
+    more: Vec<Document>,
+    /// No publish of these begins before MongoDB is back.
+    not_meanwhile: &'static [&'static str],
+    dead: &'static [&'static str],
+    /// The most deliveries charged to a record in the end.
+    charged: i32,
+}
+
+impl Point {
+    /// By default nothing but MongoDB fails, and each record is charged its one delivery.
+    fn new(name: &'static str, when: When, then: Then) -> Self {
+        Self {
+            name,
+            when,
+            then,
+            lease: Duration::from_secs(30),
+            fault: None,
+            answers_after: Duration::ZERO,
+            more: Vec::new(),
+            not_meanwhile: &[],
+            dead: &[],
+            charged: 1,
+        }
+    }
+
+    /// A relay of these settings goes through it while MongoDB is away for so long.
+    pub async fn pass(self, away: Duration) {
+        let outbox = TestOutbox::new().await;
+        let mut records = ["a1", "a2", "a3"].map(|id| record(id, "a")).to_vec();
+        records.push(record("b1", "b"));
+        outbox.insert(records).await;
+        for record in self.more {
+            insert_raw(&outbox.collections, record).await;
+        }
+        let all = outbox.count(doc! {}).await;
+        let door = door().await;
+        match self.when {
+            When::Before(text) => door.before(text, self.then),
+            When::AtAnswerTo(text) => door.at_answer_to(text, self.then),
+            When::Publishing | When::Renewal => {}
+        }
+        let client = postrider::store::connect::client(&uri_through(&door)).await.unwrap();
+        let collections = Collections::new(client, &outbox.database, "");
+        let sink = TestSink::default();
+        sink.script("a1", self.fault);
+        let poll_interval = Duration::from_millis(500);
+        let settings = Settings { lease: self.lease, poll_interval, ..settings() };
+        let relay = start(&collections, sink.clone(), settings);
+        if let When::Publishing | When::Renewal = self.when {
+            eventually("a1 to be under way", || async { sink.is_under_way("a1") }).await;
+            match self.when {
+                When::Renewal => door.before("leaseUntil", self.then),
+                _ => door.shut(),
+            }
+        }
+        eventually(self.name, || async { door.has_caught() }).await;
+        let since = Instant::now();
+
+        sleep_until(since + self.answers_after.min(away)).await;
+        sink.release();
+        sleep_until(since + away).await;
+
+        for id in self.not_meanwhile {
+            assert_eq!(sink.tries(id), 0, "{}: {id} was published meanwhile", self.name);
+        }
+        door.open();
+        let wanted = doc! { "$or": [
+            { "status": "done", "_id": { "$nin": self.dead } },
+            { "status": "dead", "_id": { "$in": self.dead } },
+        ] };
+        outbox.until_count(wanted, all).await;
+        assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0, "{}", self.name);
+        let found = judge(&read_back(&outbox.collections).await, &arrivals(&sink.arrived()));
+        found.assert_kept();
+        // No lease of ours ended with a publish under it that another look could repeat.
+        assert_eq!(found.duplicates, 0, "{}: {:?}", self.name, sink.ids());
+        let charged = outbox.count(doc! { "attempt": { "$gt": self.charged } }).await;
+        assert_eq!(charged, 0, "{}: charged more than {}", self.name, self.charged);
+        relay.stop().await;
+    }
+}
+
+/// Every point, for a MongoDB that is away for `away`: longer than one of the leases here, and
+/// shorter than the other.
+pub fn points(away: Duration) -> Vec<Point> {
+    let short = away / 2;
+    let long = away + Duration::from_secs(10);
+    let early = away / 10;
+    // Of the short lease nothing is left by then.
+    let late = away * 3 / 4;
+    let hold = Some(Fault::Hold);
+    let new = Point::new;
+    let mut points = vec![
+        new("before the first look", When::Before("lane_idx"), Then::Shut),
+        new("before the first look, frozen", When::Before("lane_idx"), Then::Freeze),
+        new("between read and lease", When::Before("leaseOwner"), Then::Shut),
+        // Nobody knows of that lease: it runs out.
+        Point {
+            charged: 2,
+            lease: short,
+            ..new("the lease's answer is lost", When::AtAnswerTo("leaseOwner"), Then::Shut)
+        },
+        Point {
+            charged: 2,
+            lease: long,
+            ..new("a long lease's answer is lost", When::AtAnswerTo("leaseOwner"), Then::Shut)
+        },
+        // What was sent into the ice is done when that breaks.
+        Point {
+            charged: 2,
+            lease: away / 6,
+            ..new("the lease is frozen", When::Before("leaseOwner"), Then::Freeze)
+        },
+        Point {
+            fault: hold.clone(),
+            lease: short,
+            answers_after: early,
+            ..new("confirmed soon", When::Publishing, Then::Shut)
+        },
+        Point {
+            fault: hold.clone(),
+            lease: short,
+            answers_after: late,
+            not_meanwhile: &["a2", "a3"],
+            ..new("confirmed after the lease", When::Publishing, Then::Shut)
+        },
+        Point {
+            fault: hold.clone(),
+            lease: long,
+            answers_after: late,
+            ..new("confirmed within a long lease", When::Publishing, Then::Shut)
+        },
+        Point {
+            fault: hold.clone(),
+            lease: away / 5,
+            answers_after: late,
+            not_meanwhile: &["a2", "a3"],
+            ..new("the renewal", When::Renewal, Then::Shut)
+        },
+        Point {
+            fault: hold,
+            lease: away / 5,
+            answers_after: late,
+            not_meanwhile: &["a2", "a3"],
+            ..new("the renewal, frozen", When::Renewal, Then::Freeze)
+        },
+        new("confirmed, not settled", When::Before("doneAt"), Then::Shut),
+        new("confirmed, not settled, frozen", When::Before("doneAt"), Then::Freeze),
+        new("settled, and nobody heard", When::AtAnswerTo("doneAt"), Then::Shut),
+    ];
+    for (name, when) in [
+        ("a retry", When::Before("lastErrorAt")),
+        ("a retry that nobody heard of", When::AtAnswerTo("lastErrorAt")),
+    ] {
+        let fault = Some(Fault::Answer(PublishFailure::Retryable));
+        let not_meanwhile = &["a2", "a3"];
+        points.push(Point { fault, not_meanwhile, charged: 2, ..new(name, when, Then::Shut) });
+    }
+    for (name, when) in [
+        ("a death", When::Before("deadReason")),
+        ("a death that nobody heard of", When::AtAnswerTo("deadReason")),
+    ] {
+        let fault = Some(Fault::Answer(PublishFailure::Rejected));
+        let (not_meanwhile, dead) = (&["a2", "a3"], &["a1"]);
+        points.push(Point { fault, not_meanwhile, dead, ..new(name, when, Then::Shut) });
+    }
+    for (name, when) in [
+        ("a promotion", When::Before("timestamp")),
+        ("a promotion that nobody heard of", When::AtAnswerTo("timestamp")),
+    ] {
+        let mut due = record("scheduled", "s");
+        due.extend(doc! { "status": "scheduled", "visibleAt": DateTime::from_millis(1_000) });
+        // Promotions go beside the takes: the answer to a lease may be lost with this one's.
+        points.push(Point { more: vec![due], charged: 2, ..new(name, when, Then::Shut) });
+    }
+    for (name, when) in [
+        ("a correction", When::Before("$nor")),
+        ("a correction that nobody heard of", When::AtAnswerTo("$nor")),
+    ] {
+        let mut misplaced = record("misplaced", "u");
+        misplaced.insert("partition", -1);
+        points.push(Point { more: vec![misplaced], ..new(name, when, Then::Shut) });
+    }
+    let mut no_seq = record("repaired", "r");
+    no_seq.remove("seq");
+    points.push(Point {
+        more: vec![no_seq],
+        ..new("a repair", When::Before("timestamp"), Then::Shut)
+    });
+    let mut suspect = record("suspect", "w");
+    suspect.extend(doc! {
+        "attempt": 2,
+        "leaseCrashes": 1,
+        "leaseId": bson::Uuid::new(),
+        "leaseUntil": DateTime::from_millis(1_000),
+        "leaseOwner": bson::Uuid::new(),
+    });
+    points.push(Point {
+        more: vec![suspect],
+        charged: 3,
+        ..new("one that goes alone", When::Before("leaseOwner"), Then::Shut)
+    });
+    points
+}

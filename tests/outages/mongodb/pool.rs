@@ -1,0 +1,69 @@
+//! Slow requests of the API, and the relay's own connections beside them.
+
+use bson::doc;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::Postrider;
+use crate::support::replica_set::ReplicaSet;
+
+/// More than the driver's pool has connections by default.
+const REQUESTS: usize = 40;
+
+#[fixture::test]
+async fn slow_requests_take_no_connection_from_heartbeats_and_leases() {
+    let set = ReplicaSet::of(1).await;
+    // By another name: what the test itself asks is not to be slow.
+    let outbox = TestOutbox::at(&format!("{}&appName=test", set.uri())).await;
+    let settings = [
+        format!("mongo.uri={}", set.uri()),
+        format!("mongo.database={}", outbox.database),
+        "partitions.heartbeat=500ms".into(),
+        "sinks.out.kind=stdout".into(),
+        "api.enabled=true".into(),
+        "api.listen=127.0.0.1:0".into(),
+        "api.timeout=5m".into(),
+    ];
+    let postrider = Postrider::start(&settings);
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    outbox.insert([record("first", "first")]).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    let lines = postrider.lines();
+    let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
+    let url = format!("http://{}/v1/outbox/records?limit=1", line["address"].as_str().unwrap());
+    let admin = set.direct(0).database("admin");
+    let slow = doc! {
+        "configureFailPoint": "failCommand",
+        "mode": "alwaysOn",
+        "data": {
+            "failCommands": ["find", "aggregate", "count"],
+            "appName": "postrider",
+            "blockConnection": true,
+            "blockTimeMS": 120_000,
+        },
+    };
+    let entered = admin.run_command(slow).await.unwrap().get_i32("count").unwrap();
+
+    let client = reqwest::Client::new();
+    let requests: Vec<_> = (0..REQUESTS).map(|_| tokio::spawn(client.get(&url).send())).collect();
+    let wait = doc! {
+        "waitForFailPoint": "failCommand",
+        "timesEntered": i64::from(entered) + 10,
+        "maxTimeMS": 60_000,
+    };
+    admin.run_command(wait).await.unwrap();
+    outbox.insert((0..200).map(|n| record(&format!("{n}"), &format!("k{}", n % 20)))).await;
+    outbox.until_count(doc! { "status": "done" }, 201).await;
+    // Longer than a heartbeat is waited for.
+    let beats = doc! { "lastHeartbeat": { "$exists": true } };
+    let instances = outbox.hand.collection("outbox_instances");
+    let last = || async {
+        let found = instances.find_one(beats.clone()).await.unwrap().unwrap();
+        found.get_datetime("lastHeartbeat").unwrap().timestamp_millis()
+    };
+    let then = last().await;
+    eventually("heartbeats", || async { last().await > then + 5_000 }).await;
+
+    assert!(requests.iter().all(|request| !request.is_finished()), "they are slow");
+    assert_eq!(postrider.metric("postrider_store_up").await, Some(1.0));
+    assert!(!postrider.stderr().contains("heartbeat failed"), "{}", postrider.stderr());
+}

@@ -1,0 +1,125 @@
+//! The real process through an outage: what it reports by its log, its health and its metrics.
+
+use std::time::Duration;
+
+use bson::doc;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use crate::mongodb::log::assert_told;
+use crate::mongodb::{door, uri_through};
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::process::Postrider;
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
+use crate::support::tcp::Then;
+use crate::support::wire::Wire;
+
+const RECORDS: usize = 300;
+const KEYS: usize = 60;
+
+/// All that a whole outage has to log, and what follows it.
+const TOLD: [&str; 5] = [
+    "INFO heartbeat is back: taking goes on",
+    "INFO settling goes on",
+    "WARN heartbeat failed: taking stops",
+    "WARN leases are not renewed: they end in their time",
+    "WARN settling fails: it is repeated until MongoDB has it",
+];
+
+/// The same by a take that was under way, for after the heartbeat has failed none begins; and by
+/// the change stream, unless it was closed since batches were full. Leases are renewed again, unless
+/// all their records are settled first. And confirms that take ten seconds are missed.
+const MAYBE_TOLD: [&str; 7] = [
+    "INFO another connection is opened for what follows",
+    "INFO leases are renewed again",
+    "INFO the leases that were not renewed are over",
+    "INFO following the outbox by a change stream",
+    "WARN the change stream is lost: the relay polls",
+    "INFO MongoDB answers again: taking goes on",
+    "WARN MongoDB does not answer: taking is paused",
+];
+
+/// MongoDB goes with the answer to a heartbeat, while leases are held and publishes under way.
+/// Some are confirmed before it is back, others after.
+pub async fn outage(away: Duration) {
+    let (outbox, queue, door) = (TestOutbox::new().await, Queue::declare().await, door().await);
+    let wire = Wire::to(host_of(&amqp_uri()).parse().unwrap()).await;
+    let settings = [
+        queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string())),
+        vec![
+            format!("mongo.uri={}", uri_through(&door)),
+            "relay.batch_size=50".into(),
+            // Leases of a kind that outlasts the outage, and is to be renewed in it.
+            format!("relay.lease={}s", away.as_secs() * 3 / 2),
+            format!("sinks.rabbit.timeout={}s", away.as_secs() * 5 / 4),
+        ],
+    ]
+    .concat();
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    let pending = "postrider_outbox_records{status=\"pending\"}";
+    let age = "postrider_oldest_pending_age_seconds";
+    postrider.until_metric(pending, |count| count == 0.0).await;
+    // Until then the queue is not known to be there.
+    outbox.insert([record("first", "first")]).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    wire.hold_answers(true);
+    outbox
+        .insert((0..RECORDS).map(|n| record(&format!("{n:05}"), &format!("k{}", n % KEYS))))
+        .await;
+    let leased = doc! { "leaseId": { "$exists": true } };
+    eventually("leases", || async { outbox.count(leased.clone()).await >= 150 }).await;
+    let before = postrider.lines().len();
+    door.at_answer_to("lastHeartbeat", Then::Shut);
+    eventually("a heartbeat", || async { door.has_caught() }).await;
+    let since = Instant::now();
+
+    postrider.until_report("a store that is down", |report| report["status"] == "down").await;
+    eventually("unknown gauges", || async { postrider.metric(pending).await.is_none() }).await;
+    let noticed = since.elapsed();
+    let mut confirmed = false;
+    while since.elapsed() < away {
+        let (ready, report) = postrider.readyz().await;
+        let (live, _) = postrider.get("/livez").await;
+        let (_, page) = postrider.get("/metrics").await;
+        assert_eq!((ready, &report["parts"]["store"]["status"]), (503, &json!("down")), "{report}");
+        assert_eq!(live, 200, "a restart would not help");
+        assert!(page.contains("\npostrider_store_up 0\n"), "{page}");
+        for unknown in ["postrider_outbox_records{", &format!("{age} ")] {
+            assert!(!page.contains(&format!("\n{unknown}")), "not known, so absent: {page}");
+        }
+        if !confirmed && since.elapsed() > away * 3 / 4 {
+            // Renewals have failed for long, and leases have not ended. The confirms of those
+            // that go now come when MongoDB is back.
+            wire.delay(away / 6);
+            wire.hold_answers(false);
+            confirmed = true;
+        }
+        sleep_until(Instant::now() + Duration::from_secs(1)).await;
+    }
+    door.open();
+
+    let renews = "postrider_store_failing{work=\"renew\",cause=\"unavailable\"}";
+    postrider.until_metric(renews, |failing| failing == 0.0).await;
+    wire.delay(Duration::ZERO);
+    assert!(noticed < Duration::from_secs(15), "noticed after {noticed:?}");
+    outbox.until_count(doc! { "status": "done" }, RECORDS as u64 + 1).await;
+    postrider.until_report("all well", |report| report["status"] == "ok").await;
+    postrider.until_metric("postrider_store_up", |up| up == 1.0).await;
+    assert_told(&postrider, before, &TOLD, &MAYBE_TOLD);
+    let arrived = queue.ids(RECORDS + 1).await;
+    assert_eq!(arrived.len(), RECORDS + 1, "each once: its lane kept it until it was settled");
+    assert_eq!(outbox.count(doc! { "attempt": 1 }).await, RECORDS as u64 + 1);
+    // What happened, and that the figures say so.
+    let settled = |outcome| {
+        format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
+    };
+    for (outcome, count) in [("done", RECORDS + 1), ("retry", 0), ("dead", 0), ("lost", 0)] {
+        assert_eq!(postrider.metric(&settled(outcome)).await, Some(count as f64), "{outcome}");
+    }
+    let published = "postrider_publish_seconds_count{sink=\"rabbit\"}";
+    assert_eq!(postrider.metric(published).await, Some(arrived.len() as f64));
+    postrider.until_metric(pending, |count| count == 0.0).await;
+    assert!(postrider.metric(age).await.is_some(), "known again");
+    postrider.stop().await;
+}

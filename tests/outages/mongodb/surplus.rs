@@ -1,0 +1,48 @@
+//! Records that were leased behind a gap, and a MongoDB that does not take them back at once.
+
+use bson::doc;
+use postrider::relay::settings::Settings;
+
+use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::peer::Peer;
+use crate::support::relay::settings;
+use crate::support::replica_set::ReplicaSet;
+use crate::support::sink::TestSink;
+use crate::support::stage::Stage;
+
+#[fixture::test]
+async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_it() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let peer = Peer::new(&outbox.collections);
+    outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
+    let settings = Settings { max_attempts: 1, ..settings() };
+    let stage = Stage::new(&outbox.collections, TestSink::default(), settings).await;
+    let seen = stage.scan().await;
+    peer.take(&["a2"]).await;
+    let admin = set.direct(0).database("admin");
+    // Not the lease, but every update behind it.
+    let refused = doc! {
+        "configureFailPoint": "failCommand",
+        "mode": { "skip": 1 },
+        "data": { "failCommands": ["update"], "errorCode": 91 },
+    };
+    let entered = admin.run_command(refused).await.unwrap().get_i32("count").unwrap();
+
+    let lanes = stage.acquire(seen).await;
+    let tried = doc! {
+        "waitForFailPoint": "failCommand",
+        "timesEntered": i64::from(entered) + 2,
+        "maxTimeMS": 60_000,
+    };
+    admin.run_command(tried).await.unwrap();
+    admin.run_command(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await.unwrap();
+
+    let is_free = || async {
+        let free = doc! { "_id": { "$in": ["a3", "a4"] }, "leaseId": null, "attempt": 0 };
+        outbox.count(free).await == 2
+    };
+    eventually("they are given back", is_free).await;
+    assert_eq!(lanes.len(), 1, "the front goes");
+    stage.deliver(lanes).await;
+}

@@ -1,0 +1,126 @@
+//! A broker that is stopped, paused, or out of room: nobody is charged, however long.
+
+use std::time::{Duration, Instant};
+
+use bson::doc;
+use lapin::message::BasicGetMessage;
+use lapin::types::AMQPValue;
+
+use crate::metrics_page::{Settled, is_whole_and_clean};
+use crate::outage::{
+    all_settled, no_errors, settings, to, told, until_down, until_well, went_well,
+};
+use crate::support::history::{Arrival, judge, read_back};
+use crate::support::outbox::TestOutbox;
+use crate::support::process::Postrider;
+use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::node::{Node, turn};
+
+const COUNT: usize = 30;
+
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Stopped,
+    Paused,
+    OutOfMemory,
+    OutOfDisk,
+}
+
+impl Trouble {
+    async fn begins(self, node: &Node) {
+        match self {
+            Self::Stopped => node.stop().await,
+            Self::Paused => node.freeze().await,
+            Self::OutOfMemory => node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await,
+            Self::OutOfDisk => node.ctl(&["set_disk_free_limit", "1000000GB"]).await,
+        }
+    }
+
+    async fn ends(self, node: &Node) {
+        match self {
+            Self::Stopped => node.start().await,
+            Self::Paused => node.thaw().await,
+            Self::OutOfMemory => node.ctl(&["set_vm_memory_high_watermark", "0.9"]).await,
+            Self::OutOfDisk => node.ctl(&["set_disk_free_limit", "1MB"]).await,
+        }
+    }
+
+    /// What `/readyz` says of it.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Stopped => "refused",
+            Self::Paused => "no answer within 2s",
+            Self::OutOfMemory => "memory",
+            Self::OutOfDisk => "disk",
+        }
+    }
+}
+
+fn arrival(message: &BasicGetMessage) -> Arrival {
+    let headers = message.delivery.properties.headers().as_ref().unwrap();
+    let key = match headers.inner().get("message-key") {
+        Some(AMQPValue::LongString(key)) => key.to_string(),
+        other => panic!("{other:?}"),
+    };
+    Arrival { id: id(message), key: Some(key) }
+}
+
+async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
+    let before = told(postrider);
+    trouble.begins(node).await;
+    let record =
+        |n: usize| to("durable", &format!("{trouble:?} {n:02}"), &format!("key {}", n % 10));
+    outbox.insert((0..COUNT).map(record)).await;
+    until_down(postrider, "rabbit").await;
+    // The first word may be of what was under way.
+    let says = |report: &serde_json::Value| {
+        report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(trouble.words())
+    };
+    postrider.until_report(trouble.words(), says).await;
+
+    // Twenty times what all attempts and their backoffs take.
+    let charged = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
+    let long = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < long {
+        assert_eq!(outbox.count(charged.clone()).await, 0, "{trouble:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waiting = doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
+    assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble:?}: given back, uncharged");
+    assert_eq!(told(postrider), (before.0 + 1, before.1), "{trouble:?}: {}", postrider.stderr());
+    trouble.ends(node).await;
+
+    outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
+    until_well(postrider).await;
+    assert_eq!(
+        told(postrider),
+        (before.0 + 1, before.1 + 1),
+        "{trouble:?}: {}",
+        postrider.stderr()
+    );
+}
+
+#[fixture::test]
+async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_long() {
+    let turn = turn().await;
+    let outbox = TestOutbox::new().await;
+    Hand::on(&turn.node.uri()).await.classic("durable").await;
+    let more = ["relay.max_attempts=2", "relay.backoff.initial=50ms"];
+    let mut postrider = Postrider::start(&settings(&outbox, &turn.node.uri(), &more));
+    until_well(&postrider).await;
+    let troubles = [Trouble::Stopped, Trouble::OutOfMemory, Trouble::Paused, Trouble::OutOfDisk];
+
+    for trouble in troubles {
+        night_of(trouble, &turn.node, &outbox, &postrider).await;
+    }
+
+    let (done, dead) = all_settled(&outbox).await;
+    assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
+    let arrived = Hand::on(&turn.node.uri()).await.take_all("durable").await;
+    let arrived: Vec<Arrival> = arrived.iter().map(arrival).collect();
+    judge(&read_back(&outbox.collections).await, &arrived).assert_kept();
+    no_errors(&postrider);
+    let settled = Settled::done((troubles.len() * COUNT) as u64);
+    is_whole_and_clean(&postrider, &["rabbit"], settled).await;
+    postrider.stop().await;
+}

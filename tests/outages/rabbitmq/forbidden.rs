@@ -1,0 +1,153 @@
+//! Topic permissions of RabbitMQ: one forbidden routing key on an exchange that others use.
+
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+
+use crate::outage::{Outage, all_settled, no_errors, to, told, until_well, went_well};
+use crate::support::rabbitmq::vhost::PASSWORD;
+
+const EXCHANGE: &str = "events";
+
+/// What no innocent record may take: far below the pauses and backoffs of forbidden ones.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A record with this routing key, of a key of its own.
+fn event(routing_key: &str, id: &str) -> Document {
+    let mut record = to(routing_key, id, id);
+    record.insert("destination", EXCHANGE);
+    record
+}
+
+fn innocents(round: &str) -> Vec<Document> {
+    (0..20).map(|number| event("ok.x", &format!("{round} {number:02}"))).collect()
+}
+
+/// A user that may publish to the exchange with the routing keys `ok.…` only.
+async fn limited(outage: &Outage) -> String {
+    let hand = &outage.hand;
+    hand.classic("taken").await;
+    hand.topic(EXCHANGE).await;
+    hand.bind("taken", EXCHANGE, "#").await;
+    let user = format!("{}-limited", outage.vhost.name);
+    outage.vhost.add_user(&user, ".*").await;
+    outage.vhost.permit_routing_keys(&user, EXCHANGE, r"^ok\.").await;
+    user
+}
+
+fn id(record: &Document) -> &str {
+    record.get_str("_id").unwrap()
+}
+
+#[fixture::test]
+async fn a_forbidden_routing_key_charges_its_own_record_alone() {
+    let outage = Outage::new().await;
+    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let user = limited(&outage).await;
+    let uri = outage.vhost.uri_of(&user, PASSWORD);
+    // The backoff lets several attempts reach the broker.
+    let more = ["relay.max_attempts=4", "relay.backoff.initial=3s", "relay.follow=false"];
+    let postrider = outage.start(&uri, &more).await;
+
+    let mut records = innocents("first");
+    records.insert(10, event("bad.x", "bad"));
+    let begin = Instant::now();
+    outbox.insert(records).await;
+    outbox.until_count(doc! { "status": "done" }, 20).await;
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    // More of both while the first one is tried again.
+    let mut expected = 20;
+    while outbox.record("bad").await.get_str("status").unwrap() == "pending" {
+        let (round, begin) = (format!("round {expected}"), Instant::now());
+        outbox.insert(innocents(&round)).await;
+        outbox.insert([event("bad.x", &format!("bad {round}"))]).await;
+        expected += 20;
+        outbox.until_count(doc! { "status": "done" }, expected).await;
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    outbox.until_count(doc! { "status": "pending" }, 0).await;
+    until_well(&postrider).await;
+
+    let (done, dead) = all_settled(outbox).await;
+    assert_eq!(done.len() as u64, expected);
+    for record in &done {
+        assert!(went_well(record), "{record}");
+    }
+    for record in &dead {
+        assert!(id(record).starts_with("bad"), "{record}");
+        let reason = record.get_str("deadReason").unwrap();
+        assert!(reason.contains("attempts exhausted") && reason.contains("'bad.x'"), "{reason}");
+    }
+    let mut arrived = hand.take_ids("taken").await;
+    arrived.sort();
+    arrived.dedup();
+    assert_eq!(arrived.len() as u64, expected);
+    // The first refusal closes the channel of the others, and no later one does.
+    let (downs, _) = told(&postrider);
+    assert!(downs <= 1, "{downs}: {}", postrider.stderr());
+    no_errors(&postrider);
+    outage.vhost.drop_user(&user).await;
+    outage.end(postrider).await;
+}
+
+#[fixture::test]
+async fn a_routing_key_that_is_permitted_again_is_delivered() {
+    let outage = Outage::new().await;
+    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let user = limited(&outage).await;
+    let uri = outage.vhost.uri_of(&user, PASSWORD);
+    let postrider = outage.start(&uri, &["relay.max_attempts=1000"]).await;
+    outbox.insert([event("bad.x", "bad"), event("ok.x", "ok")]).await;
+    let charged = doc! { "_id": "bad", "status": "pending", "lastError": { "$ne": null } };
+    outbox.until_count(charged, 1).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    outage.vhost.permit_routing_keys(&user, EXCHANGE, ".*").await;
+
+    outbox.until_count(doc! { "status": "done" }, 2).await;
+    let mut arrived = hand.take_ids("taken").await;
+    arrived.dedup();
+    assert_eq!(arrived, ["ok", "bad"]);
+    // From now on it needs no trial.
+    outbox.insert((0..20).map(|number| event("bad.x", &number.to_string()))).await;
+    outbox.until_count(doc! { "status": "done" }, 22).await;
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().filter(|record| id(record) != "bad").all(went_well), "{done:#?}");
+    outage.vhost.drop_user(&user).await;
+    outage.end(postrider).await;
+}
+
+/// Each of them closed the channel that the others were published on.
+#[fixture::test]
+async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
+    let outage = Outage::new().await;
+    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let user = limited(&outage).await;
+    let uri = outage.vhost.uri_of(&user, PASSWORD);
+    let more = ["relay.max_attempts=2", "relay.follow=false"];
+    let postrider = outage.start(&uri, &more).await;
+
+    for round in 0..10 {
+        outbox.insert(innocents(&round.to_string())).await;
+        let new = (0..5).map(|number| format!("{round}.{number}"));
+        outbox.insert(new.map(|new| event(&format!("bad.{new}"), &format!("bad {new}")))).await;
+        // These have to prove themselves, and may.
+        let other = format!("other {round}");
+        outbox.insert([event(&format!("ok.{round}"), &other)]).await;
+        outbox.until_count(doc! { "status": "done" }, (round + 1) * 21).await;
+    }
+
+    outbox.until_count(doc! { "status": "dead" }, 50).await;
+    let (done, _) = all_settled(outbox).await;
+    assert!(done.iter().all(went_well), "{done:#?}");
+    let mut arrived = hand.take_ids("taken").await;
+    arrived.sort();
+    arrived.dedup();
+    assert_eq!(arrived.len(), 210);
+    let (downs, _) = told(&postrider);
+    assert!(downs <= 1, "{downs}: {}", postrider.stderr());
+    no_errors(&postrider);
+    outage.vhost.drop_user(&user).await;
+    outage.end(postrider).await;
+}

@@ -1,0 +1,109 @@
+//! A lease that ends in the midst of a publish, and another instance that takes over.
+
+use bson::doc;
+
+use crate::metrics_page::{Settled, is_whole_and_clean};
+use crate::outage::{Outage, all_settled, no_errors, owned, settings, to, until_well};
+use crate::support::arrivals::Arrivals;
+use crate::support::history::{judge, read_back};
+use crate::support::outbox::mongodb_uri;
+use crate::support::process::{Postrider, Signal};
+use crate::support::queue::host_of;
+use crate::support::rabbitmq::{address, at};
+use crate::support::tcp::Door;
+use crate::support::wire::Wire;
+
+/// What is leased when the outage begins: three keys of three.
+const LEASED: u64 = 9;
+
+/// What keeps the first instance from its lease.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    /// It is suspended, as a whole host may be.
+    Suspended,
+    /// It runs on, and MongoDB does not hear it.
+    CutOff,
+}
+
+async fn night_of(trouble: Trouble) {
+    let outage = Outage::new().await;
+    let outbox = &outage.outbox;
+    let arrivals = Arrivals::at(&outage.vhost.uri(), "taken").await;
+    let wire = Wire::to(address(&outage.vhost.uri())).await;
+    let door = Door::to(&host_of(&mongodb_uri())).await;
+    // A publish may take nearly as long as its lease.
+    let more = ["relay.lease=2s", "sinks.rabbit.timeout=1900ms", "relay.max_attempts=3"];
+    let uri = at(&outage.vhost.uri(), wire.address());
+    // (The server must not tell its own address.)
+    let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", door.address);
+    let through_door = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
+    // Of another name: one of the same would take its place.
+    let named = |name: &str| owned(&[&format!("instance.name={name}")]);
+    let first = [settings(outbox, &uri, &more), through_door, named("first")].concat();
+    let first = Postrider::start(&first);
+    until_well(&first).await;
+    let records = |from: usize| {
+        let number = move |number: usize| format!("{:02}", from + number);
+        (0..9).map(move |n| to("taken", &number(n), &format!("key {}", n % 3)))
+    };
+
+    wire.hold_answers(true);
+    outbox.insert(records(0)).await;
+    outbox.until_count(doc! { "leaseId": { "$ne": null }, "attempt": 1 }, LEASED).await;
+    arrivals.until(3).await;
+    match trouble {
+        Trouble::Suspended => first.signal(Signal::STOP),
+        Trouble::CutOff => door.freeze(),
+    }
+    // While it is away the others come, and those behind what it holds.
+    let second = [settings(outbox, &outage.vhost.uri(), &more), named("second")].concat();
+    let second = Postrider::start(&second);
+    outbox.insert(records(50)).await;
+    outbox.until_count(doc! { "status": "done" }, 18).await;
+    let done = all_settled(outbox).await.0;
+    match trouble {
+        Trouble::Suspended => first.signal(Signal::CONT),
+        Trouble::CutOff => door.open(),
+    }
+    wire.hold_answers(false);
+
+    let lost = "postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}";
+    first.until_metric(lost, |count| count >= 3.0).await;
+    until_well(&first).await;
+    // It works on beside the other one.
+    outbox.insert(records(70)).await;
+    outbox.until_count(doc! { "status": "done" }, 27).await;
+    arrivals.until(27).await;
+    let (after, dead) = all_settled(outbox).await;
+    assert!(dead.is_empty(), "{trouble:?}: {dead:?}");
+    for record in &done {
+        let id = record.get_str("_id").unwrap();
+        // A suspect was charged once, for the lease that ran out.
+        let attempt = if id < "50" { 2 } else { 1 };
+        assert_eq!(record.get_i32("attempt").unwrap(), attempt, "{trouble:?}: {record}");
+        assert!(!record.contains_key("lastError"), "{trouble:?}: {record}");
+        assert!(after.contains(record), "{trouble:?}: what is done is final: {record}");
+    }
+    let findings = judge(&read_back(&outbox.collections).await, &arrivals.seen());
+    findings.assert_kept();
+    assert!(findings.duplicates >= 3, "{trouble:?}: the broker had three of them twice");
+    no_errors(&first);
+    no_errors(&second);
+    let counted = async |postrider: &Postrider, outcome: &str| {
+        let series =
+            format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}");
+        postrider.metric(&series).await.unwrap() as u64
+    };
+    let by_first = counted(&first, "done").await;
+    let first_settled = Settled { lost: LEASED, ..Settled::done(by_first) };
+    is_whole_and_clean(&first, &["rabbit"], first_settled).await;
+    is_whole_and_clean(&second, &["rabbit"], Settled::done(27 - by_first)).await;
+    let mut second = second;
+    second.stop().await;
+    outage.end(first).await;
+}
+
+#[fixture::test]
+async fn a_lease_that_ends_in_a_publish_makes_suspects_charged_once_and_what_comes_late_is_lost() {
+    tokio::join!(night_of(Trouble::Suspended), night_of(Trouble::CutOff));
+}

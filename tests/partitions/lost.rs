@@ -1,0 +1,53 @@
+//! An instance that can't tell that it lives has stopped before anybody takes its place.
+
+use bson::doc;
+
+use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
+use crate::support::process::Postrider;
+use crate::support::queue::{Queue, host_of};
+use crate::support::tcp::Door;
+
+fn settings(outbox: &TestOutbox, queue: &Queue, mongo: &str) -> Vec<String> {
+    let more = [
+        format!("mongo.uri={mongo}"),
+        "partitions.heartbeat=500ms".to_owned(),
+        "partitions.stale_after=6s".to_owned(),
+        "relay.lease=10s".to_owned(),
+        "sinks.rabbit.timeout=2s".to_owned(),
+    ];
+    [queue.settings(outbox), more.to_vec()].concat()
+}
+
+/// Both ends are watched at once: the loser's figures, and who owns what.
+#[fixture::test]
+async fn partitions_are_given_up_before_a_peer_can_take_them() {
+    let outbox = TestOutbox::new().await;
+    let queue = Queue::declare().await;
+    let door = Door::to(&host_of(&mongodb_uri())).await;
+    let through = format!("mongodb://{}/?directConnection=true", door.address);
+    let lost = Postrider::start(&settings(&outbox, &queue, &through));
+    lost.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
+    let peer = Postrider::start(&settings(&outbox, &queue, &mongodb_uri()));
+    peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
+    lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
+
+    door.freeze();
+    // Asked of the peer first: what the other has given up later than that would be seen.
+    eventually("the peer to take over", || async {
+        let taken = peer.metric("postrider_partitions_owned").await == Some(256.0);
+        let given_up = lost.metric("postrider_partitions_owned").await == Some(0.0);
+        assert!(!taken || given_up, "two have the same partitions");
+        taken
+    })
+    .await;
+
+    assert_eq!(lost.metric("postrider_instances_active").await, None);
+    outbox.insert((0..50).map(|n| record(&format!("r{n}"), &format!("k{n}")))).await;
+    assert_eq!(queue.ids(50).await.len(), 50);
+    outbox.until_count(doc! { "status": "done" }, 50).await;
+
+    // Back, it is given its share again.
+    door.open();
+    lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
+    peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
+}

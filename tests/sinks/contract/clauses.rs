@@ -1,0 +1,352 @@
+//! The clauses of the contract, each over any sink.
+
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Display};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider::sink::{Message, PublishError, PublishFailure, Sink};
+use tokio::task::JoinHandle;
+
+use crate::contract::harness::Harness;
+use crate::support::message::SECRET;
+use crate::support::rabbitmq::vhost::PASSWORD;
+
+/// A limit that no test means to reach.
+const AMPLE: Duration = Duration::from_secs(30);
+
+/// A limit that a test means to reach.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// What "at once" may take on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// An error or sink whose words keep the secrets.
+#[track_caller]
+fn keeps_secrets(words: &str) {
+    // As text, or as the derived `Debug` of bytes shows it.
+    let bytes = format!("{:?}", SECRET.as_bytes());
+    let bytes = bytes.trim_matches(['[', ']']);
+    assert!(!words.contains(SECRET) && !words.contains(bytes), "shows the payload: {words}");
+    assert!(!words.contains(PASSWORD), "shows the password: {words}");
+}
+
+#[track_caller]
+fn discreet<E: Debug + Display>(error: E) -> E {
+    keeps_secrets(&error.to_string());
+    keeps_secrets(&format!("{error:?}"));
+    error
+}
+
+type Publishing = JoinHandle<Result<(), PublishError>>;
+
+fn start<S: Sink>(sink: &Arc<S>, message: Message) -> Publishing {
+    let sink = sink.clone();
+    tokio::spawn(async move { sink.publish(message).await.map_err(discreet) })
+}
+
+async fn connected<H: Harness>(harness: &H, timeout: Duration) -> Arc<H::Sink> {
+    let sink = Arc::new(harness.sink(timeout));
+    sink.probe().await.unwrap();
+    sink
+}
+
+async fn verdict(
+    publishing: impl Future<Output = Result<(), PublishError>>,
+) -> Option<PublishFailure> {
+    publishing.await.map_err(discreet).err().map(|error| error.failure)
+}
+
+async fn ids<H: Harness>(harness: &H) -> Vec<String> {
+    harness.arrived().await.into_iter().map(|arrived| arrived.id).collect()
+}
+
+/// Probes until the sink is up, as a relay does.
+async fn until_up<S: Sink>(sink: &S) {
+    let deadline = Instant::now() + AMPLE;
+    while let Err(down) = sink.probe().await.map_err(discreet) {
+        assert!(Instant::now() < deadline, "{down}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub async fn a_confirmed_message_can_be_consumed<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    for number in 0..20 {
+        let message = harness.message(&format!("m-{number}"));
+
+        sink.publish(message.clone()).await.unwrap();
+
+        let arrived = harness.arrived().await;
+        assert_eq!(arrived.len(), number + 1);
+        assert_eq!(arrived[number].id, message.id);
+        assert_eq!(Some(&arrived[number].payload), message.payload.as_ref());
+    }
+}
+
+pub async fn hundreds_are_under_way_at_once<H: Harness>(harness: &H) {
+    const COUNT: u32 = 400;
+    const DELAY: Duration = Duration::from_millis(100);
+    let sink = connected(harness, AMPLE).await;
+    let delayed = harness.slow_down(DELAY).await;
+
+    let begin = Instant::now();
+    let publishing: Vec<_> =
+        (0..COUNT).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
+    for publishing in publishing {
+        publishing.await.unwrap().unwrap();
+    }
+    let took = begin.elapsed();
+
+    let one_by_one = DELAY * 2 * COUNT;
+    assert!(!delayed || took < one_by_one / 8, "{took:?}");
+    let ids = ids(harness).await;
+    assert_eq!(ids.len(), COUNT as usize);
+    assert_eq!(ids.into_iter().collect::<BTreeSet<_>>().len(), COUNT as usize);
+}
+
+pub async fn one_messages_failure_is_not_its_neighbours<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    let mut publishing = Vec::new();
+    let mut expected = BTreeSet::new();
+    for number in 0..300 {
+        let id = format!("m-{number}");
+        let bad = (number % 7 == 3).then(|| harness.undeliverable(&id)).flatten();
+        let impossible = harness.impossible();
+        let impossible = (number % 50 == 5).then(|| impossible.into_iter().next()).flatten();
+        let (message, outcome) = match (bad, impossible) {
+            (Some(message), _) => (message, Some(PublishFailure::Retryable)),
+            (None, Some(message)) => (message, Some(PublishFailure::Rejected)),
+            (None, None) => (harness.message(&id), None),
+        };
+        if outcome.is_none() {
+            expected.insert(id.clone());
+        }
+        publishing.push((id, outcome, start(&sink, message)));
+    }
+
+    for (id, expected, publishing) in publishing {
+        let outcome = verdict(async { publishing.await.unwrap() }).await;
+        assert_eq!(outcome, expected, "{id}");
+    }
+
+    assert_eq!(ids(harness).await.into_iter().collect::<BTreeSet<_>>(), expected);
+}
+
+pub async fn the_same_message_may_come_again<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    let message = harness.message("twin");
+
+    let (one, two) = (start(&sink, message.clone()), start(&sink, message.clone()));
+    one.await.unwrap().unwrap();
+    two.await.unwrap().unwrap();
+    sink.publish(message).await.unwrap();
+
+    assert_eq!(ids(harness).await, ["twin", "twin", "twin"]);
+}
+
+pub async fn a_dropped_call_harms_nobody<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    harness.freeze().await;
+    let message = |number| harness.message(&format!("m-{number}"));
+    let publishing: Vec<_> = (0..40).map(|number| start(&sink, message(number))).collect();
+    for dropped in publishing.iter().step_by(2) {
+        dropped.abort();
+    }
+    harness.thaw().await;
+    for (number, publishing) in publishing.into_iter().enumerate() {
+        match publishing.await {
+            Ok(outcome) => assert_eq!(outcome, Ok(()), "{number}"),
+            Err(dropped) => assert!(dropped.is_cancelled() && number % 2 == 0, "{number}"),
+        }
+    }
+
+    for number in 0..40 {
+        sink.publish(message(number)).await.unwrap();
+    }
+
+    assert_eq!(ids(harness).await.into_iter().collect::<BTreeSet<_>>().len(), 40);
+}
+
+pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
+    let sink = connected(harness, SHORT).await;
+    // From here on the sink knows that there is such a destination.
+    sink.publish(harness.message("before")).await.unwrap();
+    harness.freeze().await;
+
+    let begin = Instant::now();
+    let publishing: Vec<_> =
+        (0..30).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
+    for publishing in publishing {
+        let outcome = verdict(async { publishing.await.unwrap() }).await;
+        let unanswered =
+            matches!(outcome, Some(PublishFailure::Indeterminate | PublishFailure::Unconfirmed));
+        assert!(unanswered, "{outcome:?}");
+    }
+    let took = begin.elapsed();
+    assert!(took < SHORT + AT_ONCE, "{took:?}");
+
+    // Nothing more is handed to a broker that does not answer, once the sink knows it.
+    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    let late = sink.publish(harness.message("late"));
+    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+    harness.thaw().await;
+    until_up(&*sink).await;
+    sink.publish(harness.message("after")).await.unwrap();
+    let ids = ids(harness).await;
+    assert!(ids.contains(&"after".to_owned()) && !ids.contains(&"late".to_owned()), "{ids:?}");
+}
+
+pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &H) {
+    if H::CONNECTS {
+        let sink = harness.sink(AMPLE);
+        let begin = Instant::now();
+        assert_eq!(
+            verdict(sink.publish(harness.message("new"))).await,
+            Some(PublishFailure::SinkDown)
+        );
+        assert!(begin.elapsed() < AT_ONCE);
+    }
+    let sink = connected(harness, AMPLE).await;
+    harness.take_down().await;
+    // What notices the loss may be this very message.
+    let first = verdict(sink.publish(harness.message("first"))).await;
+    let is_lost = matches!(
+        first,
+        Some(
+            PublishFailure::SinkDown
+                | PublishFailure::Indeterminate
+                | PublishFailure::ConnectionEnded
+        )
+    );
+    assert!(is_lost, "{first:?}");
+    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+
+    let begin = Instant::now();
+    for number in 0..100 {
+        let message = harness.message(&format!("m-{number}"));
+        assert_eq!(verdict(sink.publish(message)).await, Some(PublishFailure::SinkDown));
+    }
+
+    assert!(begin.elapsed() < AT_ONCE);
+    assert_eq!(ids(harness).await, [""; 0]);
+}
+
+pub async fn a_probe_brings_it_back<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    sink.publish(harness.message("before")).await.unwrap();
+    for round in 0..3 {
+        harness.take_down().await;
+        let lost = sink.publish(harness.message(&format!("lost {round}")));
+        assert!(verdict(lost).await.is_some());
+        discreet(sink.probe().await.unwrap_err());
+        harness.bring_back().await;
+
+        until_up(&*sink).await;
+
+        sink.publish(harness.message(&format!("after {round}"))).await.unwrap();
+    }
+    assert_eq!(ids(harness).await, ["before", "after 0", "after 1", "after 2"]);
+}
+
+pub async fn an_idle_loss_is_noticed<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    let lost = {
+        let sink = sink.clone();
+        tokio::spawn(async move { discreet(sink.lost().await) })
+    };
+    sink.publish(harness.message("m")).await.unwrap();
+    // Nothing can be waited for where nothing is to happen.
+    tokio::time::sleep(SHORT).await;
+    assert!(!lost.is_finished(), "{:?}", lost.await);
+
+    harness.take_down().await;
+    if !H::CONNECTS {
+        // Without a connection nothing but a publish can tell.
+        assert!(verdict(sink.publish(harness.message("first"))).await.is_some());
+    }
+
+    tokio::time::timeout(AMPLE, lost).await.unwrap().unwrap();
+    let late = sink.publish(harness.message("late"));
+    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+}
+
+pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    let isolated = sink.isolated();
+    if H::CONNECTS {
+        let early = isolated.publish(harness.message("early"));
+        assert_eq!(verdict(early).await, Some(PublishFailure::SinkDown));
+    }
+
+    isolated.probe().await.unwrap();
+    isolated.publish(harness.message("isolated")).await.unwrap();
+    if H::CONNECTS {
+        isolated.close().await;
+        let late = isolated.publish(harness.message("late"));
+        assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+    }
+
+    sink.publish(harness.message("after")).await.unwrap();
+    assert_eq!(ids(harness).await, ["isolated", "after"]);
+}
+
+pub async fn a_closed_sink_is_down<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    sink.publish(harness.message("before")).await.unwrap();
+
+    sink.close().await;
+
+    let begin = Instant::now();
+    assert_eq!(
+        verdict(sink.publish(harness.message("after"))).await,
+        Some(PublishFailure::SinkDown)
+    );
+    assert!(begin.elapsed() < AT_ONCE);
+    assert_eq!(ids(harness).await, ["before"]);
+    // Whoever closes twice, or what was never open, gets away with it.
+    sink.close().await;
+    harness.sink(AMPLE).close().await;
+}
+
+pub async fn what_can_never_be_delivered_is_refused_before_it_is_sent<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE).await;
+    // The broker can't be asked.
+    harness.freeze().await;
+
+    for message in harness.impossible() {
+        let begin = Instant::now();
+        let refused = sink.publish(message).await.map_err(discreet).unwrap_err();
+        assert!(
+            matches!(refused.failure, PublishFailure::Rejected | PublishFailure::TooLarge),
+            "{refused:?}"
+        );
+        assert!(begin.elapsed() < AT_ONCE, "{refused:?}");
+    }
+
+    harness.thaw().await;
+    sink.publish(harness.message("good")).await.unwrap();
+    assert_eq!(ids(harness).await, ["good"]);
+}
+
+pub async fn nothing_shows_a_payload_or_a_password<H: Harness>(harness: &H) {
+    let sink = connected(harness, SHORT).await;
+    keeps_secrets(&format!("{sink:?}"));
+    for bad in harness.undeliverable("bad").into_iter().chain(harness.impossible()) {
+        discreet(sink.publish(bad).await.unwrap_err());
+    }
+    // While messages are within the sink, too.
+    harness.freeze().await;
+    let publishing: Vec<_> =
+        (0..5).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
+    tokio::time::sleep(SHORT / 4).await;
+    keeps_secrets(&format!("{sink:?}"));
+    for publishing in publishing {
+        assert!(publishing.await.unwrap().is_err());
+    }
+    harness.take_down().await;
+    harness.thaw().await;
+    discreet(sink.probe().await.unwrap_err());
+    keeps_secrets(&format!("{sink:?}"));
+    keeps_secrets(&format!("{:?}", harness.message("m")));
+}

@@ -1,0 +1,56 @@
+//! One suite, which every sink passes: the contract in the doc of [`postrider::sink::Sink`].
+//!
+//! `clauses` says it once, over [`harness::Harness`]; a new sink needs a harness, and a line here.
+
+mod clauses;
+mod harness;
+mod of_kafka;
+mod of_rabbitmq;
+mod of_stdout;
+mod of_test_sink;
+
+use harness::Harness;
+
+macro_rules! every_clause_holds_for {
+    ($sink:ident: $harness:ty; $($clause:ident)*) => {
+        mod $sink {
+            use super::*;
+
+            $(
+                #[fixture::test]
+                async fn $clause() {
+                    let harness = <$harness>::new().await;
+                    clauses::$clause(&harness).await;
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! sinks {
+    ($($sink:ident: $harness:ty,)*) => {
+        $(every_clause_holds_for! {
+            $sink: $harness;
+            a_confirmed_message_can_be_consumed
+            hundreds_are_under_way_at_once
+            one_messages_failure_is_not_its_neighbours
+            the_same_message_may_come_again
+            a_dropped_call_harms_nobody
+            a_call_ends_in_time_without_a_confirm
+            a_sink_that_is_not_connected_says_so_at_once
+            a_probe_brings_it_back
+            an_idle_loss_is_noticed
+            a_closed_sink_is_down
+            an_isolated_sink_connects_by_itself
+            what_can_never_be_delivered_is_refused_before_it_is_sent
+            nothing_shows_a_payload_or_a_password
+        })*
+    };
+}
+
+sinks! {
+    kafka: of_kafka::Broker,
+    rabbitmq: of_rabbitmq::Broker,
+    stdout: of_stdout::Terminal,
+    test_sink: of_test_sink::Scripted,
+}

@@ -1,0 +1,98 @@
+//! RabbitMQ: a vhost of the test's own, behind a proxy.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use postrider::sink::rabbitmq::RabbitMq;
+use postrider::sink::{HeaderValue, Message};
+
+use crate::contract::harness::{Arrived, Harness};
+use crate::support::message::message;
+use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::vhost::Vhost;
+use crate::support::rabbitmq::{self, address, at};
+use crate::support::wire::Wire;
+
+const QUEUE: &str = "taken";
+
+/// The shared broker, whose connections to the sink can be hurt.
+pub struct Broker {
+    vhost: Vhost,
+    hand: Hand,
+    proxy: Wire,
+    found: Mutex<Vec<Arrived>>,
+}
+
+impl Harness for Broker {
+    type Sink = RabbitMq;
+
+    const CONNECTS: bool = true;
+
+    async fn new() -> Self {
+        let vhost = Vhost::new().await;
+        let hand = vhost.hand().await;
+        hand.classic(QUEUE).await;
+        let proxy = Wire::to(address(&vhost.uri())).await;
+        Self { vhost, hand, proxy, found: Mutex::default() }
+    }
+
+    fn sink(&self, timeout: Duration) -> RabbitMq {
+        rabbitmq::sink(&at(&self.vhost.uri(), self.proxy.address()), timeout)
+    }
+
+    fn message(&self, id: &str) -> Message {
+        message(id, "", QUEUE)
+    }
+
+    fn undeliverable(&self, id: &str) -> Option<Message> {
+        Some(message(id, "", "no such queue"))
+    }
+
+    fn impossible(&self) -> Vec<Message> {
+        let long = "x".repeat(256);
+        let good = self.message("impossible");
+        let wide = HeaderValue::String("x".repeat(1 << 20));
+        vec![
+            Message { id: long.clone(), ..good.clone() },
+            Message { kind: long.clone(), ..good.clone() },
+            Message { content_type: long.clone(), ..good.clone() },
+            message("impossible", "", &long),
+            message("impossible", &long, QUEUE),
+            Message { headers: vec![(long, HeaderValue::Null)], ..good.clone() },
+            Message { headers: vec![("wide".into(), wide)], ..good },
+        ]
+    }
+
+    async fn arrived(&self) -> Vec<Arrived> {
+        let taken = self.hand.take_all(QUEUE).await;
+        let mut found = self.found.lock().unwrap();
+        found.extend(
+            taken
+                .into_iter()
+                .map(|message| Arrived { id: id(&message), payload: message.delivery.data }),
+        );
+        found.clone()
+    }
+
+    async fn freeze(&self) {
+        self.proxy.freeze(true);
+    }
+
+    async fn thaw(&self) {
+        self.proxy.freeze(false);
+    }
+
+    async fn take_down(&self) {
+        self.proxy.refuse(true);
+        self.proxy.cut();
+    }
+
+    async fn bring_back(&self) {
+        self.proxy.refuse(false);
+    }
+
+    async fn slow_down(&self, by: Duration) -> bool {
+        self.proxy.delay(by);
+        true
+    }
+}

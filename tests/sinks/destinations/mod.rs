@@ -1,0 +1,13 @@
+//! Where a record goes, by the real process on real brokers: routes, destinations, declared
+//! topology, dead letters, several sinks side by side; and as what
+//! it arrives: CloudEvents, sizes, lines.
+
+mod brokers;
+mod cloud_events;
+mod dead_letters;
+mod declare;
+mod routes;
+mod side_by_side;
+mod sizes;
+mod standard_output;
+mod window;

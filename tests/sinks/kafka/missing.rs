@@ -1,0 +1,134 @@
+//! A topic that is not there, and who would make it.
+
+use std::time::Duration;
+
+use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::{PublishFailure, Sink};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::metadata::Metadata;
+use rdkafka::producer::Producer;
+
+use crate::kafka::producer::{producer, record, send};
+use crate::support::kafka::node::Node;
+use crate::support::kafka::options::Options;
+use crate::support::kafka::topic::Topic;
+use crate::support::kafka::wired::Wired;
+use crate::support::message::message;
+use crate::support::outbox::eventually;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long librdkafka hopes that a topic it was told of nowhere is merely new.
+const HOPE: &str = "topic.metadata.propagation.max.ms";
+
+fn fresh() -> String {
+    format!("test-{}", uuid::Uuid::new_v4().simple())
+}
+
+fn consumer(brokers: &str) -> BaseConsumer {
+    ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
+}
+
+/// What the broker says of the only topic it was asked for.
+fn error_of(metadata: &Metadata) -> Option<RDKafkaErrorCode> {
+    let [topic] = metadata.topics() else { panic!("asked for one") };
+    topic.error().map(RDKafkaErrorCode::from)
+}
+
+#[fixture::test]
+async fn a_send_to_a_missing_topic_fails_once_its_hope_or_its_time_is_over() {
+    let wired = Wired::take().await;
+    let cases = [
+        ("0", "60000", RDKafkaErrorCode::UnknownTopicOrPartition),
+        ("2000", "60000", RDKafkaErrorCode::UnknownTopicOrPartition),
+        ("60000", "2000", RDKafkaErrorCode::MessageTimedOut),
+    ];
+    for (hope, timeout, code) in cases {
+        let producer = producer(&wired.direct(), &[(HOPE, hope), ("message.timeout.ms", timeout)]);
+        let topic = fresh();
+
+        let sent = send(&producer, record(&topic, "x", b"x")).await;
+
+        assert_eq!(sent.outcome, Err(code), "{hope} {timeout}");
+        let least = if hope == "0" { Duration::ZERO } else { Duration::from_secs(1) };
+        assert!(sent.took >= least && sent.took < PATIENCE, "{hope} {timeout}: {sent:?}");
+        if code == RDKafkaErrorCode::UnknownTopicOrPartition {
+            // From now on it fails before anything is handed over, and under another name.
+            let sent = send(&producer, record(&topic, "x", b"x")).await;
+            assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownTopic));
+        }
+    }
+}
+
+#[fixture::test]
+async fn a_topic_deleted_in_use_is_missed_and_found_again_by_a_look() {
+    let wired = Wired::take().await;
+    let topic = wired.topic(1).await;
+    let producer = producer(&wired.direct(), &[(HOPE, "0"), ("message.timeout.ms", "60000")]);
+    send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
+
+    topic.delete().await;
+
+    let sent = send(&producer, record(&topic.name, "lost", b"x")).await;
+    assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownPartition), "{sent:?}");
+    let sent = send(&producer, record(&topic.name, "lost", b"x")).await;
+    assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownTopic), "{sent:?}");
+    let topic = Topic::named(&wired.direct(), &topic.name, 1, &[]).await;
+    producer.client().fetch_metadata(Some(&topic.name), PATIENCE).unwrap();
+    send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
+    assert_eq!(topic.read_ids().await, ["after"]);
+}
+
+#[fixture::test]
+async fn a_broker_that_makes_no_topics_says_that_one_is_missing() {
+    let wired = Wired::take().await;
+    let topic = fresh();
+    let producer = producer(&wired.direct(), &[]);
+
+    let found = producer.client().fetch_metadata(Some(&topic), PATIENCE).unwrap();
+
+    assert_eq!(error_of(&found), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
+}
+
+#[fixture::test]
+async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_no_consumer() {
+    let options = Options::default().property("auto.create.topics.enable", "true");
+    let node = Node::with(options).await;
+    let (consumer, producer) = (consumer(&node.brokers()), producer(&node.brokers(), &[]));
+
+    let looked = consumer.fetch_metadata(Some("by-consumer"), PATIENCE).unwrap();
+    // The look of `postrider check`, which must make nothing: before the other, so
+    // that whatever it made would be there by then.
+    let sink = Kafka::new(KafkaSettings::new("test", &node.brokers())).unwrap();
+    let checked = sink.look_up("by-check").await.unwrap_err();
+    // This very answer may still say that it is missing.
+    producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
+
+    assert_eq!(checked.failure, PublishFailure::Retryable, "{checked}");
+    assert_eq!(error_of(&looked), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
+    eventually("a topic to be made", || async {
+        let all = consumer.fetch_metadata(None, PATIENCE).unwrap();
+        let all: Vec<&str> = all.topics().iter().map(|topic| topic.name()).collect();
+        assert!(!all.contains(&"by-consumer") && !all.contains(&"by-check"));
+        all.contains(&"by-producer")
+    })
+    .await;
+    // Its first answer about each of these is an error: the topic has no leader yet.
+    sink.probe().await.unwrap();
+    for topic in (0..5).map(|number| format!("by-sink-{number}")) {
+        assert_eq!(sink.publish(message("first", &topic, "key")).await, Ok(()), "{topic}");
+    }
+}
+
+#[fixture::test]
+async fn a_name_that_no_topic_can_have_is_refused_by_the_broker() {
+    let wired = Wired::take().await;
+    let producer = producer(&wired.direct(), &[]);
+    for name in ["", "a b", "a/b", &"x".repeat(250)] {
+        let sent = send(&producer, record(name, "x", b"x")).await;
+
+        assert_eq!(sent.outcome, Err(RDKafkaErrorCode::InvalidTopic), "{name:?}");
+    }
+}

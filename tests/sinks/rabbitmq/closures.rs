@@ -1,0 +1,203 @@
+//! What the broker answers by closing a channel or a connection.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider::sink::rabbitmq::RabbitMq;
+use postrider::sink::{Message, PublishFailure, Sink};
+
+use crate::rabbitmq::util::{AMPLE, Outcome, connected, publish_all, until_up, verdict};
+use crate::support::message::message;
+use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
+use crate::support::rabbitmq::{address, at, sink};
+use crate::support::wire::Wire;
+
+pub const QUEUE: &str = "taken";
+
+/// Of sixty messages, each sixth to the exchange, the others to the queue.
+fn mixed(round: &str, exchange: &str) -> impl Iterator<Item = Message> {
+    (0..60).map(move |number| {
+        let (exchange, key) = if number % 6 == 2 { (exchange, "any") } else { ("", QUEUE) };
+        message(format!("{round}/{number}"), exchange, key)
+    })
+}
+
+/// The outcomes of `mixed`: those of the exchange's messages, and those of its neighbours.
+fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
+    let (theirs, others): (Vec<_>, Vec<_>) =
+        outcomes.into_iter().enumerate().partition(|(number, _)| number % 6 == 2);
+    let outcomes = |list: Vec<(usize, Outcome)>| list.into_iter().map(|(_, outcome)| outcome);
+    (outcomes(theirs).collect(), outcomes(others).collect())
+}
+
+#[fixture::test]
+async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let sink = connected(&at(&vhost.uri(), proxy.address())).await;
+
+    for round in 0..3 {
+        let outcomes = publish_all(&sink, mixed(&round.to_string(), "missing")).await;
+
+        let (missing, neighbours) = sorted(outcomes);
+        for outcome in missing {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.failure, PublishFailure::Retryable);
+            assert!(error.detail.contains("no exchange 'missing'"), "{error}");
+        }
+        assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
+    }
+
+    assert_eq!(hand.take_ids(QUEUE).await.len(), 150);
+    assert_eq!(proxy.accepted(), 1);
+    let lost = tokio::time::timeout(Duration::from_secs(1), sink.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+}
+
+#[fixture::test]
+async fn a_missing_exchange_is_found_once_it_was_made() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    let sink = connected(&vhost.uri()).await;
+    let outcome = sink.publish(message("early", "late", QUEUE)).await;
+    assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable));
+
+    hand.topic("late").await;
+    hand.classic(QUEUE).await;
+    hand.bind(QUEUE, "late", "#").await;
+
+    // That it was missing is remembered for a moment.
+    let deadline = Instant::now() + AMPLE;
+    while let Err(error) = sink.publish(message("again", "late", QUEUE)).await {
+        assert_eq!(error.failure, PublishFailure::Retryable);
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(hand.take_ids(QUEUE).await, ["again"]);
+}
+
+/// A first round may take the channel along, and charges none but the exchange's own messages;
+/// in the second one only these fail.
+pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
+    let (theirs, neighbours) = sorted(publish_all(sink, mixed("first", exchange)).await);
+    assert!(
+        theirs.iter().any(|outcome| verdict(outcome) == Some(PublishFailure::Retryable)),
+        "{theirs:?}"
+    );
+    for outcome in &theirs {
+        let error = outcome.as_ref().unwrap_err();
+        match error.failure {
+            PublishFailure::Retryable => {
+                assert!(error.detail.contains(&format!("'{exchange}'")), "{error}")
+            }
+            // Not sent any more.
+            verdict => assert_eq!(verdict, PublishFailure::SinkDown, "{error}"),
+        }
+    }
+    for outcome in &neighbours {
+        let verdict = verdict(outcome);
+        let innocent = matches!(
+            verdict,
+            None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
+        );
+        assert!(innocent, "{outcome:?}");
+    }
+    until_up(sink).await;
+
+    let (theirs, neighbours) = sorted(publish_all(sink, mixed("second", exchange)).await);
+
+    let charged = theirs.iter().all(|outcome| verdict(outcome) == Some(PublishFailure::Retryable));
+    assert!(charged, "{theirs:?}");
+    assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
+}
+
+#[fixture::test]
+async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    hand.topic("gone").await;
+    hand.bind(QUEUE, "gone", "#").await;
+    let sink = connected(&vhost.uri()).await;
+    sink.publish(message("before", "gone", "any")).await.unwrap();
+    hand.delete_exchange("gone").await;
+
+    disturbs_once(&sink, "gone").await;
+}
+
+#[fixture::test]
+async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    hand.topic("forbidden").await;
+    let user = format!("{}-limited", vhost.name);
+    vhost.add_user(&user, r"^amq\.default$").await;
+    let uri = vhost.uri_of(&user, PASSWORD);
+
+    let sink = connected(&uri).await;
+
+    disturbs_once(&sink, "forbidden").await;
+
+    vhost.drop_user(&user).await;
+}
+
+#[fixture::test]
+async fn a_forbidden_default_exchange_is_charged() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let user = format!("{}-limited", vhost.name);
+    vhost.add_user(&user, "^other$").await;
+    let sink = connected(&vhost.uri_of(&user, PASSWORD)).await;
+
+    let outcomes = publish_all(&sink, mixed("first", "")).await;
+
+    for outcome in outcomes {
+        let verdict = verdict(&outcome);
+        assert!(
+            matches!(verdict, Some(PublishFailure::Retryable | PublishFailure::SinkDown)),
+            "{outcome:?}"
+        );
+    }
+    vhost.drop_user(&user).await;
+}
+
+#[fixture::test]
+async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
+    let vhost = Vhost::new().await;
+    let wrong = "not-the-password";
+    let sink = sink(&vhost.uri_of(&vhost.name, wrong), AMPLE);
+
+    let down = sink.probe().await.unwrap_err();
+
+    assert!(down.detail.contains("ACCESS_REFUSED"), "{down}");
+    assert!(down.detail.contains("check user and password"), "{down}");
+    assert!(!down.detail.contains(wrong), "{down}");
+    let outcome = sink.publish(message("m", "", QUEUE)).await;
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
+}
+
+#[fixture::test]
+async fn a_missing_vhost_is_named_with_its_remedy() {
+    let vhost = Vhost::new().await;
+    let uri = format!("{}-missing", vhost.uri());
+
+    let down = sink(&uri, AMPLE).probe().await.unwrap_err();
+
+    assert!(down.detail.contains(&format!("{}-missing", vhost.name)), "{down}");
+    assert!(down.detail.contains("add_vhost"), "{down}");
+    assert!(!down.detail.contains(PASSWORD), "{down}");
+}
+
+#[fixture::test]
+async fn a_forbidden_vhost_is_named_with_its_remedy() {
+    let (vhost, other) = (Vhost::new().await, Vhost::new().await);
+
+    let down = sink(&vhost.uri_of(&other.name, PASSWORD), AMPLE).probe().await.unwrap_err();
+
+    assert!(down.detail.contains(&vhost.name), "{down}");
+    assert!(down.detail.contains("set_permissions"), "{down}");
+}

@@ -1,0 +1,197 @@
+//! A connection that ends, hangs or is half lost (hazard 11).
+
+use std::time::{Duration, Instant};
+
+use postrider::sink::{PublishFailure, Sink};
+
+use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
+use crate::support::message::message;
+use crate::support::outbox::eventually;
+use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::vhost::Vhost;
+use crate::support::rabbitmq::{address, at, sink};
+use crate::support::wire::Wire;
+
+const QUEUE: &str = "taken";
+
+/// Takes messages until there were `count`.
+async fn take(hand: &Hand, count: usize) -> Vec<String> {
+    let found = std::sync::Mutex::new(Vec::new());
+    eventually(&format!("{count} messages in the queue"), || async {
+        let taken = hand.take_ids(QUEUE).await;
+        let mut found = found.lock().unwrap();
+        found.extend(taken);
+        found.len() >= count
+    })
+    .await;
+    found.into_inner().unwrap()
+}
+
+#[fixture::test]
+async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the_id_the_same() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let sink = connected(&at(&vhost.uri(), proxy.address())).await;
+    let messages = || (0..20).map(|number| message(format!("{number:02}"), "", QUEUE));
+    proxy.hold_answers(true);
+
+    let publishing: Vec<_> = messages().map(|message| start(&sink, message)).collect();
+    let mut found = take(&hand, 20).await;
+    proxy.cut();
+
+    for publishing in publishing {
+        let outcome = publishing.await.unwrap();
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+    }
+    proxy.hold_answers(false);
+    until_up(&sink).await;
+    let outcomes = publish_all(&sink, messages()).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    let mut again = take(&hand, 20).await;
+    found.sort();
+    again.sort();
+    assert_eq!(found, again);
+}
+
+#[fixture::test]
+async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let sink = connected(&at(&vhost.uri(), proxy.address())).await;
+    proxy.hold_answers(true);
+    let publishing = start(&sink, message("m", "", QUEUE));
+    take(&hand, 1).await;
+
+    // All at once, when both are listed: one that is closed is not listed again.
+    eventually("the connections are listed", || async { vhost.connections().await.len() >= 2 })
+        .await;
+    vhost.close_connections(&vhost.connections().await).await;
+    proxy.hold_answers(false);
+
+    // The confirm was on its way before, so this one may be both.
+    let outcome = publishing.await.unwrap();
+    assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Indeterminate)), "{outcome:?}");
+    let down = tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    let outcome = sink.publish(message("late", "", QUEUE)).await;
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{down}");
+    until_up(&sink).await;
+    sink.publish(message("after", "", QUEUE)).await.unwrap();
+    assert_eq!(vhost.hand().await.take_ids(QUEUE).await, ["after"]);
+}
+
+#[fixture::test]
+async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let limit = Duration::from_secs(1);
+    let sink = std::sync::Arc::new(sink(&at(&vhost.uri(), proxy.address()), limit));
+    sink.probe().await.unwrap();
+    proxy.freeze(true);
+
+    let begin = Instant::now();
+    let outcomes =
+        publish_all(&sink, (0..50).map(|number| message(number.to_string(), "", QUEUE))).await;
+    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    for outcome in outcomes {
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+    }
+    // A broker that accepts connections and says nothing.
+    let begin = Instant::now();
+    let down = sink.probe().await.unwrap_err();
+    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(down.detail.contains("no answer within 1s"), "{down}");
+
+    proxy.freeze(false);
+    until_up(&sink).await;
+    sink.publish(message("after", "", QUEUE)).await.unwrap();
+}
+
+#[fixture::test]
+async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.topic("topic").await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let limit = Duration::from_secs(1);
+    let sink = std::sync::Arc::new(sink(&at(&vhost.uri(), proxy.address()), limit));
+    sink.probe().await.unwrap();
+    proxy.freeze(true);
+
+    let begin = Instant::now();
+    let messages = (0..20).map(|number| message(number.to_string(), "topic", QUEUE));
+    let outcomes = publish_all(&sink, messages).await;
+
+    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    for outcome in outcomes {
+        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+    }
+}
+
+#[fixture::test]
+async fn a_connection_whose_half_has_ended_is_lost() {
+    let vhost = Vhost::new().await;
+    vhost.hand().await.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let sink = connected(&at(&vhost.uri(), proxy.address())).await;
+    sink.publish(message("before", "", QUEUE)).await.unwrap();
+
+    proxy.half_close_answers();
+
+    // Nobody publishes: it is found out all the same.
+    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    let begin = Instant::now();
+    let outcome = sink.publish(message("late", "", QUEUE)).await;
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
+    assert!(begin.elapsed() < AT_ONCE);
+    until_up(&sink).await;
+    sink.publish(message("after", "", QUEUE)).await.unwrap();
+}
+
+#[fixture::test]
+async fn a_connection_cut_again_and_again_loses_no_message() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic(QUEUE).await;
+    let proxy = Wire::to(address(&vhost.uri())).await;
+    let sink = connected(&at(&vhost.uri(), proxy.address())).await;
+    let cutting = async {
+        for round in 1..=8 {
+            // At another point of the stream each time.
+            let until = proxy.sent() + 1_000 * round;
+            eventually("more was sent", || async { proxy.sent() >= until }).await;
+            proxy.cut();
+        }
+    };
+    let publishing = async {
+        let mut confirmed = Vec::new();
+        let mut number = 0;
+        while proxy.accepted() < 9 {
+            let ids: Vec<String> = (0..100).map(|more| format!("{:06}", number + more)).collect();
+            number += 100;
+            let messages = ids.iter().map(|id| message(id.clone(), "", QUEUE));
+            let outcomes = publish_all(&sink, messages).await;
+            for (id, outcome) in ids.into_iter().zip(outcomes) {
+                match verdict(&outcome) {
+                    None => confirmed.push(id),
+                    Some(PublishFailure::Indeterminate | PublishFailure::SinkDown) => {}
+                    Some(_) => panic!("{id}: {outcome:?}"),
+                }
+            }
+            until_up(&sink).await;
+        }
+        confirmed
+    };
+
+    let (confirmed, ()) = tokio::join!(publishing, cutting);
+
+    let found: std::collections::BTreeSet<_> = hand.take_ids(QUEUE).await.into_iter().collect();
+    let lost: Vec<_> = confirmed.iter().filter(|id| !found.contains(*id)).collect();
+    assert!(lost.is_empty(), "confirmed, and not in the queue: {lost:?}");
+    assert!(!confirmed.is_empty());
+}

@@ -1,0 +1,165 @@
+//! A broker that stops, hangs, or asks for a pause; on a node of the tests' own, in turns.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider::sink::{Message, PublishFailure, Sink};
+
+use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
+use crate::support::message::message;
+use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::node::turn;
+use crate::support::rabbitmq::sink;
+
+/// A queue that no other test of this node has, with nothing in it.
+async fn queue(uri: &str) -> String {
+    let name = format!("q-{}", uuid::Uuid::new_v4().simple());
+    Hand::on(uri).await.classic(&name).await;
+    name
+}
+
+#[fixture::test]
+async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    let sink = connected(&turn.node.uri()).await;
+    sink.publish(message("before", "", &queue)).await.unwrap();
+
+    turn.node.stop().await;
+
+    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    let begin = Instant::now();
+    for number in 0..100 {
+        let outcome = sink.publish(message(number.to_string(), "", &queue)).await;
+        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+    }
+    assert!(begin.elapsed() < AT_ONCE);
+    let down = sink.probe().await.unwrap_err();
+    assert!(down.detail.contains("Connection refused"), "{down}");
+
+    turn.node.start().await;
+    until_up(&sink).await;
+    sink.publish(message("after", "", &queue)).await.unwrap();
+    assert_eq!(Hand::on(&turn.node.uri()).await.take_ids(&queue).await, ["before", "after"]);
+}
+
+#[fixture::test]
+async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawed() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    let limit = Duration::from_secs(2);
+    let sink = Arc::new(sink(&turn.node.uri(), limit));
+    sink.probe().await.unwrap();
+
+    turn.node.freeze().await;
+
+    let begin = Instant::now();
+    let messages = (0..20).map(|number| message(number.to_string(), "", &queue));
+    for outcome in publish_all(&sink, messages).await {
+        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+    }
+    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    let late = sink.publish(message("late", "", &queue)).await;
+    assert_eq!(verdict(&late), Some(PublishFailure::SinkDown), "{late:?}");
+    assert!(sink.probe().await.is_err());
+
+    turn.node.thaw().await;
+    until_up(&sink).await;
+    sink.publish(message("after", "", &queue)).await.unwrap();
+}
+
+#[fixture::test]
+async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    let sink = connected(&turn.node.uri()).await;
+    sink.publish(message("before", "", &queue)).await.unwrap();
+    turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
+
+    // The broker blocks a connection when it publishes.
+    let begin = Instant::now();
+    let messages = (0..50).map(|number| message(format!("{number:02}"), "", &queue));
+    let publishing: Vec<_> = messages.map(|message| start(&sink, message)).collect();
+    let mut downs = 0;
+    for publishing in publishing {
+        let outcome = publishing.await.unwrap();
+        match verdict(&outcome) {
+            // Confirmed before the alarm was noticed.
+            None => {}
+            Some(verdict) => {
+                assert_eq!(verdict, PublishFailure::SinkDown, "{outcome:?}");
+                downs += 1;
+            }
+        }
+    }
+    assert!(downs > 0);
+    assert!(begin.elapsed() < AMPLE / 2, "{:?}", begin.elapsed());
+    let down = sink.probe().await.unwrap_err();
+    assert!(down.detail.contains("blocked") && down.detail.contains("memory"), "{down}");
+    let lost = tokio::time::timeout(AT_ONCE, sink.lost()).await.unwrap();
+    assert_eq!(lost, down);
+
+    turn.node.ctl(&["set_vm_memory_high_watermark", "absolute", "2GB"]).await;
+    until_up(&sink).await;
+    let messages = (0..50).map(|number| message(format!("{number:02}"), "", &queue));
+    let outcomes = publish_all(&sink, messages).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    let found = Hand::on(&turn.node.uri()).await.take_ids(&queue).await;
+    let found: std::collections::BTreeSet<_> = found.into_iter().collect();
+    assert_eq!(found.len(), 51);
+}
+
+#[fixture::test]
+async fn a_broker_that_dies_while_it_blocks_is_found_again() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    let sink = connected(&turn.node.uri()).await;
+    turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
+    let outcome = sink.publish(message("before", "", &queue)).await;
+    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+    assert!(sink.probe().await.unwrap_err().detail.contains("blocked"));
+
+    turn.node.kill().await;
+
+    let down = sink.probe().await.unwrap_err();
+    assert!(down.detail.contains("Connection refused"), "{down}");
+    // The alarm's threshold does not survive; nor, perhaps, does a queue so young.
+    turn.node.start().await;
+    Hand::on(&turn.node.uri()).await.classic(&queue).await;
+    until_up(&sink).await;
+    sink.publish(message("after", "", &queue)).await.unwrap();
+}
+
+#[fixture::test]
+async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
+    let turn = turn().await;
+    let queue = queue(&turn.node.uri()).await;
+    turn.node.ctl(&["eval", "application:set_env(rabbit, max_message_size, 1000)."]).await;
+    let sink = connected(&turn.node.uri()).await;
+    let large = |id: &str| Message { payload: Some(vec![b'x'; 1_001]), ..message(id, "", &queue) };
+
+    // Among others nobody can tell whom the broker meant.
+    let mut messages: Vec<_> =
+        (0..30).map(|number| message(number.to_string(), "", &queue)).collect();
+    messages.insert(15, large("large"));
+    let outcomes = publish_all(&sink, messages).await;
+    for outcome in outcomes {
+        let verdict = verdict(&outcome);
+        assert!(
+            matches!(
+                verdict,
+                None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
+            ),
+            "{outcome:?}"
+        );
+    }
+    until_up(&sink).await;
+
+    let error = sink.publish(large("alone")).await.unwrap_err();
+
+    assert_eq!(error.failure, PublishFailure::TooLarge, "{error}");
+    assert!(error.detail.contains("1001") && error.detail.contains("1000"), "{error}");
+    until_up(&sink).await;
+    sink.publish(message("small", "", &queue)).await.unwrap();
+    turn.node.ctl(&["eval", "application:set_env(rabbit, max_message_size, 134217728)."]).await;
+}

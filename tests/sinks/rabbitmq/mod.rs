@@ -1,0 +1,11 @@
+//! The RabbitMQ sink on a real broker: a vhost for each test, and one node to be hurt in turns.
+
+mod closures;
+mod connection;
+mod hidden;
+mod hurt_node;
+mod properties;
+mod returns;
+mod tls;
+mod unconfirmed;
+mod util;

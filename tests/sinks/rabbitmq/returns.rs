@@ -1,0 +1,167 @@
+//! Which of many messages no queue has (hazard 10), and which a queue refused.
+
+use lapin::types::AMQPValue;
+use postrider::sink::{Message, PublishFailure, Sink};
+
+use crate::rabbitmq::util::{AMPLE, connected, publish_all, verdict};
+use crate::support::message::message;
+use crate::support::rabbitmq::hand::{Hand, text};
+use crate::support::rabbitmq::vhost::Vhost;
+use crate::support::rabbitmq::{self};
+
+#[fixture::test]
+async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.topic("topic").await;
+    let sink = connected(&vhost.uri()).await;
+
+    for (exchange, key) in [("", "nowhere"), ("topic", "nowhere"), ("amq.fanout", "")] {
+        let error = sink.publish(message("m", exchange, key)).await.unwrap_err();
+
+        assert_eq!(error.failure, PublishFailure::Retryable);
+        assert!(error.detail.contains("NO_ROUTE"), "{error}");
+        let named = error.detail.contains(&format!("{exchange:?}, routing key {key:?}"));
+        assert!(named, "{error}");
+    }
+}
+
+#[fixture::test]
+async fn without_mandatory_a_message_that_no_queue_takes_is_delivered() {
+    let vhost = Vhost::new().await;
+    let sink = rabbitmq::sink_with(&vhost.uri(), AMPLE, false);
+    sink.probe().await.unwrap();
+
+    assert_eq!(sink.publish(message("m", "", "nowhere")).await, Ok(()));
+}
+
+/// Of hundreds at once, through `exchange` into `queue`, every third goes nowhere.
+async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: &str, queue: &str) {
+    const COUNT: usize = 600;
+    let sink = connected(&vhost.uri()).await;
+    for round in 0..4 {
+        // Runs of unroutable ones, single ones, and pairs.
+        let is_lost = |number: usize| match round {
+            0 => number % 3 == 1,
+            1 => number % 40 == 7,
+            2 => (number / 50) % 2 == 1,
+            _ => number.is_multiple_of(2),
+        };
+        let key = |number| if is_lost(number) { "no.such.queue" } else { queue };
+        let messages =
+            (0..COUNT).map(|number| message(format!("{round}/{number}"), exchange, key(number)));
+
+        let outcomes = publish_all(&sink, messages).await;
+
+        let mut lost: Vec<String> = Vec::new();
+        let mut there = Vec::new();
+        for (number, outcome) in outcomes.iter().enumerate() {
+            let id = format!("{round}/{number}");
+            match verdict(outcome) {
+                None => there.push(id),
+                Some(PublishFailure::Retryable) => lost.push(id),
+                Some(_) => panic!("{id}: {outcome:?}"),
+            }
+        }
+        let ids = |lost| (0..COUNT).filter(move |number| is_lost(*number) == lost);
+        let name = |number| format!("{round}/{number}");
+        assert_eq!(lost, ids(true).map(name).collect::<Vec<_>>(), "charged in round {round}");
+        let mut found = hand.take_ids(queue).await;
+        found.sort();
+        there.sort();
+        assert_eq!(found, there, "in the queue after round {round}");
+    }
+}
+
+#[fixture::test]
+async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_classic_queue() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic("taken").await;
+
+    exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
+}
+
+#[fixture::test]
+async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_quorum_queue() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.quorum("taken").await;
+
+    exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
+}
+
+#[fixture::test]
+async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_classic_queue() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.topic("topic").await;
+    hand.classic("taken").await;
+    hand.bind("taken", "topic", "taken.#").await;
+
+    exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
+}
+
+#[fixture::test]
+async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_quorum_queue() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.topic("topic").await;
+    hand.quorum("taken").await;
+    hand.bind("taken", "topic", "taken.#").await;
+
+    exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
+}
+
+#[fixture::test]
+async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    let refuses = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
+    hand.queue("full", &refuses).await;
+    hand.classic("roomy").await;
+    let sink = connected(&vhost.uri()).await;
+    sink.publish(message("fits", "", "full")).await.unwrap();
+
+    // Unroutable ones among them: a nack may carry another's return.
+    let queue = |number| ["roomy", "full", "nowhere", "roomy"][number % 4];
+    let messages = (0..400).map(|number| message(format!("{number:03}"), "", queue(number)));
+    let outcomes = publish_all(&sink, messages).await;
+
+    for (number, outcome) in outcomes.iter().enumerate() {
+        match (queue(number), outcome) {
+            ("roomy", Ok(())) => {}
+            ("full", Err(error)) => {
+                assert_eq!(error.failure, PublishFailure::Retryable, "{number}");
+                assert!(error.detail.contains("nack"), "{number}: {error}");
+            }
+            ("nowhere", Err(error)) => {
+                assert_eq!(error.failure, PublishFailure::Retryable, "{number}");
+                assert!(error.detail.contains("NO_ROUTE"), "{number}: {error}");
+            }
+            (queue, outcome) => panic!("{number} to {queue}: {outcome:?}"),
+        }
+    }
+    assert_eq!(hand.take_ids("full").await, ["fits"]);
+    assert_eq!(hand.take_ids("roomy").await.len(), 200);
+}
+
+#[fixture::test]
+async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
+    let vhost = Vhost::new().await;
+    let hand = vhost.hand().await;
+    hand.classic("taken").await;
+    let sink = connected(&vhost.uri()).await;
+    let to = |key| -> Message { message("same", "", key) };
+
+    let keys = ["taken", "nowhere", "taken", "nowhere", "nowhere", "taken"];
+    // Which confirms come together is chance.
+    for round in 0..50 {
+        let outcomes = publish_all(&sink, keys.map(to)).await;
+
+        for (number, (key, outcome)) in keys.iter().zip(&outcomes).enumerate() {
+            assert_eq!(outcome.is_ok(), *key == "taken", "{round}, {number}: {outcome:?}");
+        }
+        assert_eq!(hand.take_ids("taken").await.len(), 3);
+    }
+}

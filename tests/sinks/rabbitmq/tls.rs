@@ -1,0 +1,49 @@
+//! `amqps`. Which authorities are trusted is a matter of the whole process, so each check is one.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::outbox::mongodb_uri;
+use crate::support::rabbitmq::node::{Node, turn};
+
+/// What `postrider check` finds of a sink at the node, trusting this authority.
+async fn check(node: &Node, authority: &Path) -> Value {
+    check_uri(&node.tls_uri(), authority).await
+}
+
+async fn check_uri(uri: &str, authority: &Path) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("postrider.toml");
+    let text = format!(
+        "[mongo]\nuri = '{}'\ndatabase = 'app'\n\n[sinks.secure]\nkind = 'rabbitmq'\nuri = '{}'\n",
+        mongodb_uri(),
+        uri
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.args(["check", "--output", "json", "--config"]).arg(&config);
+    command.env("SSL_CERT_FILE", authority).env_remove("SSL_CERT_DIR");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let findings: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let findings = findings.as_array().unwrap();
+    findings.iter().find(|finding| finding["name"] == "sink secure").unwrap().clone()
+}
+
+#[fixture::test]
+async fn amqps_is_verified_against_the_authorities_in_ssl_cert_file() {
+    let turn = turn().await;
+
+    let trusted = check(&turn.node, &turn.node.authority()).await;
+    let unknown = check(&turn.node, &turn.node.stranger()).await;
+    let in_clear = turn.node.tls_uri().replace("amqps:", "amqp:");
+    let in_clear = check_uri(&in_clear, &turn.node.authority()).await;
+
+    assert_eq!(trusted["ok"], true, "{trusted}");
+    assert_eq!(unknown["ok"], false, "{unknown}");
+    assert!(unknown["detail"].as_str().unwrap().contains("certificate"), "{unknown}");
+    assert!(unknown["remedy"].as_str().unwrap().contains("SSL_CERT_FILE"), "{unknown}");
+    assert!(in_clear["remedy"].as_str().unwrap().contains("amqps for TLS"), "{in_clear}");
+}

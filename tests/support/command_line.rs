@@ -1,0 +1,43 @@
+//! The command line as its users meet it: settings, and what the binary prints.
+
+use std::io::Write;
+
+use tempfile::NamedTempFile;
+
+use super::process::{Ended, command, finish};
+use super::queue::stdout_sink;
+
+/// A password that no other text contains.
+pub const PLANTED: &str = "pl4nted-s3cret";
+
+/// A configuration file with this text.
+pub fn file(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".toml").unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+/// The settings that are required; no server listens at these addresses.
+pub fn valid() -> Vec<String> {
+    [vec!["mongo.uri=mongodb://127.0.0.1:1/app".to_owned()], stdout_sink()].concat()
+}
+
+/// These settings and more.
+pub fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
+    settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
+}
+
+/// Runs the binary with these environment variables.
+pub async fn with_environment(pairs: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    let mut command = command(arguments);
+    command.envs(pairs.iter().copied());
+    finish(command).await
+}
+
+/// Standard error must contain each of these parts.
+#[track_caller]
+pub fn says(ended: &Ended, parts: &[&str]) {
+    for part in parts {
+        assert!(ended.stderr.contains(part), "no {part:?} in {ended}");
+    }
+}
