@@ -1,15 +1,15 @@
-//! `postrider append`: events from the command line, by the same path as over HTTP.
+//! `postrider append`: events from the command line, in the same JSON form as over HTTP.
 
 use std::io::Read;
 
 use anyhow::Context as _;
+use bson::Document;
 use clap::Args;
-use serde_json::{Map, Value};
 
 use crate::cli::{Failure, Given, block_on, output};
 use crate::context::Context;
-use crate::events::{Append, AppendError, EventStore};
-use crate::http::events::append::{answer, parse};
+use crate::events::json::{AppendAnswer, AppendRequest};
+use crate::events::{Append, AppendError, EventStore, Flaw, Trace};
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::collections::Collections;
 use crate::run::RunError;
@@ -57,10 +57,10 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
         }
         let store = EventStore::new(Context::new(client, plan.context.clone()), outbox);
         match store.append(append).await {
-            Ok(done) => output::json(&answer(done)),
-            Err(AppendError::Invalid(flaws)) => {
-                Err(Failure::Usage(flaws.iter().map(ToString::to_string).collect()))
-            }
+            Ok(done) => output::json(
+                &serde_json::to_value(AppendAnswer::from(done)).map_err(anyhow::Error::from)?,
+            ),
+            Err(AppendError::Invalid(flaws)) => Err(invalid(&flaws)),
             Err(error) => Err(Failure::Failed(error.into())),
         }
     })
@@ -80,17 +80,20 @@ fn read(options: &Options) -> Result<Append, Failure> {
         file => std::fs::read_to_string(file),
     };
     let text = text.with_context(|| format!("{} cannot be read", options.file))?;
-    let mut given = Map::new();
+    let mut members = Document::new();
     if let Some(version) = &options.expected_version {
-        let number = version.parse::<i64>().map(Value::from);
-        let version = number.unwrap_or_else(|_| Value::from(version.as_str()));
-        given.insert("expectedVersion".to_owned(), version);
+        match version.parse::<i64>() {
+            Ok(number) => members.insert("expectedVersion", number),
+            Err(_) => members.insert("expectedVersion", version),
+        };
     }
     if let Some(request) = &options.request_id {
-        given.insert("requestId".to_owned(), request.as_str().into());
+        members.insert("requestId", request);
     }
-    parse(name, id, &text, given).map_err(|wrong| {
-        let line = |wrong: crate::http::FieldError| format!("{}: {}", wrong.field, wrong.detail);
-        Failure::Usage(wrong.into_iter().map(line).collect())
-    })
+    let request = AppendRequest::parse(&text, members).map_err(|flaws| invalid(&flaws))?;
+    Ok(request.into_append(name, id, Trace::default()))
+}
+
+fn invalid(flaws: &[Flaw]) -> Failure {
+    Failure::Usage(flaws.iter().map(ToString::to_string).collect())
 }

@@ -1,33 +1,28 @@
-//! Who may do what: bearer tokens, each with a name and scopes.
+//! Bearer tokens, each with a name and scopes.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
-use axum::http::header::AUTHORIZATION;
-use axum::http::request::Parts;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
 
-/// What a token may be good for; none implies another.
+/// What a token permits; no scope implies another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Events, snapshots, prepare keys and records may be written.
+    /// Writing events, snapshots, prepare keys and records.
     Append,
-    /// Everything may be read.
+    /// Reading everything.
     Read,
-    /// The relay and its records may be meddled with.
+    /// Administrative operations: requeue, discard, pause.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// Every scope.
     pub const ALL: [Self; 3] = [Self::Append, Self::Read, Self::Admin];
 
-    /// As configurations name it.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Append => "append",
@@ -37,25 +32,25 @@ impl Scope {
     }
 }
 
-/// The tokens that there are, as digests: of one length, so that a comparison tells nothing.
+/// The configured tokens, as digests: of one length, so that a comparison reveals nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    known: Vec<Known>,
+    tokens: Vec<KnownToken>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownToken {
     digest: [u8; 32],
     holder: Holder,
 }
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.holder.fmt(f)
     }
 }
 
-/// Whose token it is.
+/// The name and the scopes of a token.
 #[derive(Clone, Debug)]
 pub struct Holder {
     name: Arc<str>,
@@ -63,41 +58,42 @@ pub struct Holder {
 }
 
 impl Tokens {
-    /// Whether there are none.
+    /// Whether no token is configured.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.tokens.is_empty()
     }
 
-    /// Adds one; `false` where it is there already.
+    /// Adds a token; `false` where it is known already.
     pub fn add(&mut self, name: &str, token: &str, scopes: Vec<Scope>) -> bool {
         let is_new = self.find(token).is_none();
         let holder = Holder { name: name.into(), scopes };
-        self.known.push(Known { digest: Sha256::digest(token).into(), holder });
+        self.tokens.push(KnownToken { digest: Sha256::digest(token).into(), holder });
         is_new
     }
 
-    /// Whose this is. Looks at all of them, whichever it is.
+    /// Finds the holder of a token. Compares it with every known one, whichever matches.
     pub fn find(&self, token: &str) -> Option<&Holder> {
         let presented: [u8; 32] = Sha256::digest(token).into();
-        self.known.iter().fold(None, |found, known| {
-            match bool::from(known.digest.ct_eq(&presented)) {
-                true => Some(&known.holder),
-                false => found,
-            }
+        self.tokens.iter().fold(None, |found, known| {
+            if known.digest.ct_eq(&presented).into() { Some(&known.holder) } else { found }
         })
     }
 
-    /// Who calls, if he may.
-    fn admit(&self, scope: Scope, presented: Option<&str>) -> Result<Arc<str>, Problem> {
+    /// Admits a caller by the header `Authorization`, and returns its token's name.
+    ///
+    /// # Errors
+    ///
+    /// No known token, or one without the scope.
+    pub(super) fn admit(&self, scope: Scope, presented: Option<&str>) -> Result<Arc<str>, Problem> {
         if self.is_empty() {
             return Ok("anybody".into());
         }
         let token = presented.and_then(bearer);
         let holder = token.and_then(|token| self.find(token)).ok_or_else(Problem::unauthorized)?;
-        match holder.scopes.contains(&scope) {
-            true => Ok(holder.name.clone()),
-            false => Err(Problem::forbidden(&holder.name, scope.name())),
+        if !holder.scopes.contains(&scope) {
+            return Err(Problem::forbidden(&holder.name, scope.name()));
         }
+        Ok(holder.name.clone())
     }
 }
 
@@ -107,57 +103,12 @@ fn bearer(header: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_matches(' '))
 }
 
-/// A caller who may append.
-#[derive(Clone, Copy, Debug)]
-pub struct Append;
-/// A caller who may read.
-#[derive(Clone, Copy, Debug)]
-pub struct Read;
-/// A caller who may administer.
-#[derive(Clone, Copy, Debug)]
-pub struct Admin;
-
-/// What stands for a scope in a handler's signature.
-pub trait Needs {
-    /// That scope.
-    const SCOPE: Scope;
-}
-
-impl Needs for Append {
-    const SCOPE: Scope = Scope::Append;
-}
-impl Needs for Read {
-    const SCOPE: Scope = Scope::Read;
-}
-impl Needs for Admin {
-    const SCOPE: Scope = Scope::Admin;
-}
-
-/// Whoever calls, who has been found to have the scope. The first argument of every handler: the
-/// rest of a request is not looked at before.
-#[derive(Clone, Debug)]
-pub struct Caller<S> {
-    /// The token's name, for logs.
-    pub name: Arc<str>,
-    scope: PhantomData<S>,
-}
-
-impl<S: Needs + Send> FromRequestParts<Shared> for Caller<S> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Problem> {
-        let presented = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let name = shared.tokens.admit(S::SCOPE, presented)?;
-        Ok(Self { name, scope: PhantomData })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_found_whole_and_with_its_own_scopes() {
+    fn token_is_found_whole_and_with_its_own_scopes() {
         let mut tokens = Tokens::default();
         assert!(tokens.add("one", "alpha", vec![Scope::Read]));
         assert!(tokens.add("two", "beta", Scope::ALL.into()));
@@ -175,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_everybody_may_do_everything() {
+    fn without_tokens_every_caller_is_admitted() {
         assert!(Tokens::default().admit(Scope::Admin, None).is_ok());
     }
 }

@@ -1,7 +1,6 @@
-//! Who runs, who owns what, and the switch for all of them.
+//! The instances, their partitions, and the switch of the relay.
 
 use axum::Json;
-use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
@@ -9,91 +8,63 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::http::auth::{Admin, Caller, Read};
-use crate::http::json::NoBody;
+use crate::http::extract::{Admin, Call, NoBody, Read};
 use crate::http::list::Listed;
 use crate::http::problem::Problem;
-use crate::http::query::Query;
 use crate::http::state::Shared;
+use crate::http::stored::{InstanceAnswer, PartitionAnswer};
 use crate::shown;
 
 pub(super) fn calls() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(instances))
-        .routes(routes!(partitions))
-        .routes(routes!(pause))
-        .routes(routes!(resume))
+        .routes(routes!(list_instances))
+        .routes(routes!(list_partitions))
+        .routes(routes!(pause_relay))
+        .routes(routes!(resume_relay))
 }
 
 /// The instances that run, and those that have stopped without a word
 #[utoipa::path(get, path = "/v1/instances", tag = "fleet", responses(
-    (status = 200, description = "all of them", body = Listed<Object>),
+    (status = 200, description = "all of them", body = Listed<InstanceAnswer>),
 ))]
-async fn instances(
-    _: Caller<Read>,
-    query: Query,
-    State(shared): State<Shared>,
-) -> Result<Json<Listed<Value>>, Problem> {
-    query.finish()?;
-    let found = shared.services()?.fleet.instances().await?;
-    Ok(Json(Listed { items: found.iter().map(shown::record).collect(), next: None, note: None }))
+async fn list_instances(call: Call<Read>) -> Result<Json<Listed<Value>>, Problem> {
+    let found = call.state.services()?.fleet.instances().await?;
+    Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
 }
 
 /// Which instance has which partition
 #[utoipa::path(get, path = "/v1/partitions", tag = "fleet", responses(
-    (status = 200, description = "all that were ever assigned", body = Listed<Object>),
+    (status = 200, description = "all that were ever assigned", body = Listed<PartitionAnswer>),
 ))]
-async fn partitions(
-    _: Caller<Read>,
-    query: Query,
-    State(shared): State<Shared>,
-) -> Result<Json<Listed<Value>>, Problem> {
-    query.finish()?;
-    let found = shared.services()?.fleet.partitions().await?;
-    let items: Vec<Value> = found.iter().map(shown::record).collect();
-    Ok(Json(Listed { items, next: None, note: None }))
+async fn list_partitions(call: Call<Read>) -> Result<Json<Listed<Value>>, Problem> {
+    let found = call.state.services()?.fleet.partitions().await?;
+    Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
 }
 
-/// Whether the fleet is paused.
+/// Whether the relay is paused, on all instances.
 #[derive(Debug, Serialize, ToSchema)]
-struct Switch {
+struct SwitchAnswer {
     paused: bool,
 }
 
 /// Stop publishing, on all instances and until resumed, whatever restarts
 #[utoipa::path(post, path = "/v1/relay/pause", tag = "fleet", responses(
-    (status = 200, description = "every instance stops within a second", body = Switch),
+    (status = 200, description = "every instance stops within a second", body = SwitchAnswer),
 ))]
-async fn pause(
-    caller: Caller<Admin>,
-    query: Query,
-    State(shared): State<Shared>,
-    _: NoBody,
-) -> Result<Json<Switch>, Problem> {
-    query.finish()?;
-    switch(&caller, &shared, true).await
+async fn pause_relay(call: Call<Admin>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
+    switch(&call, true).await
 }
 
 /// Go on
 #[utoipa::path(post, path = "/v1/relay/resume", tag = "fleet", responses(
-    (status = 200, description = "every instance goes on within a second", body = Switch),
+    (status = 200, description = "every instance goes on within a second", body = SwitchAnswer),
 ))]
-async fn resume(
-    caller: Caller<Admin>,
-    query: Query,
-    State(shared): State<Shared>,
-    _: NoBody,
-) -> Result<Json<Switch>, Problem> {
-    query.finish()?;
-    switch(&caller, &shared, false).await
+async fn resume_relay(call: Call<Admin>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
+    switch(&call, false).await
 }
 
-async fn switch(
-    caller: &Caller<Admin>,
-    shared: &Shared,
-    paused: bool,
-) -> Result<Json<Switch>, Problem> {
-    shared.services()?.fleet.pause(paused).await?;
-    info!(actor = &*caller.name, paused, "the switch of the relay was set");
-    Ok(Json(Switch { paused }))
+async fn switch(call: &Call<Admin>, paused: bool) -> Result<Json<SwitchAnswer>, Problem> {
+    call.state.services()?.fleet.pause(paused).await?;
+    info!(actor = &*call.actor, paused, "set the switch of the relay");
+    Ok(Json(SwitchAnswer { paused }))
 }

@@ -8,11 +8,17 @@ use utoipa::ToSchema;
 pub struct Listed<T> {
     /// In the list's order.
     pub items: Vec<T>,
-    /// What `after` is to be for the part behind it; null at the end.
+    /// The `after` of the next part; null at the end.
     #[schema(required = true)]
     pub next: Option<String>,
-    /// What the list leaves out, in words; absent where it leaves out nothing.
+    /// What the list leaves out; absent where it leaves out nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub note: Option<String>,
+}
+
+impl<T> From<Vec<T>> for Listed<T> {
+    fn from(items: Vec<T>) -> Self {
+        Self { items, next: None, note: None }
+    }
 }

@@ -1,47 +1,45 @@
-//! The HTTP API behind `api.listen` (contract, section 7).
+//! The HTTP API behind `api.listen`.
 //!
 //! ```text
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
-//!   → guard: request id, a place, a time limit, panics              guard
-//!     → route → Caller<scope>: whose token this is                  auth
-//!       → Path, Query, Body: what is wrong is told all at once      query, json, scan, fields
-//!         → the call                          events, snapshots, prepare, outbox, fleet
-//!     ← JSON, or problem+json                                       list, stream, problem
+//!   → request id, permit, time limit, panics                        middleware
+//!     → route → Call<scope, path, query>, Body: types               extract, params, auth
+//!       → the call                        events, snapshots, prepare, outbox, fleet
+//!     ← a type as JSON, or problem+json                             list, stream, stored, problem
 //! ```
 //!
-//! A call is a function with `#[utoipa::path]`: routes and `/openapi.json` are made from the same
-//! line, so that none is served that is not described.
+//! A call is a function with `#[utoipa::path]`: its route and its part of `/openapi.json` are made
+//! from the same line, and its parameters, body and answer from the same types.
 
 pub mod auth;
-pub(crate) mod events;
-mod fields;
+mod events;
+mod extract;
 mod fleet;
-mod guard;
-mod json;
 mod list;
+mod middleware;
 mod openapi;
 mod outbox;
+mod params;
 mod prepare;
 mod problem;
-mod query;
-mod scan;
-mod schemas;
 mod server;
 mod snapshots;
 mod state;
+mod stored;
 mod stream;
 mod tls;
 mod trace;
 
+use axum::Router;
 use axum::http::header;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
-use axum::{Router, middleware};
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
 
-pub use problem::FieldError;
 pub use server::{ApiServer, StartError};
 pub use state::{Services, Shared as Api};
 
@@ -64,15 +62,17 @@ fn calls() -> OpenApiRouter<Shared> {
         .merge(fleet::calls())
 }
 
-/// All that is served.
+/// Everything that is served.
 fn routes(shared: Shared) -> Router {
     let (calls, api) = calls().split_for_parts();
-    let description = openapi::described(api);
+    let description = openapi::describe(api);
     let json = [(header::CONTENT_TYPE, "application/json")];
     calls
         .route("/openapi.json", get(async move || (json, description)))
-        .fallback(async || Problem::not_found("there is no such path: see /openapi.json"))
+        .fallback(async || Problem::not_found("unknown path; see /openapi.json"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .layer(middleware::from_fn_with_state(shared.clone(), guard::guard))
+        .layer(from_fn(middleware::fail_point))
+        .layer(CatchPanicLayer::custom(middleware::answer_panic))
+        .layer(from_fn_with_state(shared.clone(), middleware::surround))
         .with_state(shared)
 }

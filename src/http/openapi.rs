@@ -1,142 +1,155 @@
-//! `/openapi.json`: what the calls say of themselves, and what holds for all of them.
+//! `/openapi.json`: what the calls declare, and what all of them have in common.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::OpenApi;
-use utoipa::openapi::OpenApi as Description;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Ref, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, OpenApi as Description, RefOr, Response, ResponseBuilder,
+};
 
-use crate::http::problem::{FieldError, ProblemBody};
-use crate::http::schemas::{RECORD_ID, anything, list_of, object};
-use crate::http::{events, outbox, prepare, snapshots};
-use crate::outbox::list::{Chapter, Sort};
-use crate::outbox::stats::GroupBy;
+use crate::http::problem::{FieldError, ProblemAnswer};
+use crate::http::{outbox, prepare};
 
-/// See [`AggregateName`](crate::names::AggregateName).
-const AGGREGATE_NAME: &str = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$";
-
+/// What no call declares by itself.
 #[derive(OpenApi)]
-#[openapi(components(schemas(ProblemBody, FieldError)))]
+#[openapi(
+    info(
+        title = "Postrider",
+        description = "Transactional outbox relay and event store for MongoDB.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(ProblemAnswer, FieldError))
+)]
 struct Common;
 
+/// Problems of every call.
+const PROBLEMS: [(&str, &str); 6] = [
+    ("401", "`unauthorized`: no known token"),
+    (
+        "403",
+        "`forbidden`: the token lacks the scope; `foreign_origin`: another site's page asks, and no token is configured",
+    ),
+    ("421", "`foreign_host`: `Host` is not loopback, and no token is configured"),
+    ("422", "`invalid`: `errors` names each field"),
+    ("500", "`internal`"),
+    ("503", "`unavailable` or `overloaded`: try again after Retry-After"),
+];
+
+/// Problems of every call with a body.
+const BODY_PROBLEMS: [(&str, &str); 3] = [
+    ("400", "`malformed_json`"),
+    ("413", "`payload_too_large`"),
+    ("415", "`unsupported_media_type`"),
+];
+
 /// The whole description as JSON.
-pub fn described(calls: Description) -> String {
+pub fn describe(calls: Description) -> String {
     let mut whole = Common::openapi();
     whole.merge(calls);
-    // Nothing in it can fail to serialise.
-    let mut whole = serde_json::to_value(whole).unwrap_or_default();
-    whole["info"] = json!({
-        "title": "Postrider",
-        "version": env!("CARGO_PKG_VERSION"),
-        "description": "Transactional outbox relay and event store for MongoDB.",
-        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
-    });
-    whole["components"]["securitySchemes"] = json!({
-        "token": { "type": "http", "scheme": "bearer", "description": "one of api.tokens" },
-    });
-    whole["components"]["schemas"]["Json"] = anything();
-    whole["components"]["schemas"]["JsonObject"] = object();
-    whole["components"]["schemas"]["Append"] = events::append_body();
-    whole["components"]["schemas"]["EventStream"] = events::event_stream();
-    whole["components"]["schemas"]["EventStreams"] = list_of("EventStream");
-    whole["components"]["schemas"]["SaveSnapshot"] = snapshots::save_body();
-    whole["components"]["schemas"]["Snapshot"] = snapshots::snapshot();
-    whole["components"]["schemas"]["Prepare"] = prepare::prepare_body();
-    whole["components"]["schemas"]["Reprepare"] = prepare::reprepare_body();
-    whole["components"]["schemas"]["Prepared"] = prepare::prepared();
-    whole["components"]["schemas"]["NewRecord"] = outbox::new_record();
-    whole["components"]["schemas"]["Requeue"] = outbox::requeue();
-    whole["components"]["headers"] = json!({
-        "RequestId": {
-            "description": "the client's own x-request-id where it is sane, else a new one",
-            "required": true,
-            "schema": { "type": "string" },
-        },
-    });
-    for (path, calls) in whole["paths"].as_object_mut().into_iter().flatten() {
-        for (_, call) in calls.as_object_mut().into_iter().flatten() {
-            common(path, call);
+    for item in whole.paths.paths.values_mut() {
+        let calls = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        calls.into_iter().flatten().for_each(complete);
+    }
+    if let Some(components) = &mut whole.components {
+        let token = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("one of api.tokens"))
+            .build();
+        components.add_security_scheme("token", SecurityScheme::Http(token));
+        // Rules about several members, which no derive expresses.
+        for (name, rule) in [
+            ("PrepareRequest", prepare::one_end_schema()),
+            ("ReprepareRequest", prepare::one_end_schema()),
+            ("RecordRequest", outbox::one_payload_schema()),
+        ] {
+            if let Some(members) = components.schemas.remove(name) {
+                let both = AllOfBuilder::new().item(members).item(rule).into();
+                components.schemas.insert(name.to_owned(), both);
+            }
         }
     }
+    // Nothing in it can fail to serialise.
+    let mut whole = serde_json::to_value(whole).unwrap_or_default();
+    require_headers(&mut whole);
     format!("{whole:#}\n")
 }
 
-/// What every call has: a token, a request id, and problems.
-fn common(path: &str, call: &mut Value) {
-    call["security"] = json!([{ "token": [] }]);
-    let has_body = !call["requestBody"].is_null();
-    if has_body {
-        call["requestBody"]["required"] = true.into();
+/// Adds what every call has: a token, a request id, and problems.
+fn complete(call: &mut Operation) {
+    call.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
+    let of_body = if call.request_body.is_some() { BODY_PROBLEMS.as_slice() } else { &[] };
+    for (status, description) in PROBLEMS.iter().chain(of_body) {
+        let answers = &mut call.responses.responses;
+        answers.entry((*status).to_owned()).or_insert_with(|| Response::new(*description).into());
     }
-    for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten()
-    {
-        let schema = match parameter["name"].as_str() {
-            Some("id" | "after") if path.starts_with("/v1/outbox") => {
-                json!({ "type": "string", "pattern": RECORD_ID })
-            }
-            Some("name") => json!({ "type": "string", "pattern": AGGREGATE_NAME }),
-            Some("id") => json!({ "type": "string", "minLength": 1, "maxLength": 255 }),
-            Some("key") if path.starts_with("/v1/prepare") => {
-                json!({ "type": "string", "minLength": 1, "maxLength": 255 })
-            }
-            Some("fromTime" | "toTime") => json!({ "anyOf": [
-                { "type": "integer", "minimum": 0, "maximum": i64::MAX },
-                { "type": "string", "format": "date-time" },
-            ] }),
-            Some("status") => json!({ "type": "string", "enum": Chapter::WORDS }),
-            Some("sort") => json!({ "type": "string", "enum": Sort::WORDS }),
-            Some("by") => json!({ "type": "string", "enum": GroupBy::WORDS }),
-            _ => continue,
+    for (status, answer) in &mut call.responses.responses {
+        let RefOr::T(answer) = answer else { continue };
+        let mut built = ResponseBuilder::from(std::mem::replace(answer, Response::new("")));
+        if status.starts_with(['4', '5']) {
+            let problem = Ref::from_schema_name("ProblemAnswer");
+            let content = ContentBuilder::new().schema(Some(problem)).build();
+            built = built.content("application/problem+json", content);
+        }
+        let header = |kind, description| {
+            let schema = ObjectBuilder::new().schema_type(kind);
+            HeaderBuilder::new().schema(schema).description(Some(description)).build()
         };
-        parameter["schema"] = schema;
-    }
-    let mut problems = vec!["401", "403", "421", "422", "500", "503"];
-    problems.extend(has_body.then_some(["400", "413", "415"]).into_iter().flatten());
-    if let Some(responses) = call["responses"].as_object_mut() {
-        for status in problems {
-            responses.entry(status).or_insert_with(|| problem(status));
-        }
-        for (status, response) in responses.iter_mut() {
-            let is_problem = status.starts_with(['4', '5']);
-            if is_problem {
-                response["content"] = json!({ "application/problem+json": {
-                    "schema": { "$ref": "#/components/schemas/ProblemBody" },
-                } });
-            }
-            response["headers"]["x-request-id"] =
-                json!({ "$ref": "#/components/headers/RequestId" });
-            let more = match status.as_str() {
-                "401" => Some(("WWW-Authenticate", json!({ "type": "string" }))),
-                "503" => Some(("Retry-After", json!({ "type": "integer" }))),
-                _ => None,
-            };
-            if let Some((name, schema)) = more {
-                response["headers"][name] = json!({ "required": true, "schema": schema });
-            }
-        }
-        responses.sort_keys();
+        let id = "the client's own where it has up to 128 printable characters, else a new one";
+        built = built.header("x-request-id", header(Type::String, id));
+        built = match status.as_str() {
+            "401" => built.header("WWW-Authenticate", header(Type::String, "Bearer")),
+            "503" => built.header("Retry-After", header(Type::Integer, "seconds")),
+            _ => built,
+        };
+        *answer = built.build();
     }
 }
 
-fn problem(status: &str) -> Value {
-    json!({ "description": match status {
-        "400" => "`malformed_json`",
-        "401" => "`unauthorized`: no known token",
-        "403" => "`forbidden`: the token lacks the scope; `foreign_origin`: another site's page asks, and no token is configured",
-        "421" => "`foreign_host`: `Host` is not loopback, and no token is configured",
-        "413" => "`payload_too_large`",
-        "415" => "`unsupported_media_type`",
-        "422" => "`invalid`: `errors` names each field",
-        "503" => "`unavailable` or `overloaded`: try again after Retry-After",
-        _ => "`internal`",
-    } })
+/// Marks all headers of answers as required, for which utoipa has no field.
+fn require_headers(whole: &mut Value) {
+    fn members<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
+        let members = value.get_mut(name).and_then(Value::as_object_mut);
+        members.into_iter().flat_map(serde_json::Map::values_mut)
+    }
+    let items = members(whole, "paths").filter_map(Value::as_object_mut);
+    let calls = items.flat_map(serde_json::Map::values_mut);
+    for header in calls
+        .flat_map(|call| members(call, "responses"))
+        .flat_map(|answer| members(answer, "headers"))
+    {
+        header["required"] = true.into();
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::blessed::compare;
 
     #[test]
-    fn the_file_in_the_repository_is_what_is_served() {
-        compare("schema/openapi.json", &described(crate::http::calls().into_openapi()));
+    fn file_in_the_repository_is_what_is_served() {
+        compare("schema/openapi.json", &describe(crate::http::calls().into_openapi()));
+    }
+
+    #[test]
+    fn calls_have_unique_ids_and_typed_answers() {
+        let calls = crate::http::calls().into_openapi();
+        let mut ids = BTreeSet::new();
+        for item in calls.paths.paths.into_values() {
+            for call in [item.get, item.put, item.post, item.delete].into_iter().flatten() {
+                for (status, answer) in call.responses.responses {
+                    let RefOr::T(answer) = answer else { continue };
+                    let is_typed = answer.content.values().all(|content| content.schema.is_some());
+                    let is_empty = answer.content.is_empty();
+                    assert!(is_typed && (is_empty == (status.as_str() >= "204")), "{status}");
+                }
+                assert!(ids.insert(call.operation_id.unwrap()));
+            }
+        }
+        assert!(ids.len() >= 23);
     }
 }

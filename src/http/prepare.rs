@@ -1,290 +1,290 @@
-//! Prepare keys over HTTP: a value reserved under a key, by one of many who try.
-
-use std::time::Duration;
+//! Prepare keys: a value reserved under a key, by one of many who try.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
-use bson::{Bson, DateTime};
-use serde_json::{Value, json};
+use bson::{Bson, DateTime, doc};
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize};
 use tracing::debug;
+use utoipa::openapi::schema::{AnyOfBuilder, Object, ObjectBuilder, Schema, Type};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::context::Kind;
-use crate::http::auth::{Append, Caller, Read};
-use crate::http::events::context;
-use crate::http::fields::Fields;
-use crate::http::json::{Body, NoBody};
+use crate::events::Flaw;
+use crate::events::json::{
+    Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
+};
+use crate::http::extract::{Append, Body, Call, NoBody, Read};
+use crate::http::params::{AggregateNameText, DurationText};
 use crate::http::problem::Problem;
-use crate::http::query::{Path, Query};
-use crate::http::schemas::time;
 use crate::http::state::Shared;
-use crate::names::check_id;
 use crate::prepare::{Outcome, PrepareError, PrepareKey, PrepareName, Ttl};
-use crate::shown;
 use crate::store::ServerClock;
 
 pub(super) fn calls() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(prepare, get, reprepare, rollback))
+    OpenApiRouter::new().routes(routes!(prepare_key, get_key, reprepare_key, rollback_key))
 }
 
-/// The body of what takes a key.
-pub(super) fn prepare_body() -> Value {
-    body(json!({}))
+/// A prepare key, in a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+struct KeyPath {
+    /// The kind of key.
+    #[serde(deserialize_with = "prepare_name")]
+    #[param(value_type = AggregateNameText, inline)]
+    name: PrepareName,
+    /// The key.
+    #[param(inline)]
+    key: IdText,
 }
 
-/// The body of what changes one.
-pub(super) fn reprepare_body() -> Value {
-    body(json!({
-        "oldValue": {
-            "$ref": "#/components/schemas/Json",
-            "description": "What the key is to be held with; anything without it.",
-        },
-    }))
+fn prepare_name<'de, D: Deserializer<'de>>(from: D) -> Result<PrepareName, D::Error> {
+    PrepareName::new(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
-fn body(more: Value) -> Value {
-    let mut body = json!({
-        "type": "object",
-        "additionalProperties": false,
-        "required": ["value"],
-        // Not both.
-        "anyOf": [
-            { "properties": { "ttl": { "type": "null" } } },
-            { "properties": { "ttlAt": { "type": "null" } } },
-        ],
-        "properties": {
-            "value": { "$ref": "#/components/schemas/Json" },
-            "ttl": {
-                "type": ["string", "null"],
-                "pattern": "^([0-9]{1,4}(ms|s|m|h|d)){1,3}$",
-                "description": "For so long from now, by MongoDB's clock, such as 30s or 1h30m; for ever without it.",
-            },
-            "ttlAt": time("Until then, by MongoDB's clock; one that has passed ends it at once."),
-        },
-    });
-    for (name, schema) in more.as_object().into_iter().flatten() {
-        body["properties"][name] = schema.clone();
+/// The value under which a key is taken, and until when: `ttl` or `ttlAt`, not both.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PrepareRequest {
+    value: AnyJson,
+    /// For so long from now, by MongoDB's clock; for ever without it.
+    #[schema(inline)]
+    ttl: Option<DurationText>,
+    /// Until then, by MongoDB's clock; a time in the past ends it at once.
+    ttl_at: Option<Time>,
+}
+
+/// Another value and end of a key: `ttl` or `ttlAt`, not both.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ReprepareRequest {
+    /// The value that the key must have; any without it.
+    #[serde(deserialize_with = "if_present")]
+    #[schema(value_type = AnyJson, required = false)]
+    old_value: Option<AnyJson>,
+    value: AnyJson,
+    /// For so long from now, by MongoDB's clock; for ever without it.
+    #[schema(inline)]
+    ttl: Option<DurationText>,
+    /// Until then, by MongoDB's clock; a time in the past ends it at once.
+    ttl_at: Option<Time>,
+}
+
+impl Request for PrepareRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        one_end(self.ttl, self.ttl_at)
     }
-    body
 }
 
-/// A key that is held.
-pub(super) fn prepared() -> Value {
-    json!({
-        "type": "object",
-        "required": ["key", "value", "ttlAt"],
-        "properties": {
-            "key": { "type": "string" },
-            "value": { "description": "Any JSON, as it was written." },
-            "ttlAt": {
-                "type": ["string", "null"], "format": "date-time",
-                "description": "When it expires; null for never.",
-            },
-        },
-    })
+impl Request for ReprepareRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        one_end(self.ttl, self.ttl_at)
+    }
+}
+
+fn one_end(ttl: Option<DurationText>, ttl_at: Option<Time>) -> Vec<Flaw> {
+    let both = ttl.and(ttl_at).map(|_| Flaw::new("ttl", "conflicts with ttlAt; keep one"));
+    both.into_iter().collect()
+}
+
+/// The schema of what `one_end` requires.
+pub(super) fn one_end_schema() -> Schema {
+    let without = |name| ObjectBuilder::new().property(name, Object::with_type(Type::Null));
+    AnyOfBuilder::new().item(without("ttl")).item(without("ttlAt")).into()
+}
+
+/// A key that is taken.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct KeyAnswer {
+    key: String,
+    /// Any JSON, as it was written.
+    value: AnyJson,
+    /// When it expires; null for never.
+    #[schema(required = true, value_type = Option<String>, format = DateTime)]
+    ttl_at: Option<AnyJson>,
+}
+
+impl KeyAnswer {
+    fn new(key: &IdText, value: Bson, end: Option<DateTime>) -> Json<Self> {
+        let ttl_at = end.map(|end| AnyJson(end.into()));
+        Json(Self { key: key.as_str().to_owned(), value: AnyJson(value), ttl_at })
+    }
 }
 
 /// Take a key that nobody holds
 #[utoipa::path(post, path = "/v1/prepare/{name}/{key}", tag = "prepare",
-    params(
-        ("name" = String, Path, description = "the kind of key"),
-        ("key" = String, Path, description = "the key"),
-    ),
-    request_body(content = ref("#/components/schemas/Prepare"), content_type = "application/json"),
+    params(KeyPath),
+    request_body(content = PrepareRequest, example = json!({ "value": "ada", "ttl": "30s" })),
     responses(
-        (status = 201, description = "a majority has it", body = ref("#/components/schemas/Prepared")),
+        (status = 201, description = "a majority has it", body = KeyAnswer),
         (status = 404, description = "`not_found`: this instance hosts no prepare keys"),
         (status = 409, description = "`already_prepared`"),
     ),
 )]
-async fn prepare(
-    caller: Caller<Append>,
-    path: Path,
-    query: Query,
-    State(shared): State<Shared>,
-    Body(body): Body,
-) -> Result<(StatusCode, Json<Value>), Problem> {
-    query.finish()?;
-    let (name, key) = names(&path)?;
-    let asked = Asked::read(body)?;
-    let keys = keys(&shared, name)?;
-    let end = asked.end(&shared).await?;
-    if !keys.prepare(&key, &asked.value, end.map_or(Ttl::Forever, Ttl::At)).await? {
-        let detail = format!("{} {key:?} is held already", keys.name());
+async fn prepare_key(
+    call: Call<Append, KeyPath>,
+    Body(body): Body<PrepareRequest>,
+) -> Result<(StatusCode, Json<KeyAnswer>), Problem> {
+    let (keys, key) = keys(&call.state, call.path)?;
+    let end = end(&call.state, body.ttl, body.ttl_at).await?;
+    let (name, value) = (keys.name(), body.value.0);
+    if !keys.prepare(key.as_str(), &value, end.map_or(Ttl::Forever, Ttl::At)).await? {
+        let detail = format!("{name} {:?} is taken already", key.as_str());
         return Err(Problem::conflict("already_prepared", detail));
     }
-    debug!(actor = &*caller.name, name = keys.name().as_str(), key, "a key was prepared");
-    Ok((StatusCode::CREATED, Json(shown(&key, &asked.value, end))))
+    debug!(actor = &*call.actor, name = name.as_str(), key = key.as_str(), "prepared a key");
+    Ok((StatusCode::CREATED, KeyAnswer::new(&key, value, end)))
 }
 
 /// A key, while it is held
 #[utoipa::path(get, path = "/v1/prepare/{name}/{key}", tag = "prepare",
-    params(
-        ("name" = String, Path, description = "the kind of key"),
-        ("key" = String, Path, description = "the key"),
-    ),
+    params(KeyPath),
     responses(
-        (status = 200, description = "it is held", body = ref("#/components/schemas/Prepared")),
+        (status = 200, description = "it is held", body = KeyAnswer),
         (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
     ),
 )]
-async fn get(
-    _: Caller<Read>,
-    path: Path,
-    query: Query,
-    State(shared): State<Shared>,
-) -> Result<Json<Value>, Problem> {
-    query.finish()?;
-    let (name, key) = names(&path)?;
-    let keys = keys(&shared, name)?;
-    let held = keys.get(&key).await?.ok_or_else(|| not_held(&keys, &key))?;
-    Ok(Json(shown(&key, &held.value, held.ttl_at)))
+async fn get_key(call: Call<Read, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
+    let (keys, key) = keys(&call.state, call.path)?;
+    let held = keys.get(key.as_str()).await?.ok_or_else(|| not_taken(&keys, &key))?;
+    Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
 }
 
 /// Give a key that is held another value and end
 #[utoipa::path(put, path = "/v1/prepare/{name}/{key}", tag = "prepare",
-    params(
-        ("name" = String, Path, description = "the kind of key"),
-        ("key" = String, Path, description = "the key"),
-    ),
-    request_body(content = ref("#/components/schemas/Reprepare"), content_type = "application/json"),
+    params(KeyPath),
+    request_body(content = ReprepareRequest, example = json!({ "oldValue": "ada", "value": "bob" })),
     responses(
-        (status = 200, description = "a majority has it", body = ref("#/components/schemas/Prepared")),
+        (status = 200, description = "a majority has it", body = KeyAnswer),
         (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
         (status = 409, description = "`value_mismatch`: it is held with another value than `oldValue`"),
     ),
 )]
-async fn reprepare(
-    caller: Caller<Append>,
-    path: Path,
-    query: Query,
-    State(shared): State<Shared>,
-    Body(mut body): Body,
-) -> Result<Json<Value>, Problem> {
-    query.finish()?;
-    let (name, key) = names(&path)?;
-    let old = body.bson("oldValue");
-    let asked = Asked::read(body)?;
-    let keys = keys(&shared, name)?;
-    let end = asked.end(&shared).await?;
+async fn reprepare_key(
+    call: Call<Append, KeyPath>,
+    Body(body): Body<ReprepareRequest>,
+) -> Result<Json<KeyAnswer>, Problem> {
+    let (keys, key) = keys(&call.state, call.path)?;
+    let end = end(&call.state, body.ttl, body.ttl_at).await?;
+    let (old, value) = (body.old_value.map(|old| old.0), body.value.0);
     let ttl = end.map_or(Ttl::Forever, Ttl::At);
-    done(keys.try_reprepare(&key, old.as_ref(), &asked.value, ttl).await?, &keys, &key)?;
-    debug!(actor = &*caller.name, name = keys.name().as_str(), key, "a key was changed");
-    Ok(Json(shown(&key, &asked.value, end)))
+    let outcome = keys.try_reprepare(key.as_str(), old.as_ref(), &value, ttl).await?;
+    check(outcome, &keys, &key)?;
+    debug!(actor = &*call.actor, name = keys.name().as_str(), key = key.as_str(), "changed a key");
+    Ok(KeyAnswer::new(&key, value, end))
+}
+
+/// The value that a key must have.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ValueQuery {
+    /// Only where the key is held with this value: JSON, or else the text itself.
+    #[serde(deserialize_with = "json_or_text")]
+    #[param(value_type = Option<String>)]
+    value: Option<AnyJson>,
+}
+
+/// A value by itself, with the limits of one in a body.
+#[derive(Deserialize)]
+struct JsonMember {
+    value: AnyJson,
+}
+
+fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D::Error> {
+    checked(from, |text: Option<String>| {
+        let Some(text) = text else { return Ok(None) };
+        match parse(&text) {
+            Ok((value, flaws)) => {
+                let member = doc! { "value": value };
+                let read = read(member, Form::Json, flaws, |_| Vec::new());
+                let first = |flaws: Vec<Flaw>| flaws.into_iter().next().map(|flaw| flaw.detail);
+                read.map(|JsonMember { value }| Some(value))
+                    .map_err(|f| first(f).unwrap_or_default())
+            }
+            Err(_) => Ok(Some(AnyJson(text.into()))),
+        }
+    })
 }
 
 /// Give a key back
 #[utoipa::path(delete, path = "/v1/prepare/{name}/{key}", tag = "prepare",
-    params(
-        ("name" = String, Path, description = "the kind of key"),
-        ("key" = String, Path, description = "the key"),
-        ("value" = Option<String>, Query, description = "only where it is held with this: JSON, or, where it is none, the text itself"),
-    ),
+    params(KeyPath, ValueQuery),
     responses(
         (status = 204, description = "nobody holds it any more"),
         (status = 404, description = "`not_found`: nobody held it, or it had expired"),
         (status = 409, description = "`value_mismatch`"),
     ),
 )]
-async fn rollback(
-    caller: Caller<Append>,
-    path: Path,
-    mut query: Query,
-    State(shared): State<Shared>,
+async fn rollback_key(
+    call: Call<Append, KeyPath, ValueQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    let value = query.bson("value");
-    query.finish()?;
-    let (name, key) = names(&path)?;
-    let keys = keys(&shared, name)?;
-    done(keys.try_rollback(&key, value.as_ref()).await?, &keys, &key)?;
-    debug!(actor = &*caller.name, name = keys.name().as_str(), key, "a key was given back");
+    let (keys, key) = keys(&call.state, call.path)?;
+    let value = call.query.value.map(|value| value.0);
+    check(keys.try_rollback(key.as_str(), value.as_ref()).await?, &keys, &key)?;
+    debug!(actor = &*call.actor, name = keys.name().as_str(), key = key.as_str(), "released a key");
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a key is to be held with, and how long.
-struct Asked {
-    value: Bson,
-    ttl: Option<Duration>,
-    ttl_at: Option<DateTime>,
+fn keys(state: &Shared, path: KeyPath) -> Result<(PrepareKey, IdText), Problem> {
+    let context = state.event_store()?.context().clone();
+    Ok((PrepareKey::new(context, path.name), path.key))
 }
 
-impl Asked {
-    fn read(mut body: Fields) -> Result<Self, Problem> {
-        let value = body.required_bson("value").unwrap_or(Bson::Null);
-        let (ttl, ttl_at) = (body.duration("ttl"), body.time("ttlAt"));
-        if ttl.is_some() && ttl_at.is_some() {
-            body.wrong("ttl", "stands beside ttlAt; keep one");
-        }
-        body.finish()?;
-        Ok(Self { value, ttl, ttl_at })
+/// The end of a key by MongoDB's clock, computed here so that the answer has what is stored. `None`
+/// for never.
+async fn end(
+    state: &Shared,
+    ttl: Option<DurationText>,
+    ttl_at: Option<Time>,
+) -> Result<Option<DateTime>, Problem> {
+    if ttl.is_none() && ttl_at.is_none() {
+        return Ok(None);
     }
-
-    /// When the key ends, on MongoDB's clock: asked for here, so that the answer tells what is
-    /// stored. `None` for never.
-    async fn end(&self, shared: &Shared) -> Result<Option<DateTime>, Problem> {
-        if self.ttl.is_none() && self.ttl_at.is_none() {
-            return Ok(None);
-        }
-        let now = ServerClock::asked(&context(shared)?.database(Kind::Prepare)).await?;
-        let end = self.ttl_at.unwrap_or_else(|| {
-            let millis = self.ttl.unwrap_or_default().as_micros().div_ceil(1000);
-            let millis = i64::try_from(millis).unwrap_or(i64::MAX);
-            DateTime::from_millis(now.timestamp_millis().saturating_add(millis))
-        });
-        Ok(Ttl::end_at(end.max(now)))
-    }
+    let context = state.event_store()?.context();
+    let now = ServerClock::asked(&context.database(Kind::Prepare)).await?;
+    let end = ttl_at.map(Time::date).unwrap_or_else(|| {
+        let millis = ttl.unwrap_or_default().0.as_micros().div_ceil(1000);
+        let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+        DateTime::from_millis(now.timestamp_millis().saturating_add(millis))
+    });
+    Ok(Ttl::end_at(end.max(now)))
 }
 
-fn names(path: &Path) -> Result<(PrepareName, String), Problem> {
-    let key = path.part("key");
-    let name = PrepareName::new(path.part("name"));
-    let name = name.map_err(|wrong| Problem::wrong("name", wrong.to_string()))?;
-    check_id(key).map_err(|wrong| Problem::wrong("key", wrong.to_string()))?;
-    Ok((name, key.to_owned()))
-}
-
-fn keys(shared: &Shared, name: PrepareName) -> Result<PrepareKey, Problem> {
-    Ok(PrepareKey::new(context(shared)?.clone(), name))
-}
-
-fn done(outcome: Outcome, keys: &PrepareKey, key: &str) -> Result<(), Problem> {
+fn check(outcome: Outcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
     match outcome {
         Outcome::Done => Ok(()),
-        Outcome::NotHeld => Err(not_held(keys, key)),
+        Outcome::NotHeld => Err(not_taken(keys, key)),
         Outcome::Differs => {
-            let detail = format!("{} {key:?} is held with another value", keys.name());
+            let detail = format!("{} {:?} has another value", keys.name(), key.as_str());
             Err(Problem::conflict("value_mismatch", detail))
         }
     }
 }
 
-fn not_held(keys: &PrepareKey, key: &str) -> Problem {
-    Problem::not_found(format!("nobody holds {} {key:?}", keys.name()))
-}
-
-fn shown(key: &str, value: &Bson, end: Option<DateTime>) -> Value {
-    let end = end.map(|end| shown::value(&end.into()));
-    json!({ "key": key, "value": shown::value(value), "ttlAt": end })
+fn not_taken(keys: &PrepareKey, key: &IdText) -> Problem {
+    Problem::not_found(format!("{} {:?} is not taken", keys.name(), key.as_str()))
 }
 
 impl From<PrepareError> for Problem {
     fn from(error: PrepareError) -> Self {
-        let told = error.to_string();
+        let detail = error.to_string();
         match error {
             PrepareError::Key(wrong) => Self::wrong("key", wrong.to_string()),
-            PrepareError::SameKey => Self::wrong("key", told),
-            PrepareError::NotPrepared => Self::conflict("value_mismatch", told),
-            PrepareError::TooLarge => Self::too_large(told),
-            PrepareError::TooDeep | PrepareError::Encode(_) => Self::wrong("value", told),
+            PrepareError::SameKey => Self::wrong("key", detail),
+            PrepareError::NotPrepared => Self::conflict("value_mismatch", detail),
+            PrepareError::TooLarge => Self::too_large(detail),
+            PrepareError::TooDeep | PrepareError::Encode(_) => Self::wrong("value", detail),
             PrepareError::Decode(_) => Self::fault(&error),
-            PrepareError::Contended => Self::unavailable(told),
+            PrepareError::Contended => Self::unavailable(detail),
             PrepareError::Schema(source) => Self::of_schema(&source),
             PrepareError::Store(source) => {
-                let detail =
-                    "MongoDB did not do it; whether the key was changed is unknown: ask for it";
+                let detail = "MongoDB did not confirm the write; whether the key was changed is \
+                              unknown: read it";
                 Self::of_meaning(source.meaning(), &source, detail)
             }
         }

@@ -1,4 +1,4 @@
-//! What went wrong, as RFC 9457 has it: `application/problem+json` with a stable `code`.
+//! Problems (RFC 9457): `application/problem+json` with a stable `code`.
 
 use std::error::Error;
 
@@ -9,24 +9,33 @@ use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
 
+use crate::events::Flaw;
 use crate::ops::origin::Foreign;
 use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
-/// After how many seconds the same again may succeed.
-const AGAIN: u32 = 1;
+/// The seconds after which a repeated request may succeed.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// What is wrong with one field, query parameter or part of the path.
+/// What is wrong with one field or parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// Its name, or the path to it, such as `events[0].name`; empty for the whole body.
-    pub field: String,
+    /// Its name or path, such as `events[0].name`; empty for the whole body.
+    #[schema(example = "events[0].name")]
+    field: String,
     /// What is wrong, and what would be right.
-    pub detail: String,
+    #[schema(example = "is missing")]
+    detail: String,
 }
 
-/// An answer that tells why there is no other.
+impl From<Flaw> for FieldError {
+    fn from(Flaw { field, detail }: Flaw) -> Self {
+        Self { field, detail }
+    }
+}
+
+/// Why a request is not answered otherwise.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The status.
@@ -37,21 +46,24 @@ pub struct Problem {
     actual: Option<i64>,
 }
 
-/// A problem as it is sent.
+/// A problem (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ProblemBody {
+pub struct ProblemAnswer {
     /// `urn:postrider:problem:` and the code.
     #[serde(rename = "type")]
+    #[schema(example = "urn:postrider:problem:invalid")]
     kind: String,
     /// The status in words.
+    #[schema(example = "Unprocessable Entity")]
     title: String,
     /// The HTTP status.
-    #[schema(minimum = 400, maximum = 599)]
+    #[schema(minimum = 400, maximum = 599, example = 422)]
     status: u16,
     /// For programs: it never changes.
+    #[schema(example = "invalid")]
     code: &'static str,
-    /// For people.
+    /// For operators and developers.
     detail: String,
     /// With `invalid`: each field that is wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,14 +82,14 @@ impl Problem {
         Self { status, code, detail: detail.into(), errors: Vec::new(), actual: None }
     }
 
-    /// The body is no JSON.
+    /// The body is not JSON.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed_json", detail)
     }
 
-    /// No token, or none that we know.
+    /// No known token.
     pub fn unauthorized() -> Self {
-        let detail = "a known token is needed: Authorization: Bearer …";
+        let detail = "a known token is required: Authorization: Bearer …";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
     }
 
@@ -87,64 +99,65 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
     }
 
-    /// Nothing there.
+    /// Nothing exists under this path.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
-    /// A path that has other methods.
+    /// The path has other methods.
     pub fn method_not_allowed() -> Self {
         let detail = "this path has other methods: see the header Allow, or /openapi.json";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
     }
 
-    /// What is there stands against it.
+    /// The state of the resource does not permit it.
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, code, detail)
     }
 
-    /// More bytes than are taken.
+    /// More bytes than are accepted.
     pub fn too_large(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail)
     }
 
-    /// A body of another kind than JSON.
+    /// A body of another media type than JSON.
     pub fn unsupported_media_type() -> Self {
-        let detail = "the body is to be JSON: Content-Type: application/json";
+        let detail = "the body must be JSON: Content-Type: application/json";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
     }
 
-    /// Fields, parameters or parts of the path that are wrong.
-    pub fn invalid(errors: Vec<FieldError>) -> Self {
-        let detail = match errors.as_slice() {
+    /// Fields or parameters that are wrong.
+    pub fn invalid(flaws: Vec<Flaw>) -> Self {
+        let detail = match flaws.as_slice() {
             [one] if one.field.is_empty() => one.detail.clone(),
-            [one] => format!("{} {}", one.field, one.detail),
+            [one] => one.to_string(),
             several => format!("{} fields are wrong", several.len()),
         };
+        let errors = flaws.into_iter().map(FieldError::from).collect();
         Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
     }
 
-    /// One field that is wrong.
+    /// One field or parameter that is wrong.
     pub fn wrong(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::invalid(vec![FieldError { field: field.into(), detail: detail.into() }])
+        Self::invalid(vec![Flaw::new(field, detail)])
     }
 
-    /// More than is worked on at a time.
+    /// More concurrent requests than are accepted.
     pub fn overloaded(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
     }
 
-    /// What it takes is not there at present.
+    /// Something that the request requires is unavailable at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// The same problem, with the version at which the aggregate is.
+    /// The same problem, with the version of the aggregate.
     pub fn at_version(self, actual: i64) -> Self {
         Self { actual: Some(actual), ..self }
     }
 
-    /// MongoDB that is away comes back; that it refuses is for a person to mend.
+    /// A failure of MongoDB: a transient one is worth a retry, a permanent one needs an operator.
     pub fn of_meaning(
         meaning: Meaning,
         error: &(dyn Error + 'static),
@@ -152,49 +165,44 @@ impl Problem {
     ) -> Self {
         match meaning {
             Meaning::Transient => {
-                warn!(error = chain(error), "a request was not done");
+                warn!(error = chain(error), "failed to answer a request");
                 Self::unavailable(detail)
             }
             Meaning::Permanent => Self::fault(error),
         }
     }
 
-    /// A collection that can't be used: its own words name the remedy, for whoever may apply it,
-    /// and quote nothing. Nothing was written.
+    /// A collection that cannot be used. The error names the remedy and quotes nothing. Nothing was
+    /// written.
     pub fn of_schema(error: &SchemaError) -> Self {
-        let told = error.to_string();
+        let detail = error.to_string();
         if let SchemaError::Store(source) = error {
-            return Self::of_meaning(source.meaning(), source, told);
+            return Self::of_meaning(source.meaning(), source, detail);
         }
-        Self::unusable(told)
+        Self::unusable(detail)
     }
 
-    fn unusable(told: String) -> Self {
-        warn!(error = told, "a request was not done");
-        Self::unavailable(told)
+    fn unusable(detail: String) -> Self {
+        warn!(error = detail, "failed to answer a request");
+        Self::unavailable(detail)
     }
 
-    /// What the log tells, and the answer does not.
+    /// An error that the log has and the answer has not.
     pub fn fault(error: &(dyn Error + 'static)) -> Self {
-        error!(error = chain(error), "a request failed");
+        error!(error = chain(error), "failed to answer a request");
         Self::internal()
     }
 
-    /// A fault of ours, or of whoever set MongoDB up; the log has it under the request's id.
+    /// A fault of Postrider or of the setup of MongoDB; the log has it under the request's id.
     pub fn internal() -> Self {
-        let detail = "this is no fault of the request's; the log tells more by its id";
+        let detail = "internal error; search the server log for this requestId";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
-    /// What is wrong with which field, for whoever is not answered over HTTP.
-    pub fn into_errors(self) -> Vec<FieldError> {
-        self.errors
-    }
-
-    /// The answer itself.
+    /// The answer to the request with this id.
     pub fn render(self, request_id: &str) -> Response {
         let status = self.status;
-        let body = ProblemBody {
+        let body = ProblemAnswer {
             kind: format!("urn:postrider:problem:{}", self.code),
             title: status.canonical_reason().unwrap_or_default().to_owned(),
             status: status.as_u16(),
@@ -214,7 +222,7 @@ impl Problem {
                 headers.insert(header::WWW_AUTHENTICATE, scheme);
             }
             StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, AGAIN.into());
+                headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
             }
             _ => {}
         }
@@ -222,7 +230,7 @@ impl Problem {
     }
 }
 
-/// Without a body as yet: the guard renders it, who knows the request's id.
+/// Without a body: the middleware renders it, since it has the request's id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
@@ -242,8 +250,8 @@ impl From<StoreError> for Problem {
         if let StoreError::NoIndex { .. } = error {
             return Self::unusable(error.to_string());
         }
-        let detail = "MongoDB did not do it; whether a write took effect is unknown, and to repeat \
-                      it with the same id is safe";
+        let detail = "MongoDB did not confirm the write; retry with the same id (retries are \
+                      idempotent)";
         Self::of_meaning(error.meaning(), &error, detail)
     }
 }

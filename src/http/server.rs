@@ -1,6 +1,7 @@
-//! The HTTP/1.1 server: connections, their limits, and their end in good order.
+//! The HTTP/1.1 server: connections, their limits, and a graceful shutdown.
 //!
-//! By hyper itself: `axum::serve` has no limits of time or size, and knows no TLS.
+//! It runs hyper itself. `axum::serve` has neither limits nor TLS. `axum-server` (0.8) has TLS and a
+//! drain, but while its accept loop waits for a permit it does not see a shutdown, and keeps listening.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,22 +27,22 @@ use crate::ops::bind::{self, BindError};
 use crate::ops::{Health, Part};
 use crate::telemetry::chain;
 
-/// The longest that a request's header may take, and a handshake.
-const HEADER: Duration = Duration::from_secs(10);
+/// The longest time for a request's header, and for a handshake.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest header.
-const HEADER_SIZE: usize = 32 << 10;
+const MAX_HEADER_BYTES: usize = 32 << 10;
 
-/// Pause after a connection could not be accepted: no files are left, say.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// The pause after a failed accept, for example without free file descriptors.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the API can't be served.
+/// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address that can't be listened on.
+    /// An address that cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A certificate that can't be used.
+    /// A certificate that cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -52,12 +53,12 @@ pub struct ApiServer {
     address: SocketAddr,
     tls: Option<Arc<Certificate>>,
     connections: Arc<Semaphore>,
-    header: Duration,
+    header_timeout: Duration,
     state: Shared,
 }
 
 impl ApiServer {
-    /// Binds its address and reads its certificate. It begins nothing new after `stop`.
+    /// Binds its address and reads its certificate. It accepts nothing after `stop`.
     ///
     /// # Errors
     ///
@@ -73,12 +74,12 @@ impl ApiServer {
             address,
             tls,
             connections: Arc::new(Semaphore::new(plan.max_connections)),
-            header: HEADER.min(plan.timeout),
+            header_timeout: HEADER_TIMEOUT.min(plan.timeout),
             state: Arc::new(State::new(plan, stop)),
         })
     }
 
-    /// The address that it is bound to.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -88,19 +89,19 @@ impl ApiServer {
         self.tls.is_some()
     }
 
-    /// What its handlers share, to be opened once MongoDB is reached.
+    /// What its handlers share; opened once MongoDB has been reached.
     pub fn state(&self) -> Shared {
         self.state.clone()
     }
 
-    /// Serves until it is stopped; then what is in flight has so long to end.
-    pub async fn serve(self, health: &Health, patience: Duration) -> Drained {
+    /// Serves until it is stopped, then waits for the requests in flight.
+    pub async fn serve(self, health: &Health, grace: Duration) -> Drained {
         let stop = self.state.stop.clone();
         self.watch(health);
         let reloading = self.tls.clone();
         let reloading = async {
             match reloading {
-                Some(certificate) => certificate.keep().await,
+                Some(certificate) => certificate.watch().await,
                 None => std::future::pending().await,
             }
         };
@@ -108,19 +109,19 @@ impl ApiServer {
         let open = TaskTracker::new();
         let accepting = async {
             loop {
-                // More than these wait in the kernel's queue.
-                let Ok(place) = self.connections.clone().acquire_owned().await else { return };
+                // Further connections wait in the kernel's queue.
+                let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
                 match self.listener.accept().await {
                     Ok((stream, _)) => {
                         let connection = self.connection(stream, routes.clone());
                         open.spawn(async move {
                             connection.await;
-                            drop(place);
+                            drop(permit);
                         });
                     }
                     Err(error) => {
-                        warn!(error = chain(&error), "a connection was not accepted");
-                        tokio::time::sleep(AFTER_FAILURE).await;
+                        warn!(error = chain(&error), "failed to accept a connection");
+                        tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                     }
                 }
             }
@@ -130,10 +131,10 @@ impl ApiServer {
             () = accepting => {}
             () = reloading => {}
         }
-        // From here on nobody connects.
+        // From here on connections are refused.
         drop(self.listener);
         open.close();
-        match tokio::time::timeout(patience, open.wait()).await {
+        match tokio::time::timeout(grace, open.wait()).await {
             Ok(()) => Drained::Whole,
             Err(_) => Drained::Cut(open.len()),
         }
@@ -155,20 +156,20 @@ impl ApiServer {
     /// One connection, from its handshake to its end.
     fn connection(&self, stream: TcpStream, routes: Router) -> impl Future<Output = ()> + 'static {
         let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
-        let (header, timeout) = (self.header, self.state.timeout);
+        let (header_timeout, timeout) = (self.header_timeout, self.state.timeout);
         let stop = self.state.stop.clone();
         async move {
-            // Whoever reads no more of his answer is given up by the kernel, and holds no place.
+            // A client that stops reading is reset by TCP_USER_TIMEOUT, so that it cannot hold a permit.
             let _ = stream.set_nodelay(true);
-            let patience = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-            let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, patience);
+            let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
             match acceptor {
-                None => talk(stream, routes, header, stop).await,
+                None => talk(stream, routes, header_timeout, stop).await,
                 Some(acceptor) => {
-                    match tokio::time::timeout(header, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => talk(stream, routes, header, stop).await,
-                        Ok(Err(error)) => debug!(error = chain(&error), "no handshake"),
-                        Err(_) => debug!("a handshake took too long"),
+                    match tokio::time::timeout(header_timeout, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => talk(stream, routes, header_timeout, stop).await,
+                        Ok(Err(error)) => debug!(error = chain(&error), "a TLS handshake failed"),
+                        Err(_) => debug!("a TLS handshake timed out"),
                     }
                 }
             }
@@ -179,19 +180,19 @@ impl ApiServer {
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     routes: Router,
-    header: Duration,
+    header_timeout: Duration,
     stop: CancellationToken,
 ) {
     let talking = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(header)
-        .max_buf_size(HEADER_SIZE)
+        .header_read_timeout(header_timeout)
+        .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     let mut talking = std::pin::pin!(talking);
     let ended = tokio::select! {
         ended = &mut talking => ended,
         () = stop.cancelled() => {
-            // An idle one ends at once; another with the answer that it waits for.
+            // An idle connection ends at once, another one after its answer.
             talking.as_mut().graceful_shutdown();
             talking.await
         }

@@ -19,33 +19,33 @@ use crate::wakeup::Wakeup;
 /// The state of every handler.
 pub type Shared = Arc<State>;
 
-/// What there is from the start, and what comes once MongoDB is reached.
+/// The settings, from the start, and the services, once MongoDB is reached.
 pub struct State {
-    /// Who may do what.
+    /// The configured tokens.
     pub(super) tokens: Tokens,
-    /// `api.allow_unauthenticated`: something else guards it, under names that are not known here.
+    /// `api.allow_unauthenticated`: something else guards the API, under names that are unknown here.
     allow_unauthenticated: bool,
     /// The largest body.
     pub(super) max_body: usize,
-    /// What a request may take.
+    /// The longest time until an answer begins.
     pub(super) timeout: Duration,
-    /// A place for each request that is worked on.
-    pub(super) places: Arc<Semaphore>,
-    /// Cancelled when nothing new is begun any more.
+    /// A permit for each concurrent request.
+    pub(super) permits: Arc<Semaphore>,
+    /// Cancelled when the API stops accepting requests.
     pub(super) stop: CancellationToken,
     services: OnceLock<Services>,
 }
 
-/// What the calls work on.
+/// The parts of Postrider that the calls use.
 #[derive(Clone)]
 pub struct Services {
     /// The outbox.
     pub collections: Collections,
-    /// Who runs, and who owns what.
+    /// The instances and their partitions.
     pub fleet: Fleet,
-    /// The event store, where this process hosts it.
+    /// The event store, where this process hosts one.
     pub events: Option<EventStore>,
-    /// The relay in this process, which looks at once at what was enqueued here.
+    /// The relay of this process, which scans for what was enqueued here at once.
     pub wake: Option<Wakeup>,
 }
 
@@ -56,14 +56,14 @@ impl State {
             allow_unauthenticated: plan.allow_unauthenticated,
             max_body: plan.max_body,
             timeout: plan.timeout,
-            places: Arc::new(Semaphore::new(plan.max_concurrent)),
+            permits: Arc::new(Semaphore::new(plan.max_concurrent)),
             stop,
             services: OnceLock::new(),
         }
     }
 
-    /// Refuses a request that a web page of another site may have made. A token vouches for itself: no
-    /// browser adds it.
+    /// Refuses a request that a web page of another site may have made. With tokens none is refused here:
+    /// no browser adds one by itself.
     pub(super) fn admit(&self, request: &Parts) -> Result<(), Problem> {
         if !self.tokens.is_empty() {
             return Ok(());
@@ -74,19 +74,36 @@ impl State {
         Ok(check_origin(request)?)
     }
 
-    /// From now on calls are answered; MongoDB has been reached.
+    /// Opens the API: MongoDB has been reached.
     pub fn open(&self, services: Services) {
-        // It is called once a process.
+        // Called once per process.
         let _ = self.services.set(services);
     }
 
-    /// The event store, once it is there.
+    /// The event store, once MongoDB has been reached.
     pub fn events(&self) -> Option<&EventStore> {
         self.services.get()?.events.as_ref()
     }
 
-    /// What the calls work on, as soon as it is there.
+    /// The services.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB has not been reached yet.
     pub(super) fn services(&self) -> Result<&Services, Problem> {
-        self.services.get().ok_or_else(|| Problem::unavailable("MongoDB was not reached yet"))
+        self.services.get().ok_or_else(|| Problem::unavailable("MongoDB has not been reached yet"))
+    }
+
+    /// The event store.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB has not been reached yet, or this instance hosts no events.
+    pub(super) fn event_store(&self) -> Result<&EventStore, Problem> {
+        self.services()?.events.as_ref().ok_or_else(|| {
+            let detail =
+                "events.enabled = false: this instance hosts no events, snapshots or prepare keys";
+            Problem::not_found(detail)
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Long results: sent as they are read, no faster than they are taken.
+//! Long lists: sent as they are read, no faster than the client receives them.
 
 use std::pin::Pin;
 
@@ -6,34 +6,32 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tracing::warn;
 
 use crate::events::LoadError;
-use crate::http::guard::Place;
+use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::telemetry::chain;
 
-/// Items in one piece of the answer, where so many are there.
-const PIECE: usize = 100;
+/// Items in one piece of the answer, where as many are ready.
+const PIECE_ITEMS: usize = 100;
 
 /// How a list is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ListForm {
     /// `{"items": […], "next": …}`.
     Json,
-    /// One item a line.
+    /// One item per line.
     Lines,
 }
 
-impl Form {
-    /// The one that the client asks for.
+impl ListForm {
+    /// The form that the client accepts.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        match wanted.flat_map(|text| text.split(',')).any(is_lines) {
-            true => Self::Lines,
-            false => Self::Json,
-        }
+        let has_lines = wanted.flat_map(|text| text.split(',')).any(is_lines);
+        if has_lines { Self::Lines } else { Self::Json }
     }
 
     fn content_type(self) -> &'static str {
@@ -49,30 +47,30 @@ fn is_lines(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("application/x-ndjson")
 }
 
-/// An item, and the cursor by which a list goes on with it.
-type Item = Result<(String, Value), LoadError>;
+/// An item, and the cursor of the part that begins with it.
+type Item<T> = Result<(String, T), LoadError>;
 
 struct Writing<S> {
     items: Pin<Box<S>>,
-    form: Form,
+    form: ListForm,
     limit: usize,
     written: usize,
     is_over: bool,
-    _place: Place,
+    _permit: RequestPermit,
 }
 
-/// Answers with these items, at most `limit`; one more tells where the list goes on.
+/// Answers with at most `limit` of the items; one more tells where the next part begins.
 ///
 /// # Errors
 ///
-/// That of the first item. A later one breaks the answer off: it began with 200.
-pub async fn streamed(
-    items: impl Stream<Item = Item> + Send + 'static,
+/// The error of an item that is ready with the first. A later one cuts the answer, which began with 200.
+pub async fn streamed<T: Serialize + Send + 'static>(
+    items: impl Stream<Item = Item<T>> + Send + 'static,
     limit: Option<u32>,
-    form: Form,
-    place: Place,
+    form: ListForm,
+    permit: RequestPermit,
 ) -> Result<Response, Problem> {
-    let mut items = Box::pin(items.ready_chunks(PIECE));
+    let mut items = Box::pin(items.ready_chunks(PIECE_ITEMS));
     // Before the status is sent: what can't be read at all is a problem.
     let first = match items.next().await {
         Some(first) => Some(first.into_iter().collect::<Result<Vec<_>, _>>()?),
@@ -86,7 +84,7 @@ pub async fn streamed(
         limit: limit.map_or(usize::MAX, |limit| limit as usize),
         written: 0,
         is_over: false,
-        _place: place,
+        _permit: permit,
     };
     let pieces = stream::try_unfold(writing, |mut writing| async move {
         let piece = writing.piece().await?;
@@ -94,42 +92,48 @@ pub async fn streamed(
     });
     let pieces = pieces.inspect(|piece| {
         if let Err(error) = piece {
-            warn!(error = chain(error), "an answer was broken off");
+            warn!(
+                error = chain(error),
+                "failed to read the rest of an answer; the connection is cut"
+            );
         }
     });
     let kind = [(header::CONTENT_TYPE, form.content_type())];
     Ok((kind, Body::from_stream(pieces)).into_response())
 }
 
-impl<S: Stream<Item = Result<Vec<(String, Value)>, LoadError>>> Writing<S> {
+impl<T: Serialize, S: Stream<Item = Result<Vec<(String, T)>, LoadError>>> Writing<S> {
     async fn piece(&mut self) -> Result<Option<Bytes>, LoadError> {
         if self.is_over {
             return Ok(None);
         }
         let mut text = String::new();
-        if self.form == Form::Json && self.written == 0 {
+        if self.form == ListForm::Json && self.written == 0 {
             text.push_str("{\"items\":[");
         }
         let Some(items) = self.items.next().await.transpose()? else {
-            return Ok(self.end(text, Value::Null));
+            return Ok(self.end(text, None));
         };
         for (cursor, item) in items {
             if self.written == self.limit {
-                return Ok(self.end(text, json!(cursor)));
+                return Ok(self.end(text, Some(&cursor)));
             }
-            match self.form {
-                Form::Json if self.written > 0 => text.push_str(&format!(",{item}")),
-                Form::Json => text.push_str(&item.to_string()),
-                Form::Lines => text.push_str(&format!("{item}\n")),
+            if self.form == ListForm::Json && self.written > 0 {
+                text.push(',');
+            }
+            text.push_str(&serde_json::to_string(&item).unwrap_or_default());
+            if self.form == ListForm::Lines {
+                text.push('\n');
             }
             self.written += 1;
         }
         Ok(Some(text.into()))
     }
 
-    fn end(&mut self, mut text: String, next: Value) -> Option<Bytes> {
+    fn end(&mut self, mut text: String, next: Option<&str>) -> Option<Bytes> {
         self.is_over = true;
-        if self.form == Form::Json {
+        if self.form == ListForm::Json {
+            let next = serde_json::to_string(&next).unwrap_or_default();
             text.push_str(&format!("],\"next\":{next}}}"));
         }
         (!text.is_empty()).then(|| text.into())
@@ -141,16 +145,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_sent_to_whoever_accepts_them() {
+    fn lines_are_sent_to_a_client_that_accepts_them() {
         for (accepted, form) in [
-            ("application/x-ndjson", Form::Lines),
-            ("application/json, application/X-NDJSON;q=0.9", Form::Lines),
-            ("application/json", Form::Json),
-            ("*/*", Form::Json),
+            ("application/x-ndjson", ListForm::Lines),
+            ("application/json, application/X-NDJSON;q=0.9", ListForm::Lines),
+            ("application/json", ListForm::Json),
+            ("*/*", ListForm::Json),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accepted.parse().unwrap())]);
 
-            assert_eq!(Form::accepted(&headers), form, "{accepted}");
+            assert_eq!(ListForm::accepted(&headers), form, "{accepted}");
         }
     }
 }

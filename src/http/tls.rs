@@ -1,7 +1,7 @@
-//! The server's certificate, read anew when its files change.
+//! The server's certificate, read again when its files change.
 //!
-//! Connections keep what they began with. New files that can't be used change nothing: the old
-//! certificate goes on, and the log and `/readyz` say why.
+//! Connections keep the certificate that they began with. New files that cannot be used change
+//! nothing: the old certificate stays, and the log and `/readyz` report why.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
@@ -16,25 +16,25 @@ use tracing::{info, warn};
 use crate::config::resolve::TlsFiles;
 use crate::telemetry::chain;
 
-/// How often the files are looked at. They are small, and a look is cheaper than any mistake that
-/// can be made about links, mounts and times of files.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the files are read. They are small, and reading them is safer than watching links,
+/// mounts and file times.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A certificate or key that can't be used.
+/// A certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that can't be read.
+    /// A file that cannot be read.
     #[error("{key}: cannot read {path}")]
     File {
         /// The key that names it.
         key: &'static str,
         /// The file.
         path: String,
-        /// Why not.
+        /// Why it cannot be read.
         #[source]
         source: std::io::Error,
     },
-    /// A file that holds something else.
+    /// A file with something else in it.
     #[error("{key}: {path} holds no {wanted} in PEM")]
     Pem {
         /// The key that names it.
@@ -44,22 +44,22 @@ pub enum TlsError {
         /// What it should hold.
         wanted: &'static str,
     },
-    /// The two don't fit together, or can't be used for TLS.
+    /// The two do not match, or cannot be used for TLS.
     #[error("api.tls: certificate and private key cannot be used")]
     Pair(#[source] rustls::Error),
 }
 
-/// A certificate with its key, as new connections get it.
+/// The certificate and its key for new connections.
 #[derive(Debug)]
 pub struct Certificate {
     files: TlsFiles,
-    seen: Mutex<(Vec<u8>, Vec<u8>)>,
+    read: Mutex<(Vec<u8>, Vec<u8>)>,
     config: RwLock<Arc<ServerConfig>>,
     trouble: RwLock<Option<String>>,
 }
 
 impl Certificate {
-    /// Reads it.
+    /// Reads the files.
     ///
     /// # Errors
     ///
@@ -67,25 +67,25 @@ impl Certificate {
     pub async fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let pair = contents(files).await?;
         let config = RwLock::new(Arc::new(config(files, &pair)?));
-        let seen = Mutex::new(pair);
-        Ok(Self { files: files.clone(), seen, config, trouble: RwLock::default() })
+        let read = Mutex::new(pair);
+        Ok(Self { files: files.clone(), read, config, trouble: RwLock::default() })
     }
 
-    /// What a new connection gets.
+    /// The configuration of a new connection.
     pub fn current(&self) -> Arc<ServerConfig> {
         self.config.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Why files that changed were not taken, if so.
+    /// Why changed files cannot be used, if so.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Looks at the files, for ever.
-    pub async fn keep(&self) {
+    /// Reads the files again and again, for ever.
+    pub async fn watch(&self) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            let trouble = self.look().await.err().map(|error| chain(&error));
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+            let trouble = self.reload().await.err().map(|error| chain(&error));
             if let Some(trouble) = &trouble
                 && self.trouble().as_ref() != Some(trouble)
             {
@@ -95,21 +95,21 @@ impl Certificate {
         }
     }
 
-    async fn look(&self) -> Result<(), TlsError> {
+    async fn reload(&self) -> Result<(), TlsError> {
         let pair = contents(&self.files).await?;
-        let is_new = *self.seen() != pair;
-        // Of new ones that were not taken the trouble is told until they change again.
+        let is_new = *self.last_read() != pair;
+        // Files that cannot be used are reported until they change again.
         if is_new {
             let config = Arc::new(config(&self.files, &pair)?);
             *self.config.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = config;
-            *self.seen() = pair;
-            info!("a new certificate is in use");
+            *self.last_read() = pair;
+            info!("loaded a new certificate");
         }
         Ok(())
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, (Vec<u8>, Vec<u8>)> {
-        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn last_read(&self) -> std::sync::MutexGuard<'_, (Vec<u8>, Vec<u8>)> {
+        self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

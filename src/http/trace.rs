@@ -1,29 +1,31 @@
-//! `traceparent` and `tracestate` of a request, as W3C Trace Context has them.
+//! `traceparent` and `tracestate` of a request (W3C Trace Context).
 
 use axum::http::HeaderMap;
 
-/// Names the request's place in a trace.
+use crate::events::Trace;
+
+/// The header that names the request's span.
 pub const PARENT: &str = "traceparent";
 
-/// What tracing systems add to it.
-const STATE: &str = "tracestate";
+/// The header with what tracing systems add.
+pub const STATE: &str = "tracestate";
 
-/// The longest `tracestate` that is handed on.
-const LONGEST_STATE: usize = 512;
+/// The longest `tracestate` that is passed on.
+const MAX_STATE_BYTES: usize = 512;
 
-/// Those of the two that are well-formed, by their names; no `tracestate` without its parent.
-pub fn of(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+/// The headers that are well-formed; no `tracestate` without its `traceparent`.
+pub fn of(headers: &HeaderMap) -> Trace {
     let one = headers.get_all(PARENT).iter().collect::<Vec<_>>();
-    let [parent] = one.as_slice() else { return Vec::new() };
+    let [parent] = one.as_slice() else { return Trace::default() };
     let Some(parent) = parent.to_str().ok().filter(|text| is_parent(text)) else {
-        return Vec::new();
+        return Trace::default();
     };
-    let mut found = vec![(PARENT, parent.to_owned())];
+    let mut found = Trace { parent: Some(parent.to_owned()), state: None };
     let states = headers.get_all(STATE).iter().map(|value| value.to_str());
     if let Ok(states) = states.collect::<Result<Vec<_>, _>>() {
         let state = states.join(",");
-        if !state.trim().is_empty() && state.len() <= LONGEST_STATE {
-            found.push((STATE, state));
+        if !state.trim().is_empty() && state.len() <= MAX_STATE_BYTES {
+            found.state = Some(state);
         }
     }
     found
@@ -53,7 +55,7 @@ mod tests {
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn found(pairs: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    fn found(pairs: &[(&'static str, &str)]) -> Trace {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
@@ -62,17 +64,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_formed_is_handed_on() {
+    fn well_formed_headers_are_passed_on() {
         let parent = ("traceparent", PARENT);
         let states = [parent, ("tracestate", "a=1"), ("tracestate", "b=2")];
 
-        assert_eq!(found(&[parent]), [("traceparent", PARENT.to_owned())]);
-        assert_eq!(found(&states)[1], ("tracestate", "a=1,b=2".to_owned()));
-        assert_eq!(found(&[("traceparent", &format!("cc{}-x", &PARENT[2..]))]).len(), 1);
+        let only = Trace { parent: Some(PARENT.to_owned()), state: None };
+        assert_eq!(found(&[parent]), only);
+        assert_eq!(found(&states).state.as_deref(), Some("a=1,b=2"));
+        assert!(found(&[("traceparent", &format!("cc{}-x", &PARENT[2..]))]).parent.is_some());
     }
 
     #[test]
-    fn what_is_not_is_left_out() {
+    fn malformed_headers_are_left_out() {
         let (long, zero) = ("a".repeat(513), "0".repeat(32));
         for wrong in [
             "",
@@ -83,10 +86,12 @@ mod tests {
             &format!("ff{}", &PARENT[2..]),
             &PARENT.replace("0af7651916cd43dd8448eb211c80319c", &zero),
         ] {
-            assert!(found(&[("traceparent", wrong), ("tracestate", "a=1")]).is_empty(), "{wrong}");
+            let pairs = [("traceparent", wrong), ("tracestate", "a=1")];
+            assert_eq!(found(&pairs), Trace::default(), "{wrong}");
         }
-        assert!(found(&[("tracestate", "a=1")]).is_empty());
-        assert_eq!(found(&[("traceparent", PARENT), ("tracestate", &long)]).len(), 1);
-        assert!(found(&[("traceparent", PARENT), ("traceparent", PARENT)]).is_empty());
+        assert_eq!(found(&[("tracestate", "a=1")]), Trace::default());
+        assert_eq!(found(&[("traceparent", PARENT), ("tracestate", &long)]).state, None);
+        let twice = [("traceparent", PARENT), ("traceparent", PARENT)];
+        assert_eq!(found(&twice), Trace::default());
     }
 }

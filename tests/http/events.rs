@@ -93,7 +93,7 @@ async fn what_is_wrong_with_an_append_is_told_by_its_fields() {
         (json!({ "requestId": "r", "events": [] }), vec!["events"]),
         (
             json!({ "requestId": "", "events": [{ "name": "", "body": {} }] }),
-            vec!["events[0].name", "requestId"],
+            vec!["requestId", "events[0].name"],
         ),
         (
             json!({ "requestId": 1, "expectedVersion": "2", "header": [], "events": [1, { "name": "E", "body": [], "x": 1 }], "y": 1 }),

@@ -66,6 +66,7 @@ async fn all_that_is_wrong_is_told_at_once() {
         [
             "headers.h",
             "key",
+            "payload",
             "payload.a[1]",
             "payload.b\0",
             "payload.c",

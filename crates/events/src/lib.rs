@@ -18,6 +18,7 @@
 //! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
 //! | [`stream`], `rows` | the two kinds of documents |
 //! | [`load`] | reads |
+//! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
 //! What guards an aggregate are two unique indexes: of its versions, and of its requests. What is
 //! known here of versions only spares questions.
@@ -27,6 +28,8 @@ pub mod context;
 mod decide;
 pub mod error;
 mod heads;
+#[cfg(feature = "json")]
+pub mod json;
 mod lane;
 pub mod load;
 mod lookup;

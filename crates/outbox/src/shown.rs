@@ -1,4 +1,4 @@
-//! What is stored, as JSON for people and programs (contract, section 6).
+//! Stored documents as JSON, for operators and programs.
 
 use bson::{Bson, Document};
 use postrider_store::dates::rfc3339;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::ids::RecordId;
 use crate::undecoded::Shown;
 
-/// A record as JSON: the field names of the contract, `_id` as `id`.
+/// A stored document as JSON, with its own field names, `_id` as `id`.
 pub fn record(document: &Document) -> Value {
     let fields = document.iter().map(|(name, field)| {
         let name = if name == "_id" { "id" } else { name };
@@ -16,8 +16,8 @@ pub fn record(document: &Document) -> Value {
     Value::Object(fields.collect::<Map<String, Value>>())
 }
 
-/// The same of a record that may be invalid in any way: it says how in `invalid`, and an `_id` that is
-/// none of the contract's is the text by which commands know the record.
+/// A record, valid or not, as JSON: its flaws are in `invalid`, and an `_id` of an invalid kind is the
+/// text by which commands know the record.
 pub fn shown(shown: &Shown) -> Value {
     let mut fields = record(&shown.document);
     if shown.id.decoded().is_none() {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_shown_with_the_contracts_names_and_forms() {
+    fn record_has_its_own_field_names_and_json_forms() {
         let shown = record(&doc! {
             "_id": bson::Uuid::parse_str("00112233-4455-6677-8899-aabbccddeeff").unwrap(),
             "seq": Timestamp { time: 5, increment: 6 },

@@ -1,24 +1,27 @@
 //! A record without an event.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bson::raw::RawDocumentBuf;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Document};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::de::Deserializer;
+use serde::{Deserialize, Serialize};
 use tracing::debug;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{
+    AnyOfBuilder, Object, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type,
+};
 use uuid::Uuid;
 
-use crate::http::auth::{Append, Caller};
-use crate::http::fields::Fields;
-use crate::http::json::Body;
+use crate::events::Flaw;
+use crate::events::json::{Json as AnyJson, JsonObject, Request, Time, checked, if_present};
+use crate::http::extract::{Append, Body, Call};
+use crate::http::params::{INVALID_ID, RecordIdText};
 use crate::http::problem::Problem;
-use crate::http::query::Query;
-use crate::http::schemas::{RECORD_ID, time};
-use crate::http::state::{Services, Shared};
+use crate::http::state::Services;
 use crate::http::trace;
 use crate::ids::RecordId;
 use crate::outbox::fields::{
@@ -34,170 +37,209 @@ use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
 use crate::wakeup::ScanHint;
 
-/// What MongoDB holds in one document, less what a relay adds to it.
-const LARGEST: usize = LARGEST_DOCUMENT - (16 << 10);
+/// What MongoDB stores in one document, less what a relay adds to it.
+const MAX_RECORD_BYTES: usize = LARGEST_DOCUMENT - (16 << 10);
 
-/// The body: a record, whose partition and place are made here.
-pub(in crate::http) fn schema() -> Value {
-    let text = |description| json!({ "type": ["string", "null"], "description": description });
-    let scalar = json!({ "anyOf": [
-        { "type": ["null", "boolean", "string", "number"] },
-        { "type": "integer", "minimum": i64::MIN, "maximum": i64::MAX },
-    ] });
-    json!({
-        "type": "object",
-        "additionalProperties": false,
-        "required": [TYPE],
-        "oneOf": [{ "required": [PAYLOAD] }, { "required": [PAYLOAD_BASE64] }],
-        "properties": {
-            "id": {
-                "type": ["string", "null"],
-                "pattern": RECORD_ID,
-                "description": "A UUID, ObjectId, integer or text, as text; uuid:, oid:, int:, str: force one. A fresh UUID without it.",
-            },
-            KEY: text("Records of one key are delivered in order."),
-            TYPE: { "type": "string", "description": "What routes match on." },
-            PAYLOAD: { "$ref": "#/components/schemas/Json" },
-            PAYLOAD_BASE64: {
-                "type": "string",
-                "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
-                "description": "Bytes, in place of a payload.",
-            },
-            CONTENT_TYPE: text("The one that follows from the payload, without it."),
-            HEADERS: {
-                "type": ["object", "null"],
-                "propertyNames": { "pattern": "^[^\\u0000]*$" },
-                "additionalProperties": scalar,
-                "description": "The request's traceparent and tracestate go to them.",
-            },
-            DESTINATION: text("The exchange or topic, past all routes."),
-            TENANT_ID: text("Passed through as a header."),
-            DEDUP_KEY: text("Unique while the record exists."),
-            VISIBLE_AT: time("Not delivered before it, by MongoDB's clock."),
-            CREATED_AT: time("MongoDB's time without it."),
-        },
-    })
+/// The code of MongoDB where a validator, which may be the user's own, refuses the record.
+const INVALID: i32 = 121;
+
+/// A record, with `payload` or `payloadBase64`. Its partition and its place in the order are set here.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RecordRequest {
+    /// A fresh UUID without it.
+    #[schema(value_type = Option<RecordIdText>)]
+    id: Option<NewRecordId>,
+    /// Records of one key are delivered in order.
+    key: Option<String>,
+    /// What routes match on.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The payload.
+    #[serde(deserialize_with = "if_present")]
+    #[schema(value_type = AnyJson, required = false)]
+    payload: Option<AnyJson>,
+    /// Bytes in place of a payload.
+    #[serde(deserialize_with = "if_present")]
+    #[schema(value_type = Base64, required = false, inline)]
+    payload_base64: Option<Base64>,
+    /// The content type; by default the one that follows from the payload.
+    content_type: Option<String>,
+    /// The headers; the request's traceparent and tracestate are added to them.
+    #[schema(schema_with = headers_schema)]
+    headers: Option<JsonObject>,
+    /// The exchange or topic; routes are bypassed.
+    destination: Option<String>,
+    /// The tenant: a header of the message.
+    tenant_id: Option<String>,
+    /// Unique while the record exists.
+    dedup_key: Option<String>,
+    /// Not delivered before this time, by MongoDB's clock.
+    visible_at: Option<Time>,
+    /// The time by MongoDB's clock without it.
+    created_at: Option<Time>,
 }
 
-/// In place of `payload`.
-const PAYLOAD_BASE64: &str = "payloadBase64";
+impl Request for RecordRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        let payload = match (&self.payload, &self.payload_base64) {
+            (Some(_), Some(_)) => Some("conflicts with payloadBase64; keep one"),
+            (None, None) => Some("is missing, and payloadBase64 too"),
+            _ => None,
+        };
+        let headers = self.headers.iter().flat_map(|headers| &headers.0);
+        let nested =
+            headers.filter(|(_, value)| matches!(value, Bson::Document(_) | Bson::Array(_)));
+        let nested = nested.map(|(name, _)| {
+            Flaw::new(format!("{HEADERS}.{name}"), "is an object or array; write a scalar")
+        });
+        payload.map(|detail| Flaw::new(PAYLOAD, detail)).into_iter().chain(nested).collect()
+    }
+}
 
-/// The id of what was enqueued.
+/// The schema that a record has one payload.
+pub(in crate::http) fn one_payload_schema() -> Schema {
+    let with = |name| ObjectBuilder::new().required(name);
+    OneOfBuilder::new().item(with(PAYLOAD)).item(with("payloadBase64")).into()
+}
+
+fn headers_schema() -> Schema {
+    let scalars = [Type::Null, Type::Boolean, Type::String, Type::Number].map(Object::with_type);
+    let integer = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(isize::MIN))
+        .maximum(Some(isize::MAX));
+    let scalar = scalars.into_iter().fold(AnyOfBuilder::new(), AnyOfBuilder::item).item(integer);
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
+        .description(Some("The request's traceparent and tracestate are added to them."))
+        .property_names(Some(
+            ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[^\\u0000]*$")),
+        ))
+        .additional_properties(Some(Schema::from(scalar)))
+        .into()
+}
+
+/// The id of a new record.
+#[derive(Debug)]
+struct NewRecordId(RecordId);
+
+impl Default for NewRecordId {
+    fn default() -> Self {
+        Self(RecordId::Uuid(Uuid::new_v4()))
+    }
+}
+
+impl<'de> Deserialize<'de> for NewRecordId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| match RecordId::readings(&text).into_iter().next() {
+            Some(id) if !text.is_empty() => Ok(Self(id)),
+            _ => Err(INVALID_ID.to_owned()),
+        })
+    }
+}
+
+/// Bytes in base64.
+#[derive(Debug, Default, ToSchema)]
+#[schema(value_type = String, pattern = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$")]
+struct Base64(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| {
+            let bytes = STANDARD.decode(text).map(Self);
+            bytes.map_err(|_| "must be base64 (RFC 4648, with padding)".to_owned())
+        })
+    }
+}
+
+/// The id of a record that was enqueued.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Enqueued {
+pub(super) struct EnqueueAnswer {
     /// As consumers see it.
     id: String,
 }
 
 /// Enqueue a record without an event
 #[utoipa::path(post, path = "/v1/outbox/records", tag = "outbox",
-    request_body(content = ref("#/components/schemas/NewRecord"), content_type = "application/json"),
+    request_body(content = RecordRequest, example = json!({
+        "key": "o-1", "type": "OrderPlaced", "payload": { "total": 120 },
+    })),
     responses(
-        (status = 201, description = "a majority has it", body = Enqueued),
+        (status = 201, description = "a majority has it", body = EnqueueAnswer),
         (status = 409, description = "`duplicate_record`: its id or dedupKey is taken"),
     ),
 )]
-pub(super) async fn enqueue(
-    caller: Caller<Append>,
-    query: Query,
-    State(shared): State<Shared>,
+pub(super) async fn enqueue_record(
+    call: Call<Append>,
     headers: HeaderMap,
-    Body(body): Body,
-) -> Result<(StatusCode, Json<Enqueued>), Problem> {
-    query.finish()?;
-    let asked = Asked::read(body, &headers)?;
-    let services = shared.services()?;
-    let raw = asked.into_record(services).await?;
+    Body(body): Body<RecordRequest>,
+) -> Result<(StatusCode, Json<EnqueueAnswer>), Problem> {
+    let services = call.state.services()?;
+    let now = ServerClock::asked(services.collections.database()).await?;
+    let raw = encode(body.into_document(&headers, now))?;
     let record = Record::read(&raw);
     let id = record.id.to_string();
     insert(services, &raw, &record.id).await?;
-    debug!(actor = &*caller.name, id, "a record was enqueued");
+    debug!(actor = &*call.actor, id, "enqueued a record");
     if let Some(wake) = &services.wake {
         let partition = record.hashed_partition();
         wake.at(ScanHint::of(partition, record.lane, record.id));
     }
-    Ok((StatusCode::CREATED, Json(Enqueued { id })))
+    Ok((StatusCode::CREATED, Json(EnqueueAnswer { id })))
 }
 
-/// What was asked for, each field of the right type.
-struct Asked {
-    document: Document,
-    visible_at: Option<DateTime>,
-    created_at: Option<DateTime>,
-}
-
-impl Asked {
-    fn read(mut body: Fields, headers: &HeaderMap) -> Result<Self, Problem> {
+impl RecordRequest {
+    /// The record as it is stored, dated by MongoDB.
+    fn into_document(self, headers: &HeaderMap, now: DateTime) -> Document {
         let mut document = Document::new();
-        match body.text("id") {
-            None => document.insert(ID, &RecordId::Uuid(Uuid::new_v4())),
-            Some(text) => match RecordId::readings(&text).first() {
-                Some(id) if !text.is_empty() => document.insert(ID, id),
-                _ => {
-                    body.wrong("id", "is no id: a UUID, ObjectId, integer or text, not empty");
-                    None
-                }
-            },
-        };
-        if let Some(key) = body.text(KEY) {
-            document.insert(PARTITION, i32::from(partition::of_key(&key)));
-            document.insert(KEY, key);
+        document.insert(ID, &self.id.unwrap_or_default().0);
+        if let Some(key) = &self.key {
+            document.insert(PARTITION, i32::from(partition::of_key(key)));
         }
-        if let Some(kind) = body.required_text(TYPE) {
-            document.insert(TYPE, kind);
-        }
-        match (body.bson(PAYLOAD), body.bytes(PAYLOAD_BASE64)) {
-            (Some(payload), None) => drop(document.insert(PAYLOAD, payload)),
-            (None, Some(bytes)) => {
-                let payload = Binary { subtype: BinarySubtype::Generic, bytes };
-                document.insert(PAYLOAD, payload);
-            }
-            (Some(_), Some(_)) => body.wrong(PAYLOAD, "stands beside payloadBase64; keep one"),
-            (None, None) => body.wrong(PAYLOAD, "is missing, and payloadBase64 too"),
-        }
-        for field in [CONTENT_TYPE, DESTINATION, TENANT_ID, DEDUP_KEY] {
-            if let Some(text) = body.text(field) {
-                document.insert(field, text);
+        let bytes = |Base64(bytes)| Binary { subtype: BinarySubtype::Generic, bytes }.into();
+        let payload = self.payload.map(|payload| payload.0);
+        let mut table = self.headers.unwrap_or_default().0;
+        let traced = trace::of(headers);
+        for (name, value) in [(trace::PARENT, traced.parent), (trace::STATE, traced.state)] {
+            // A header of the record wins.
+            if let (Some(value), false) = (value, table.contains_key(name)) {
+                table.insert(name, value);
             }
         }
-        let mut table = body.document(HEADERS).unwrap_or_default();
-        for (name, value) in &table {
-            if matches!(value, Bson::Document(_) | Bson::Array(_)) {
-                body.wrong(&format!("{HEADERS}.{name}"), "is an object or array; write a scalar");
-            }
-        }
-        for (name, value) in trace::of(headers) {
-            // The record's own win.
-            table.entry(name.to_owned()).or_insert(Bson::String(value));
-        }
-        if !table.is_empty() {
-            document.insert(HEADERS, table);
-        }
-        let (visible_at, created_at) = (body.time(VISIBLE_AT), body.time(CREATED_AT));
-        body.finish()?;
-        Ok(Self { document, visible_at, created_at })
+        let visible_at = self.visible_at.map(Time::date);
+        let is_scheduled = visible_at.is_some_and(|at| at > now);
+        let fields = [
+            (KEY, self.key.map(Bson::from)),
+            (TYPE, Some(self.kind.into())),
+            (PAYLOAD, payload.or_else(|| self.payload_base64.map(bytes))),
+            (CONTENT_TYPE, self.content_type.map(Bson::from)),
+            (DESTINATION, self.destination.map(Bson::from)),
+            (TENANT_ID, self.tenant_id.map(Bson::from)),
+            (DEDUP_KEY, self.dedup_key.map(Bson::from)),
+            (HEADERS, (!table.is_empty()).then_some(table.into())),
+            (STATUS, Some(if is_scheduled { SCHEDULED } else { PENDING }.into())),
+            // The server replaces it with its cluster time.
+            (SEQ, Some(NO_SEQ.into())),
+            (CREATED_AT, Some(self.created_at.map_or(now, Time::date).into())),
+            (VISIBLE_AT, visible_at.map(Bson::from)),
+        ];
+        document
+            .extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        document
     }
+}
 
-    /// The record as it is stored, dated by MongoDB, and judged as a relay will judge it.
-    async fn into_record(mut self, services: &Services) -> Result<RawDocumentBuf, Problem> {
-        let now = ServerClock::asked(services.collections.database()).await?;
-        let is_scheduled = self.visible_at.is_some_and(|at| at > now);
-        self.document.insert(STATUS, if is_scheduled { SCHEDULED } else { PENDING });
-        // The server replaces it with its cluster time.
-        self.document.insert(SEQ, NO_SEQ);
-        self.document.insert(CREATED_AT, self.created_at.unwrap_or(now));
-        if let Some(at) = self.visible_at {
-            self.document.insert(VISIBLE_AT, at);
-        }
-        let raw = RawDocumentBuf::try_from(&self.document)
-            .map_err(|error| Problem::wrong("", format!("is no BSON: {error}")))?;
-        if raw.as_bytes().len() > LARGEST {
-            return Err(Problem::too_large("a record has 16 MiB at most, as BSON"));
-        }
-        match Record::read(&raw).content() {
-            Ok(_) => Ok(raw),
-            Err(malformed) => Err(Problem::wrong(malformed.field, malformed.why)),
-        }
+/// The record as BSON, judged as a relay judges it.
+fn encode(document: Document) -> Result<RawDocumentBuf, Problem> {
+    let raw = RawDocumentBuf::try_from(&document)
+        .map_err(|error| Problem::wrong("", format!("cannot be stored as BSON: {error}")))?;
+    if raw.as_bytes().len() > MAX_RECORD_BYTES {
+        return Err(Problem::too_large("a record has 16 MiB at most, as BSON"));
+    }
+    match Record::read(&raw).content() {
+        Ok(_) => Ok(raw),
+        Err(malformed) => Err(Problem::wrong(malformed.field, malformed.why)),
     }
 }
 
@@ -222,6 +264,3 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
         _ => Err(error.into()),
     }
 }
-
-/// A validator, which may be the user's own, refuses the record.
-const INVALID: i32 = 121;

@@ -1,156 +1,143 @@
 //! Requeue and discard.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tracing::info;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::dates::rfc3339;
-use crate::http::auth::{Admin, Caller};
-use crate::http::json::{Body, NoBody};
-use crate::http::outbox::{no_record, readings};
+use crate::events::json::Request;
+use crate::http::extract::{Admin, Body, Call, NoBody};
+use crate::http::outbox::unknown_record;
+use crate::http::params::{RecordIdText, RecordPath};
 use crate::http::problem::Problem;
-use crate::http::query::{Path, Query};
 use crate::http::state::Shared;
 use crate::outbox::redrive::{Chosen, Redrive, Redriver, Refusal};
+use crate::wakeup::Wakeup;
 
-/// What a requeue came to.
+/// Which dead records to requeue; all of them by default.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RequeueRequest {
+    /// Of this key.
+    key: Option<String>,
+    /// Of this type.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Whose deadReason begins with this.
+    reason: Option<String>,
+    /// Report how many it would be, and change nothing.
+    dry_run: Option<bool>,
+}
+
+impl Request for RequeueRequest {}
+
+/// Records that were requeued.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Requeued {
+pub(super) struct RequeueAnswer {
     /// Records that were chosen.
     matched: u64,
     /// Those that were requeued; none with `dryRun`.
     requeued: u64,
-    /// Why some were left as they are, and the remedy.
+    /// Why some were not changed, and the remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     note: Option<String>,
-}
-
-/// The body: which dead records; all of them where nothing is said.
-pub(in crate::http) fn schema() -> Value {
-    let text = |description| json!({ "type": ["string", "null"], "description": description });
-    json!({
-        "type": "object",
-        "additionalProperties": false,
-        "properties": {
-            "key": text("Of this key."),
-            "type": text("Of this type."),
-            "reason": text("Whose deadReason begins so."),
-            "dryRun": {
-                "type": ["boolean", "null"],
-                "description": "Say how many it would be, and change nothing.",
-            },
-        },
-    })
 }
 
 /// Make dead records pending again, in their old place
 #[utoipa::path(post, path = "/v1/outbox/requeue", tag = "outbox",
-    request_body(content = ref("#/components/schemas/Requeue"), content_type = "application/json"),
-    responses((status = 200, description = "done", body = Requeued)),
+    request_body(content = RequeueRequest, example = json!({ "reason": "refused", "dryRun": true })),
+    responses((status = 200, description = "done", body = RequeueAnswer)),
 )]
-pub(super) async fn requeue(
-    caller: Caller<Admin>,
-    query: Query,
-    State(shared): State<Shared>,
-    Body(mut body): Body,
-) -> Result<Json<Requeued>, Problem> {
-    query.finish()?;
-    let chosen = Chosen {
-        status: None,
-        key: body.text("key"),
-        kind: body.text("type"),
-        reason: body.text("reason"),
-    };
-    let dry_run = body.truth("dryRun").unwrap_or(false);
-    body.finish()?;
-    let services = shared.services()?;
+pub(super) async fn requeue_records(
+    call: Call<Admin>,
+    Body(body): Body<RequeueRequest>,
+) -> Result<Json<RequeueAnswer>, Problem> {
+    let chosen = Chosen { status: None, key: body.key, kind: body.kind, reason: body.reason };
+    let services = call.state.services()?;
     let redriver = Redriver::new(services.collections.clone());
-    if dry_run {
+    if body.dry_run == Some(true) {
         let matched = redriver.matching(&chosen).await?;
-        return Ok(Json(Requeued { matched, requeued: 0, note: None }));
+        return Ok(Json(RequeueAnswer { matched, requeued: 0, note: None }));
     }
     let done = redriver.all(Redrive::Requeue, &chosen).await?;
-    info!(actor = &*caller.name, matched = done.matched, requeued = done.changed, "requeued");
+    info!(actor = &*call.actor, matched = done.matched, requeued = done.changed, "requeued");
     if let Some(wake) = services.wake.as_ref().filter(|_| done.changed > 0) {
         wake.changed();
     }
-    Ok(Json(Requeued { matched: done.matched, requeued: done.changed, note: done.left() }))
+    let (matched, requeued, note) = (done.matched, done.changed, done.left());
+    Ok(Json(RequeueAnswer { matched, requeued, note }))
+}
+
+/// How to requeue one record.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RequeueQuery {
+    /// A delivered one too: its consumers receive it again.
+    redeliver: Option<bool>,
+    /// Report the outcome, and change nothing.
+    dry_run: Option<bool>,
 }
 
 /// Make one dead record pending again
 #[utoipa::path(post, path = "/v1/outbox/records/{id}/requeue", tag = "outbox",
-    params(
-        ("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str:, raw: force one"),
-        ("redeliver" = Option<bool>, Query, description = "a delivered one too: its consumers see it again"),
-        ("dryRun" = Option<bool>, Query, description = "say what it would come to, and change nothing"),
-    ),
+    params(RecordPath, RequeueQuery),
     responses(
-        (status = 200, description = "done", body = Requeued),
+        (status = 200, description = "done", body = RequeueAnswer),
         (status = 404, description = "`not_found`"),
         (status = 409, description = "`record_leased`, or `wrong_status`: neither dead, nor done with `redeliver`"),
     ),
 )]
-pub(super) async fn requeue_one(
-    caller: Caller<Admin>,
-    path: Path,
-    mut query: Query,
-    State(shared): State<Shared>,
+pub(super) async fn requeue_record(
+    call: Call<Admin, RecordPath, RequeueQuery>,
     _: NoBody,
-) -> Result<Json<Requeued>, Problem> {
-    let redrive = match query.truth("redeliver") {
-        true => Redrive::Redeliver,
-        false => Redrive::Requeue,
-    };
-    let dry_run = query.truth("dryRun");
-    query.finish()?;
-    one(&caller, &shared, redrive, path.part("id"), dry_run).await?;
-    Ok(Json(Requeued { matched: 1, requeued: u64::from(!dry_run), note: None }))
+) -> Result<Json<RequeueAnswer>, Problem> {
+    let RequeueQuery { redeliver, dry_run } = call.query;
+    let redrive = if redeliver == Some(true) { Redrive::Redeliver } else { Redrive::Requeue };
+    let dry_run = dry_run == Some(true);
+    redrive_one(&call.actor, &call.state, redrive, &call.path.id, dry_run).await?;
+    Ok(Json(RequeueAnswer { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
 /// Remove a dead, scheduled or invalid record, or a pending one that nobody holds
 #[utoipa::path(delete, path = "/v1/outbox/records/{id}", tag = "outbox",
-    params(("id" = String, Path, description = "UUID, ObjectId, integer or text; uuid:, oid:, int:, str:, raw: force one")),
+    params(RecordPath),
     responses(
         (status = 204, description = "it is gone"),
         (status = 404, description = "`not_found`"),
         (status = 409, description = "`record_leased`, or `wrong_status`: it is done"),
     ),
 )]
-pub(super) async fn discard(
-    caller: Caller<Admin>,
-    path: Path,
-    query: Query,
-    State(shared): State<Shared>,
+pub(super) async fn discard_record(
+    call: Call<Admin, RecordPath>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    query.finish()?;
-    one(&caller, &shared, Redrive::Discard, path.part("id"), false).await?;
+    redrive_one(&call.actor, &call.state, Redrive::Discard, &call.path.id, false).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn one(
-    caller: &Caller<Admin>,
-    shared: &Shared,
+async fn redrive_one(
+    actor: &str,
+    state: &Shared,
     redrive: Redrive,
-    id: &str,
+    id: &RecordIdText,
     dry_run: bool,
 ) -> Result<(), Problem> {
-    let ids = readings("id", id)?;
-    let services = shared.services()?;
+    let ids = id.readings()?;
+    let services = state.services()?;
     let redriver = Redriver::new(services.collections.clone());
     let done = match dry_run {
         true => redriver.would(redrive, &ids).await?,
         false => redriver.one(redrive, &ids).await?,
     };
-    done.map_err(|refusal| refused(redrive, id, refusal))?;
+    done.map_err(|refusal| refused(redrive, &id.0, refusal))?;
     if !dry_run {
-        info!(actor = &*caller.name, id, act = ?redrive, "a record was changed");
-        // What it blocked goes on, or it goes itself.
-        services.wake.iter().for_each(crate::wakeup::Wakeup::changed);
+        info!(actor, id = id.0, act = ?redrive, "changed a record");
+        // Its key may be unblocked, or the record itself is pending.
+        services.wake.iter().for_each(Wakeup::changed);
     }
     Ok(())
 }
@@ -158,7 +145,7 @@ async fn one(
 fn refused(redrive: Redrive, id: &str, refusal: Refusal) -> Problem {
     let wrong = |detail: String| Problem::conflict("wrong_status", detail);
     match (refusal, redrive) {
-        (Refusal::Missing, _) => no_record(id),
+        (Refusal::Missing, _) => unknown_record(id),
         (Refusal::Leased { until }, _) => {
             let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
             let until = until.unwrap_or_default();

@@ -1,0 +1,529 @@
+//! A body or a query as serde reads it, with everything that is wrong with it.
+//!
+//! serde stops at the first error. The reader does not: it knows the type that is asked for, so it
+//! notes what is wrong under the path of the field and continues with a placeholder of that type.
+//! A value that was read counts only where nothing was noted.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+
+use bson::{Bson, Document};
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
+};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+use crate::Flaw;
+use crate::json::tree::{FieldPath, integer};
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As JSON.
+    Json,
+    /// As strings, in a query or a path.
+    Strings,
+}
+
+/// A body.
+pub trait Request: DeserializeOwned {
+    /// What is wrong with members together. Placeholders count as present.
+    fn conflicts(&self) -> Vec<Flaw> {
+        Vec::new()
+    }
+}
+
+/// Reads the members of a body, of a query, or of a path.
+///
+/// # Errors
+///
+/// Everything that is wrong with them, after the flaws that are known already.
+pub fn read<T: DeserializeOwned>(
+    members: Document,
+    form: Form,
+    flaws: Vec<Flaw>,
+    conflicts: fn(&T) -> Vec<Flaw>,
+) -> Result<T, Vec<Flaw>> {
+    let fields = flaws.iter().map(|flaw| flaw.field.clone()).collect();
+    let notes = Notes { flaws: RefCell::new(flaws), fields: RefCell::new(fields) };
+    let place = Place { path: FieldPath::Body, form, notes: Some(&notes) };
+    let reader = Reader { value: Some(Bson::Document(members)), place };
+    let read = T::deserialize(reader).map_err(|error| error.note(FieldPath::Body, Some(&notes)));
+    for Flaw { field, detail } in read.iter().flat_map(conflicts) {
+        Refused(Some(detail)).note(FieldPath::Field(&FieldPath::Body, &field), Some(&notes));
+    }
+    match (read, notes.flaws.into_inner()) {
+        (Ok(value), flaws) if flaws.is_empty() => Ok(value),
+        (_, flaws) => Err(flaws),
+    }
+}
+
+/// Reads a field by a rule of its own. What breaks the rule is noted, and the default takes its place.
+///
+/// # Errors
+///
+/// Those of the deserializer: none, where it is a reader.
+pub fn checked<'de, D, R, T>(
+    from: D,
+    rule: impl FnOnce(R) -> Result<T, String>,
+) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    R: Deserialize<'de>,
+    T: Default,
+{
+    let value = from.deserialize_tuple_struct(ALWAYS, 1, OneValue { rule, raw: PhantomData })?;
+    Ok(value.unwrap_or_default())
+}
+
+/// Reads a field that may be absent, and in which null is a value.
+///
+/// # Errors
+///
+/// Those of the deserializer: none, where it is a reader.
+pub fn if_present<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    from.deserialize_tuple_struct(IF_PRESENT, 1, OneValue { rule: Ok, raw: PhantomData })
+}
+
+/// Names by which a type asks the reader for a sequence of one value: it contains none where
+/// something was wrong or, with `IF_PRESENT`, where the field is absent.
+const ALWAYS: &str = "postrider::always";
+const IF_PRESENT: &str = "postrider::if_present";
+
+struct OneValue<F, R> {
+    rule: F,
+    raw: PhantomData<R>,
+}
+
+impl<'de, R: Deserialize<'de>, T, F: FnOnce(R) -> Result<T, String>> Visitor<'de>
+    for OneValue<F, R>
+{
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one value")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Option<T>, A::Error> {
+        from.next_element_seed(self)
+    }
+}
+
+impl<'de, R: Deserialize<'de>, T, F: FnOnce(R) -> Result<T, String>> DeserializeSeed<'de>
+    for OneValue<F, R>
+{
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+        (self.rule)(R::deserialize(from)?).map_err(de::Error::custom)
+    }
+}
+
+/// What was found to be wrong so far, one flaw for each field.
+struct Notes {
+    flaws: RefCell<Vec<Flaw>>,
+    fields: RefCell<HashSet<String>>,
+}
+
+/// A field is not as it must be: with the reason until it has been noted.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.as_deref().unwrap_or("invalid"))]
+struct Refused(Option<String>);
+
+impl de::Error for Refused {
+    fn custom<T: fmt::Display>(reason: T) -> Self {
+        Self(Some(reason.to_string()))
+    }
+}
+
+impl Refused {
+    /// Notes the reason, unless another one is known for this field.
+    fn note(self, path: FieldPath<'_>, notes: Option<&Notes>) -> Self {
+        if let (Some(detail), Some(notes)) = (self.0, notes) {
+            let field = path.to_string();
+            if notes.fields.borrow_mut().insert(field.clone()) {
+                notes.flaws.borrow_mut().push(Flaw { field, detail });
+            }
+        }
+        Self(None)
+    }
+}
+
+/// Where a value is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    path: FieldPath<'a>,
+    form: Form,
+    /// Not set below a value that is wrong already.
+    notes: Option<&'a Notes>,
+}
+
+/// One value; absent where it is not set.
+struct Reader<'a> {
+    value: Option<Bson>,
+    place: Place<'a>,
+}
+
+impl<'a> Reader<'a> {
+    fn note(&self, detail: &str) {
+        let detail = if self.value.is_none() { "is missing" } else { detail };
+        Refused(Some(detail.to_owned())).note(self.place.path, self.place.notes);
+    }
+
+    /// Reads by a seed, and notes why it refuses the value.
+    fn give<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
+        let Place { path, notes, .. } = self.place;
+        seed.deserialize(self).map_err(|refused| refused.note(path, notes))
+    }
+
+    fn string(self, otherwise: &str) -> String {
+        match self.value {
+            Some(Bson::String(text)) => text,
+            _ => {
+                self.note(otherwise);
+                String::new()
+            }
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'_> {
+    type Error = Refused;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self.value {
+            None => {
+                self.note("");
+                visitor.visit_unit()
+            }
+            Some(Bson::Boolean(value)) => visitor.visit_bool(value),
+            Some(Bson::Int32(integer)) => visitor.visit_i64(integer.into()),
+            Some(Bson::Int64(integer)) => visitor.visit_i64(integer),
+            Some(Bson::Double(float)) => visitor.visit_f64(float),
+            Some(Bson::String(text)) => visitor.visit_string(text),
+            Some(Bson::Array(items)) => {
+                let items = items.into_iter().enumerate();
+                visitor.visit_seq(ItemAccess { items, place: &self.place })
+            }
+            Some(Bson::Document(members)) => visitor.visit_map(MemberAccess {
+                present: members.into_iter(),
+                known: None,
+                absent: Vec::new(),
+                next: None,
+                place: &self.place,
+            }),
+            // JSON has no more.
+            Some(_) => visitor.visit_unit(),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_string(self.string("must be a string"))
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        let value = match (&self.value, self.place.form) {
+            (Some(Bson::Boolean(value)), _) => Some(*value),
+            (Some(Bson::String(text)), Form::Strings) => text.parse().ok(),
+            _ => None,
+        };
+        if value.is_none() {
+            self.note("must be true or false");
+        }
+        visitor.visit_bool(value.unwrap_or_default())
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        let value = match (&self.value, self.place.form) {
+            (Some(Bson::String(text)), Form::Strings) => text.parse().ok(),
+            (Some(value), _) => integer(value),
+            (None, _) => None,
+        };
+        if value.is_none() {
+            self.note("must be an integer");
+        }
+        visitor.visit_i64(value.unwrap_or_default())
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self.value {
+            None | Some(Bson::Null) => visitor.visit_none(),
+            Some(_) => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        let is_absent = name == IF_PRESENT && self.value.is_none();
+        visitor.visit_seq(Once((!is_absent).then_some(self)))
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        if !matches!(self.value, Some(Bson::Array(_))) {
+            self.note("must be an array");
+            return visitor.visit_seq(Once(None));
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        let word = match &self.value {
+            Some(Bson::String(text)) => words.iter().find(|word| *word == text),
+            _ => None,
+        };
+        if word.is_none() {
+            self.note(&format!("must be one of {}", words.join(", ")));
+        }
+        let word: StrDeserializer<'_, Refused> =
+            word.or(words.first()).copied().unwrap_or_default().into_deserializer();
+        visitor.visit_enum(word)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        let mut place = self.place;
+        let members = match self.value {
+            Some(Bson::Document(members)) => members,
+            _ => {
+                self.note("must be an object");
+                place.notes = None;
+                Document::new()
+            }
+        };
+        let absent = known.iter().filter(|name| !members.contains_key(name)).rev();
+        visitor.visit_map(MemberAccess {
+            absent: absent.copied().collect(),
+            present: members.into_iter(),
+            known: Some(known),
+            next: None,
+            place: &place,
+        })
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple map
+        identifier ignored_any
+    }
+}
+
+impl<'a> Place<'a> {
+    fn member(&'a self, name: &'a str, value: Option<Bson>) -> Reader<'a> {
+        Reader { value, place: Self { path: FieldPath::Field(&self.path, name), ..*self } }
+    }
+}
+
+struct Once<'a>(Option<Reader<'a>>);
+
+impl<'de> SeqAccess<'de> for Once<'_> {
+    type Error = Refused;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Refused> {
+        // Here a refusal ends: the type has a default.
+        Ok(self.0.take().and_then(|reader| reader.give(seed).ok()))
+    }
+}
+
+struct ItemAccess<'a, I> {
+    items: I,
+    place: &'a Place<'a>,
+}
+
+impl<'de, I: Iterator<Item = (usize, Bson)>> SeqAccess<'de> for ItemAccess<'_, I> {
+    type Error = Refused;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Refused> {
+        let Some((index, item)) = self.items.next() else { return Ok(None) };
+        let place = Place { path: FieldPath::Item(&self.place.path, index), ..*self.place };
+        Reader { value: Some(item), place }.give(seed).map(Some)
+    }
+}
+
+/// The members that are present, in their order, then those that are absent.
+struct MemberAccess<'a, I> {
+    present: I,
+    /// The names that are known; all of them, where it is not set.
+    known: Option<&'static [&'static str]>,
+    /// Known names that are absent, the last one first.
+    absent: Vec<&'static str>,
+    next: Option<(String, Option<Bson>)>,
+    place: &'a Place<'a>,
+}
+
+impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_, I> {
+    type Error = Refused;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Refused> {
+        for (name, value) in self.present.by_ref() {
+            if self.known.is_none_or(|known| known.contains(&name.as_str())) {
+                let key: StrDeserializer<'_, Refused> = name.as_str().into_deserializer();
+                let key = seed.deserialize(key);
+                self.next = Some((name, Some(value)));
+                return key.map(Some);
+            }
+            let unknown = match self.place.form {
+                Form::Json => "unknown field",
+                Form::Strings => "unknown parameter",
+            };
+            self.place.member(&name, Some(value)).note(unknown);
+        }
+        let Some(name) = self.absent.pop() else { return Ok(None) };
+        self.next = Some((name.to_owned(), None));
+        seed.deserialize(name.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Refused> {
+        let (name, value) = self.next.take().unwrap_or_default();
+        self.place.member(&name, value).give(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::json::{IdText, Json, JsonObject, Time};
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    struct Order {
+        id: IdText,
+        placed_at: Option<Time>,
+        is_paid: Option<bool>,
+        lines: Vec<Line>,
+        #[serde(deserialize_with = "if_present")]
+        note: Option<Json>,
+        kind: Option<Kind>,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Line {
+        count: i64,
+        item: JsonObject,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        New,
+        Old,
+    }
+
+    fn none<T>(_: &T) -> Vec<Flaw> {
+        Vec::new()
+    }
+
+    fn fields(members: Document) -> Vec<String> {
+        let flaws = read::<Order>(members, Form::Json, Vec::new(), none).unwrap_err();
+        flaws.into_iter().map(|flaw| flaw.field).collect()
+    }
+
+    #[test]
+    fn a_valid_body_is_read_whole() {
+        let members = doc! {
+            "id": "o", "placedAt": 1e3, "isPaid": Bson::Null, "note": Bson::Null, "kind": "old",
+            "lines": [{ "count": 2.0, "item": { "$oid": "x" } }],
+        };
+
+        let order: Order = read(members, Form::Json, Vec::new(), none).unwrap();
+
+        assert_eq!((order.id.as_str(), order.is_paid), ("o", None));
+        assert_eq!(order.placed_at.unwrap().millis(), 1_000);
+        assert_eq!(order.lines[0], Line { count: 2, item: JsonObject(doc! { "$oid": "x" }) });
+        assert_eq!((order.note, order.kind), (Some(Json(Bson::Null)), Some(Kind::Old)));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_noted_by_its_path_and_once() {
+        assert_eq!(fields(doc! {}), ["id", "lines"]);
+        assert_eq!(
+            fields(doc! {
+                "id": "", "placedAt": "soon", "isPaid": "true", "kind": "odd", "other": 1,
+                "lines": [5, { "count": 1.5, "item": [] , "x": 1 }, {}],
+            }),
+            [
+                "id",
+                "placedAt",
+                "isPaid",
+                "kind",
+                "other",
+                "lines[0]",
+                "lines[1].count",
+                "lines[1].item",
+                "lines[1].x",
+                "lines[2].count",
+                "lines[2].item",
+            ]
+        );
+        assert_eq!(fields(doc! { "id": Bson::Null, "lines": {} }), ["id", "lines"]);
+    }
+
+    #[test]
+    fn a_value_that_is_nested_too_deep_is_noted_where_it_is() {
+        let nested = |levels| (0..levels).fold(Bson::Int32(1), |inner, _| Bson::Array(vec![inner]));
+        let order = |note: Bson| doc! { "id": "o", "lines": [], "note": note };
+
+        assert!(read::<Order>(order(nested(100)), Form::Json, Vec::new(), none).is_ok());
+        let deep = read::<Order>(order(nested(101)), Form::Json, Vec::new(), none).unwrap_err();
+        assert!(deep[0].field.starts_with("note[0][0]") && deep.len() == 1, "{deep:?}");
+    }
+
+    #[test]
+    fn strings_are_read_as_what_is_asked_for() {
+        #[derive(Debug, Deserialize)]
+        struct Query {
+            limit: Option<i64>,
+            dry: Option<bool>,
+        }
+        let members = doc! { "limit": "7", "dry": "true" };
+
+        let query: Query = read(members, Form::Strings, Vec::new(), none).unwrap();
+
+        assert_eq!((query.limit, query.dry), (Some(7), Some(true)));
+        let wrong = doc! { "limit": "x", "dry": "", "z": "" };
+        assert_eq!(read::<Query>(wrong, Form::Strings, Vec::new(), none).unwrap_err().len(), 3);
+    }
+}

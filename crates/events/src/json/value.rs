@@ -1,0 +1,207 @@
+//! Values of which bodies consist.
+
+use std::borrow::Cow;
+
+use bson::{Bson, DateTime, Document};
+use postrider_outbox::shown;
+use serde::de::{DeserializeSeed, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AnyOfBuilder, Array, KnownFormat, ObjectBuilder, Ref, Schema, SchemaFormat, Type,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::json::reader::checked;
+use crate::json::tree::{AsWritten, integer};
+use crate::names::check_id;
+
+/// What identifies something: 1 to 255 characters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(pattern = "^[\\s\\S]{1,255}$", example = "a-1")]
+pub struct IdText(String);
+
+impl IdText {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<IdText> for String {
+    fn from(id: IdText) -> Self {
+        id.0
+    }
+}
+
+impl<'de> Deserialize<'de> for IdText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| match check_id(&text) {
+            Ok(()) => Ok(Self(text)),
+            Err(rule) => Err(rule.to_string()),
+        })
+    }
+}
+
+/// A time: RFC 3339, or milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time(DateTime);
+
+impl Time {
+    /// The time as MongoDB stores it.
+    pub fn date(self) -> DateTime {
+        self.0
+    }
+
+    /// Milliseconds since 1970.
+    pub fn millis(self) -> i64 {
+        self.0.timestamp_millis()
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self(DateTime::from_millis(0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |Json(value)| {
+            let date = match &value {
+                Bson::String(text) => DateTime::parse_rfc3339_str(text).ok(),
+                number => integer(number).map(DateTime::from_millis),
+            };
+            let refused = "must be RFC 3339, or milliseconds since 1970 as an integer";
+            date.map(Self).ok_or_else(|| refused.to_owned())
+        })
+    }
+}
+
+/// Any JSON, as BSON that says the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Json(pub Bson);
+
+impl Default for Json {
+    fn default() -> Self {
+        Self(Bson::Null)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |Parsed(value)| Ok(Self(value)))
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        shown::value(&self.0).serialize(to)
+    }
+}
+
+/// A value of the reader, taken as it is.
+struct Parsed(Bson);
+
+impl<'de> Deserialize<'de> for Parsed {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        AsWritten::again().deserialize(from).map(Self)
+    }
+}
+
+/// A JSON object, kept as written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JsonObject(pub Document);
+
+impl<'de> Deserialize<'de> for JsonObject {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |Parsed(value)| match value {
+            Bson::Document(document) => Ok(Self(document)),
+            _ => Err("must be an object".to_owned()),
+        })
+    }
+}
+
+impl Serialize for JsonObject {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, shown::value(value))))
+    }
+}
+
+/// The schema of an integer of 64 bits.
+pub(super) fn int64() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .minimum(Some(isize::MIN))
+        .maximum(Some(isize::MAX))
+}
+
+/// The schema of a string with these words, or of any other simple type.
+pub(super) fn of_type(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(kind)
+}
+
+impl PartialSchema for Json {
+    fn schema() -> RefOr<Schema> {
+        AnyOfBuilder::new()
+            .description(Some("Any JSON; integers within 64 bits, names without NUL."))
+            .item(of_type(Type::Null))
+            .item(of_type(Type::Boolean))
+            .item(of_type(Type::String))
+            .item(int64())
+            .item(of_type(Type::Number))
+            .item(Array::new(Ref::from_schema_name("Json")))
+            .item(Ref::from_schema_name("JsonObject"))
+            .into()
+    }
+}
+
+impl PartialSchema for JsonObject {
+    fn schema() -> RefOr<Schema> {
+        let name: Schema = of_type(Type::String).pattern(Some("^[^\\u0000]*$")).into();
+        of_type(Type::Object)
+            .description(Some("A JSON object, kept as written: it never becomes extended JSON."))
+            .property_names(Some(name))
+            .additional_properties(Some(Ref::from_schema_name("Json")))
+            .into()
+    }
+}
+
+impl PartialSchema for Time {
+    fn schema() -> RefOr<Schema> {
+        let date = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+        AnyOfBuilder::new()
+            .description(Some("RFC 3339, or milliseconds since 1970."))
+            .item(of_type(Type::String).format(Some(date)))
+            .item(int64())
+            .into()
+    }
+}
+
+impl ToSchema for Json {
+    fn name() -> Cow<'static, str> {
+        "Json".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push(("JsonObject".to_owned(), JsonObject::schema()));
+    }
+}
+
+impl ToSchema for JsonObject {
+    fn name() -> Cow<'static, str> {
+        "JsonObject".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push(("Json".to_owned(), Json::schema()));
+    }
+}
+
+impl ToSchema for Time {
+    fn name() -> Cow<'static, str> {
+        "Time".into()
+    }
+}

@@ -1,0 +1,199 @@
+//! What a request consists of, as types: everything that is wrong with a part is reported at once.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use bson::{Bson, Document};
+use http_body_util::LengthLimitError;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::events::Flaw;
+use crate::events::json::{Form, Request as RequestBody, parse, read};
+use crate::http::auth::Scope;
+use crate::http::problem::Problem;
+use crate::http::state::Shared;
+
+/// The scope that a call requires.
+pub trait Required: Send {
+    /// That scope.
+    const SCOPE: Scope;
+}
+
+/// Requires [`Scope::Append`].
+#[derive(Clone, Copy, Debug)]
+pub struct Append;
+/// Requires [`Scope::Read`].
+#[derive(Clone, Copy, Debug)]
+pub struct Read;
+/// Requires [`Scope::Admin`].
+#[derive(Clone, Copy, Debug)]
+pub struct Admin;
+
+impl Required for Append {
+    const SCOPE: Scope = Scope::Append;
+}
+impl Required for Read {
+    const SCOPE: Scope = Scope::Read;
+}
+impl Required for Admin {
+    const SCOPE: Scope = Scope::Admin;
+}
+
+/// A call by a client that has the scope, with the parameters of its path and its query. The first
+/// argument of every handler: the rest of a request is not examined before the scope.
+pub struct Call<S, P = NoParameters, Q = NoParameters> {
+    /// The token's name, for logs.
+    pub actor: Arc<str>,
+    /// The parameters of the path.
+    pub path: P,
+    /// The parameters of the query.
+    pub query: Q,
+    /// What the handlers share.
+    pub state: Shared,
+    scope: PhantomData<S>,
+}
+
+/// No parameters: one that is given is unknown.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct NoParameters {}
+
+impl<S: Required, P: DeserializeOwned, Q: DeserializeOwned> FromRequestParts<Shared>
+    for Call<S, P, Q>
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Problem> {
+        let actor = shared.tokens.admit(S::SCOPE, header(&parts.headers, AUTHORIZATION))?;
+        let path = RawPathParams::from_request_parts(parts, shared).await;
+        let path = path.map_err(|_| Problem::wrong("path", "is not UTF-8"))?;
+        let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+        let path =
+            read(path, Form::Strings, Vec::new(), |_| Vec::new()).map_err(Problem::invalid)?;
+        let query = query(parts.uri.query().unwrap_or_default()).map_err(Problem::invalid)?;
+        Ok(Self { actor, path, query, state: shared.clone(), scope: PhantomData })
+    }
+}
+
+fn query<Q: DeserializeOwned>(text: &str) -> Result<Q, Vec<Flaw>> {
+    let (mut parameters, mut flaws) = (Document::new(), Vec::new());
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match (decoded(name), decoded(value)) {
+            (Some(name), _) if parameters.contains_key(&name) => {
+                flaws.push(Flaw::new(name, "appears twice"));
+            }
+            (Some(name), Some(value)) => drop(parameters.insert(name, value)),
+            (Some(name), None) => flaws.push(Flaw::new(name, "is not UTF-8")),
+            (None, _) => flaws.push(Flaw::new("", "a parameter's name is not UTF-8")),
+        }
+    }
+    read(parameters, Form::Strings, flaws, |_| Vec::new())
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let spaces = text.replace('+', " ");
+    percent_decode_str(&spaces).decode_utf8().ok().map(Cow::into_owned)
+}
+
+fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// A body that is a JSON object.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<T: RequestBody> FromRequest<Shared> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+        let kind = header(request.headers(), CONTENT_TYPE).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default();
+        if !kind.trim().eq_ignore_ascii_case("application/json") {
+            return Err(Problem::unsupported_media_type());
+        }
+        let bytes = bytes(request, shared.max_body).await?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not UTF-8"))?;
+        match parse(text) {
+            Ok((Bson::Document(members), flaws)) => {
+                read(members, Form::Json, flaws, T::conflicts).map(Self).map_err(Problem::invalid)
+            }
+            Ok(_) => Err(Problem::wrong("", "the body must be an object")),
+            Err(error) => Err(Problem::malformed(format!("invalid JSON: {error}"))),
+        }
+    }
+}
+
+/// No body, or an empty object: what another body asked for would not be done.
+#[derive(Clone, Copy, Debug)]
+pub struct NoBody;
+
+impl FromRequest<Shared> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+        let is_empty = |body: serde_json::Map<String, serde_json::Value>| body.is_empty();
+        match bytes(request, shared.max_body).await {
+            Ok(bytes) if bytes.is_empty() => Ok(Self),
+            Ok(bytes) if serde_json::from_slice(&bytes).is_ok_and(is_empty) => Ok(Self),
+            _ => Err(Problem::wrong(
+                "",
+                "this request has no body: its path and its query say everything",
+            )),
+        }
+    }
+}
+
+async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let too_large = || Problem::too_large(format!("a body has {limit} bytes at most"));
+    let length = header(request.headers(), CONTENT_LENGTH);
+    if length.and_then(|text| text.parse::<usize>().ok()).is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
+        match error.into_inner().is::<LengthLimitError>() {
+            true => too_large(),
+            false => Problem::malformed("the body broke off"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Parameters {
+        key: Option<String>,
+        limit: Option<i64>,
+    }
+
+    #[test]
+    fn parameters_are_decoded() {
+        let found: Parameters = query("key=a%2Fb+c&&limit=7").unwrap();
+
+        assert_eq!(found, Parameters { key: Some("a/b c".to_owned()), limit: Some(7) });
+        assert_eq!(query::<Parameters>("key=").unwrap().key.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_a_query_is_reported_at_once() {
+        for (text, wrong) in [
+            ("key=1&key=2", 1),
+            ("key=%ff", 1),
+            ("%ff=1", 1),
+            ("limit=x&key=1&key=1&z=1", 3),
+            ("wild%20=x", 1),
+        ] {
+            assert_eq!(query::<Parameters>(text).unwrap_err().len(), wrong, "{text}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Around every request: its id, its permit, its time limit, and the form of its problems.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{Instrument, error, info_span, warn};
+use uuid::Uuid;
+
+use crate::failpoint;
+use crate::http::problem::Problem;
+use crate::http::state::Shared;
+
+/// Names a request, in answers and logs.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest request id that is accepted from a client.
+const MAX_ID_BYTES: usize = 128;
+
+/// The permit of a concurrent request. An answer that is streamed keeps it until its end.
+#[derive(Clone, Debug)]
+pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+
+/// Runs around all other layers.
+pub(super) async fn surround(
+    State(shared): State<Shared>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let id = request_id(request.headers());
+    let span = info_span!("request", request_id = id);
+    let answered = within_limits(&shared, request, next).instrument(span).await;
+    let mut response = answered.unwrap_or_else(IntoResponse::into_response);
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        let kept = std::mem::take(response.headers_mut());
+        response = problem.render(&id);
+        // Allow, of an unknown method.
+        if let Some(allow) = kept.get(axum::http::header::ALLOW) {
+            response.headers_mut().insert(axum::http::header::ALLOW, allow.clone());
+        }
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+async fn within_limits(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    shared.admit(&parts)?;
+    let mut request = Request::from_parts(parts, body);
+    let permit = shared.permits.clone().try_acquire_owned().map_err(|_| {
+        Problem::overloaded("more concurrent requests than api.max_concurrent; try again")
+    })?;
+    // Held here until the answer begins: a handler may drop its request before.
+    let permit = RequestPermit(Arc::new(permit));
+    request.extensions_mut().insert(permit.clone());
+    let answer = tokio::time::timeout(shared.timeout, next.run(request)).await;
+    drop(permit);
+    answer.map_err(|_| {
+        warn!(timeout = ?shared.timeout, "a request timed out");
+        Problem::unavailable(
+            "not answered within api.timeout; whether a write took effect is unknown; retry with \
+             the same id (retries are idempotent)",
+        )
+    })
+}
+
+/// The place of the fail point, below the layer that catches panics.
+pub(super) async fn fail_point(request: Request, next: Next) -> Response {
+    failpoint::hit("http::request");
+    next.run(request).await
+}
+
+/// The answer in place of one whose handler panicked. The panic hook has logged the message.
+pub(super) fn answer_panic(_: Box<dyn Any + Send>) -> Response {
+    error!("a request panicked");
+    Problem::internal().into_response()
+}
+
+/// The client's own id where it has up to 128 printable characters, else a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    let own = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let is_printable = |id: &&str| {
+        (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
+    };
+    own.filter(is_printable).map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
+}

@@ -1,0 +1,165 @@
+//! Parameters of paths and queries that several calls have.
+
+use std::time::Duration;
+
+use bson::DateTime;
+use postrider_settings::units::duration;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::events::json::{IdText, checked};
+use crate::http::problem::Problem;
+use crate::names::{AggregateId, AggregateName};
+use crate::outbox::undecoded::RawId;
+
+/// A kind of aggregate, in a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct KindPath {
+    /// The kind of aggregate.
+    #[serde(deserialize_with = "aggregate_name")]
+    #[param(value_type = AggregateNameText, inline)]
+    pub name: AggregateName,
+}
+
+/// An aggregate, in a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct AggregatePath {
+    /// The kind of aggregate.
+    #[serde(deserialize_with = "aggregate_name")]
+    #[param(value_type = AggregateNameText, inline)]
+    pub name: AggregateName,
+    /// The aggregate.
+    #[serde(deserialize_with = "aggregate_id")]
+    #[param(value_type = IdText, inline)]
+    pub id: AggregateId,
+}
+
+/// An aggregate and its version, in a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct VersionPath {
+    /// The kind of aggregate.
+    #[serde(deserialize_with = "aggregate_name")]
+    #[param(value_type = AggregateNameText, inline)]
+    pub name: AggregateName,
+    /// The aggregate.
+    #[serde(deserialize_with = "aggregate_id")]
+    #[param(value_type = IdText, inline)]
+    pub id: AggregateId,
+    /// The version.
+    #[param(value_type = i64, minimum = 0)]
+    pub version: Bounded<0, { i64::MAX }>,
+}
+
+/// A record, in a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct RecordPath {
+    /// UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one.
+    #[param(inline)]
+    pub id: RecordIdText,
+}
+
+/// A tenant, in a query.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct TenantQuery {
+    /// Of this tenant only.
+    pub tenant_id: Option<String>,
+}
+
+/// An integer from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounded<const MIN: i64, const MAX: i64>(pub i64);
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |number: i64| match (MIN..=MAX).contains(&number) {
+            true => Ok(Self(number)),
+            false => Err(format!("must be an integer from {MIN} to {MAX}")),
+        })
+    }
+}
+
+/// The most items of one answer.
+pub type Limit<const MAX: i64> = Bounded<1, MAX>;
+
+impl<const MAX: i64> From<Limit<MAX>> for u32 {
+    fn from(limit: Limit<MAX>) -> Self {
+        // MAX is far below.
+        Self::try_from(limit.0).unwrap_or(Self::MAX)
+    }
+}
+
+/// A time in a query: milliseconds since 1970, or RFC 3339.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TimeText(pub i64);
+
+impl<'de> Deserialize<'de> for TimeText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| {
+            let date = || DateTime::parse_rfc3339_str(&text).ok().map(DateTime::timestamp_millis);
+            let refused = "must be RFC 3339, or milliseconds since 1970";
+            text.parse().ok().or_else(date).map(Self).ok_or_else(|| refused.to_owned())
+        })
+    }
+}
+
+/// A duration with units, such as `1h30m`.
+#[derive(Clone, Copy, Debug, Default, ToSchema)]
+#[schema(value_type = String, pattern = "^([0-9]{1,4}(ms|s|m|h|d)){1,3}$", example = "1h30m")]
+pub struct DurationText(pub Duration);
+
+impl<'de> Deserialize<'de> for DurationText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| match duration::parse(&text) {
+            Ok(duration) => Ok(Self(duration)),
+            Err(reason) => Err(format!("must be a duration with units, such as 30s: {reason}")),
+        })
+    }
+}
+
+/// The name of a kind of aggregate or of prepare key.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", example = "order")]
+#[expect(dead_code, reason = "describes a parameter")]
+pub struct AggregateNameText(String);
+
+/// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
+/// force one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(
+    pattern = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])"
+)]
+pub struct RecordIdText(pub String);
+
+impl RecordIdText {
+    /// The ids that the text can mean: at least one.
+    ///
+    /// # Errors
+    ///
+    /// It can mean none.
+    pub fn readings(&self) -> Result<Vec<RawId>, Problem> {
+        let ids = RawId::readings(&self.0);
+        if self.0.is_empty() || ids.is_empty() {
+            return Err(Problem::wrong("id", INVALID_ID));
+        }
+        Ok(ids)
+    }
+}
+
+/// What is wrong with a text that can mean no id.
+pub const INVALID_ID: &str =
+    "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one";
+
+fn aggregate_name<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateName, D::Error> {
+    AggregateName::new(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+fn aggregate_id<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateId, D::Error> {
+    AggregateId::new(&String::deserialize(from)?).map_err(D::Error::custom)
+}
