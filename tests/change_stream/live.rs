@@ -61,8 +61,11 @@ impl Scene {
         let before = self.spy.commands("find").len();
         let id = format!("probe {}", uuid::Uuid::new_v4());
         self.outbox.insert([record(&id, &id)]).await;
+        // Not until it is settled: that may wait for company for as long as a recheck takes to come.
+        self.sink.until("the probe", |arrived| arrived.iter().any(|it| it.id == id)).await;
+        let costs_none = self.spy.commands("find").len() == before;
         self.until_done(&[&id]).await;
-        self.spy.commands("find").len() == before
+        costs_none
     }
 
     async fn until_done(&self, ids: &[&str]) {
