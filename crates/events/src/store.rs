@@ -79,7 +79,7 @@ struct Inner {
 
 impl EventStore {
     /// A store of this context, whose records go into this outbox, on the same client. Its schema
-    /// is to be there ([`schema::apply`](postrider_store::schema::apply())); that of an aggregate is made
+    /// is to be there ([`schema::apply`](postrider_outbox::schema::apply())); that of an aggregate is made
     /// before its first append. Must be called within a Tokio runtime.
     pub fn new(context: Context, outbox: Collections) -> Self {
         Self::open(context, outbox, None)

@@ -80,7 +80,7 @@ pub struct LeaseRequest {
     /// Records that have none: what is so still is leased.
     pub untouched: Vec<RecordId>,
     /// Owner ids of instances that are dead: their leases are taken over before they expire
-    /// ([`LeaseOwners`](postrider_relay::lease_owners::LeaseOwners) says which are).
+    /// (the relay's `LeaseOwners` says which are).
     pub dead_owners: Vec<InstanceId>,
 }
 

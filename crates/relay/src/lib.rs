@@ -9,7 +9,7 @@
 //!
 //! | | file | what it does with the record |
 //! |---|---|---|
-//! | 1 | [`wakeup`] | queues the event of the [change stream](crate::change_stream) |
+//! | 1 | [`wakeup`](postrider_outbox::wakeup) | queues the event of the [change stream](crate::change_stream) |
 //! | 2 | `driver::events` | asks what is known of its key, and plans |
 //! | 3 | [`key_table`] | knows the key: idle, in flight, or blocked |
 //! | 4 | [`plan`] | decides whether it may go (pure) |

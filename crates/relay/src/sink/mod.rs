@@ -47,7 +47,7 @@ pub use postrider_outbox::header::HeaderValue;
 ///   exceeded) is refused without touching the connection.
 /// - Errors and `Debug` never show a payload, a password or a URI with one.
 ///
-/// `tests/sink_contract` holds every sink to this.
+/// `tests/sinks/contract` holds every sink to this.
 pub trait Sink: Send + Sync + 'static {
     /// Hands one message over and waits for the broker's confirm.
     ///
