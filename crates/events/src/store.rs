@@ -36,10 +36,10 @@ const UNIT: usize = 1 << 10;
 /// ```no_run
 /// use bson::doc;
 /// use futures_util::TryStreamExt;
-/// use postrider::context::{Context, ContextSettings};
-/// use postrider::events::{Append, EventStore, Expected, NewEvent, Range};
-/// use postrider::names::{AggregateId, AggregateName};
-/// use postrider::outbox::collections::Collections;
+/// use postrider_events::context::{Context, ContextSettings};
+/// use postrider_events::{Append, EventStore, Expected, NewEvent, Range};
+/// use postrider_events::names::{AggregateId, AggregateName};
+/// use postrider_outbox::collections::Collections;
 ///
 /// # async fn run(client: mongodb::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let outbox = Collections::new(client.clone(), "shop", "");

@@ -55,8 +55,8 @@ impl EventStore {
     /// ```no_run
     /// # use bson::doc;
     /// # use mongodb::Collection;
-    /// # use postrider::events::{Append, EventStore, Outcome, UnitError};
-    /// use postrider::outbox::NewRecord;
+    /// # use postrider_events::{Append, EventStore, Outcome, UnitError};
+    /// use postrider_outbox::NewRecord;
     ///
     /// # async fn run(
     /// #     store: EventStore, stock: Collection<bson::Document>, order: Append,

@@ -18,7 +18,7 @@ use crate::position::NO_SEQ;
 ///
 /// ```no_run
 /// # use mongodb::{Client, bson::doc};
-/// use postrider::outbox::{NewRecord, Outbox};
+/// use postrider_outbox::{NewRecord, Outbox};
 ///
 /// # async fn run(client: Client) -> mongodb::error::Result<()> {
 /// let database = client.database("shop");

@@ -31,8 +31,8 @@ const TRIES: usize = 100;
 /// use std::time::Duration;
 ///
 /// use mongodb::{Client, bson::oid::ObjectId};
-/// use postrider::context::{Context, ContextSettings};
-/// use postrider::prepare::{PrepareKey, PrepareName, Ttl};
+/// use postrider_events::context::{Context, ContextSettings};
+/// use postrider_events::prepare::{PrepareKey, PrepareName, Ttl};
 ///
 /// # async fn run(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let context = Context::new(client, ContextSettings::new("shop"));

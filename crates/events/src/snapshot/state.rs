@@ -9,10 +9,10 @@ use crate::names::AggregateId;
 ///
 /// ```
 /// use bson::doc;
-/// use postrider::names::AggregateId;
-/// use postrider::snapshot::Snapshot;
+/// use postrider_events::names::AggregateId;
+/// use postrider_events::snapshot::Snapshot;
 ///
-/// # fn main() -> Result<(), postrider::names::WrongName> {
+/// # fn main() -> Result<(), postrider_events::names::WrongName> {
 /// let snapshot = Snapshot {
 ///     tenant_id: Some("tenant-1".into()),
 ///     operator: Some("ada".into()),

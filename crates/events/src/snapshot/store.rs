@@ -18,9 +18,9 @@ const TRIES: usize = 20;
 ///
 /// ```no_run
 /// use mongodb::{Client, bson::doc};
-/// use postrider::context::{Context, ContextSettings};
-/// use postrider::names::{AggregateId, AggregateName};
-/// use postrider::snapshot::{Snapshot, SnapshotStore};
+/// use postrider_events::context::{Context, ContextSettings};
+/// use postrider_events::names::{AggregateId, AggregateName};
+/// use postrider_events::snapshot::{Snapshot, SnapshotStore};
 ///
 /// # async fn run(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let snapshots = SnapshotStore::new(Context::new(client, ContextSettings::new("shop")));
