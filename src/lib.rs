@@ -34,7 +34,7 @@
 //! | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect; the hash of keys |
 //! | [`events`] | the event store: appends, [`snapshot`]s, [`prepare`] keys, in a [`context`] |
 //! | [`relay`] | acquire → publish → settle; the [`change_stream`], [`routing`], [`partition`]s, and what a sink must promise |
-//! | [`sinks`] | RabbitMQ, Kafka, stdout |
+//! | [`sink`] | RabbitMQ, Kafka, stdout |
 //!
 //! A Rust application that writes records depends on `postrider-outbox`, or on `postrider-events` for
 //! units of work: neither brings a broker, HTTP or a command line.
@@ -66,8 +66,6 @@ pub use postrider_events::{context, names, prepare, snapshot};
 pub use postrider_relay as relay;
 #[doc(no_inline)]
 pub use postrider_relay::{change_stream, partition, routing};
-
-pub use postrider_sinks as sinks;
 
 // The daemon.
 pub mod check;

@@ -233,7 +233,7 @@ async fn work(
         sinks,
         share: shared_out,
         wakeup: wake,
-        delete_done: plan.retention.is_zero(),
+        delete_done: plan.schema.retention.is_zero(),
         vigil: vigil.clone(),
         predecessor,
     };

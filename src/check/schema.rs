@@ -21,7 +21,7 @@ const ALL: [&str; 3] = ["createCollection", "createIndex", "collMod"];
 pub(super) type Seen = Result<Vec<Difference>, SchemaError>;
 
 pub(super) async fn look(plan: &Resolved, collections: &Collections) -> Seen {
-    schema::verify(collections, &plan.schema_options()).await
+    schema::verify(collections, &plan.schema).await
 }
 
 /// The actions by which `run` will make what is missing.

@@ -45,7 +45,7 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
         let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
         // As `run` does it: into a collection that is not there MongoDB would insert all the same,
         // without an index.
-        let options = plan.schema_options();
+        let options = plan.schema;
         let missing = match plan.auto_init_schema {
             true => schema::apply(&outbox, &options).await.map(|_| Vec::new()),
             false => schema::verify(&outbox, &options).await,

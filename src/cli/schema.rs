@@ -95,7 +95,7 @@ async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     let mut lines = String::new();
     if named.is_empty() {
         let collections = collections(plan).await?;
-        let applied = told(schema::apply(&collections, &plan.schema_options()).await)?;
+        let applied = told(schema::apply(&collections, &plan.schema).await)?;
         lines.push_str(&what_was_done(&applied, ""));
     }
     let context = context(plan).await?;
@@ -134,7 +134,7 @@ async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     let mut lines: Vec<String> = Vec::new();
     if named.is_empty() {
         let collections = collections(plan).await?;
-        let differences = told(schema::verify(&collections, &plan.schema_options()).await)?;
+        let differences = told(schema::verify(&collections, &plan.schema).await)?;
         lines.extend(differences.iter().map(ToString::to_string));
     }
     let context = context(plan).await?;

@@ -1,6 +1,10 @@
 //! The known keys as patterns: a misspelt one is told the nearest, and the environment's
 //! texts are read by what the key holds.
 
+use postrider_settings::quoted;
+
+use Holds::{Properties, Text, Texts, Tree, Value};
+
 /// What a key holds, as far as reading text for it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
@@ -15,10 +19,6 @@ pub enum Holds {
     /// Texts by names that may have dots.
     Properties,
 }
-
-use postrider_settings::quoted;
-
-use Holds::{Properties, Text, Texts, Tree, Value};
 
 /// Every key; `*` stands for a name of the user's.
 pub const KEYS: [(&str, Holds); 75] = [

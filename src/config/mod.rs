@@ -21,12 +21,9 @@ pub mod keys;
 pub mod load;
 pub mod print;
 pub mod problem;
-
 pub mod resolve;
-
 pub mod token;
 pub mod tree;
-
 pub mod variable;
 
 pub use load::{Inputs, LoadError, Loaded, load};

@@ -27,9 +27,9 @@ use crate::partition::set::partition_set;
 use crate::relay::backoff::{Backoff, Kind};
 use crate::relay::settings::{DeadLetters, Settings};
 use crate::routing::{Glob, Route, Router, Template};
+use crate::schema::SchemaOptions;
 use crate::schema::access::{Part, Wanted};
 use crate::schema::roles::Places;
-use crate::schema::{SchemaOptions, Validator};
 use crate::store::words;
 
 pub use api::{ApiPlan, TlsFiles};
@@ -52,10 +52,8 @@ pub struct Resolved {
     pub prefix: String,
     /// Whether `run` creates the schema.
     pub auto_init_schema: bool,
-    /// What the validator does.
-    pub validator: Validator,
-    /// How long a done record stays.
-    pub retention: Duration,
+    /// What the schema depends on: how long a done record stays, what the validator does.
+    pub schema: SchemaOptions,
     /// Whether this process relays.
     pub relay_enabled: bool,
     /// Whether a change stream wakes it.
@@ -91,12 +89,7 @@ impl Resolved {
     pub fn wanted<'a>(&'a self, part: Part<'a>) -> Wanted<'a> {
         let places =
             Places { outbox: &self.database, prefix: &self.prefix, context: &self.context };
-        Wanted { places, retention: self.retention, part }
-    }
-
-    /// What the schema depends on.
-    pub fn schema_options(&self) -> SchemaOptions {
-        SchemaOptions { retention: self.retention, validator: self.validator }
+        Wanted { places, retention: self.schema.retention, part }
     }
 }
 
@@ -171,8 +164,7 @@ fn judge(config: &Config) -> Result<Resolved, Vec<Problem>> {
         database,
         prefix: config.outbox.collection_prefix.clone(),
         auto_init_schema: config.outbox.auto_init_schema,
-        validator: config.outbox.validator,
-        retention: config.outbox.retention,
+        schema: config.outbox.schema_options(),
         relay_enabled: config.relay.enabled,
         follow: config.relay.follow,
         relay: Settings { dead_letter, ..settings(config) },

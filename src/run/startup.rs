@@ -156,7 +156,7 @@ pub(super) async fn until_schema(
     collections: &Collections,
     health: &Health,
 ) -> Result<(), RunError> {
-    let options = plan.schema_options();
+    let options = plan.schema;
     let mut pause = RETRY_PAUSE.0;
     loop {
         let detail = match once(plan, collections, &options).await {

@@ -223,7 +223,7 @@ pub(super) async fn prune(
         Ended::Done => Over::Done,
         Ended::Dead => Over::Dead,
     };
-    let age = asked.older_than.unwrap_or(plan.retention);
+    let age = asked.older_than.unwrap_or(plan.schema.retention);
     let pruned = prune::prune(collections, over, age).await;
     let pruned = pruned.context(
         "not all records were removed; what is gone stays gone, and it is safe to say it again",
