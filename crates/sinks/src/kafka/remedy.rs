@@ -14,8 +14,17 @@ const REMEDIES: [(&[&str], &str); 5] = [
     ),
     (&["SASL", "uthentication failed"], "check the properties sasl.*, and security.protocol"),
     (
-        // Whoever asks on without a login is shown the door once he is in.
-        &["SSL", "APIVERSION_QUERY", "AUTH_HANDSHAKE", "AUTH_REQ", "/bootstrap: Disconnected"],
+        // A broker disconnects a client that skips SASL after the API-versions request. librdkafka
+        // reports it by the system call that notices it first.
+        &[
+            "SSL",
+            "APIVERSION_QUERY",
+            "AUTH_HANDSHAKE",
+            "AUTH_REQ",
+            "/bootstrap: Disconnected",
+            "/bootstrap: Receive failed",
+            "/bootstrap: Send failed",
+        ],
         "check the property security.protocol: whether the broker expects TLS, or a login, at \
          this port",
     ),
@@ -30,4 +39,22 @@ const REMEDIES: [(&[&str], &str); 5] = [
 pub(super) fn of(words: &str) -> &'static str {
     let fits = |(marks, _): &&(&[&str], &str)| marks.iter().any(|mark| words.contains(mark));
     REMEDIES.iter().find(fits).map(|(_, remedy)| *remedy).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn a_broker_that_disconnects_points_to_the_protocol_whichever_call_notices() {
+        for notice in [
+            "Disconnected (after 1ms in state UP)",
+            "Receive failed: Connection reset by peer (after 1ms in state UP)",
+            "Send failed: Broken pipe (after 0ms in state UP)",
+        ] {
+            let words = format!("127.0.0.1:9092/bootstrap: {notice}");
+
+            assert!(of(&words).contains("security.protocol"), "{words}");
+        }
+    }
 }
