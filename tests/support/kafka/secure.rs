@@ -72,9 +72,9 @@ impl Secure {
         self.node.address(listener).to_string()
     }
 
-    /// A topic, made and read by the listener without a login.
+    /// A topic, made and read by the listener without a login. It ends with the broker.
     pub async fn topic(&self, partitions: i32) -> Topic {
-        Topic::on(&self.node.brokers(), partitions, &[]).await.deleted_when_dropped()
+        Topic::on(&self.node.brokers(), partitions, &[]).await
     }
 
     /// Keeps a right from a user; to be given back by [`Acl::delete`].
