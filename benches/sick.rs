@@ -24,12 +24,12 @@ use bson::raw::cstr;
 use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::outbox::collections::Collections;
+use support::fault_proxy::FaultProxy;
 use support::kafka;
 use support::kafka::options::Options;
 use support::kafka::topic::Topic;
 use support::rabbitmq::node::Node;
 use support::rabbitmq::{address, at};
-use support::wire::Wire;
 use tokio::task::JoinSet;
 
 /// Records a second, of which one in ten is for the sick destination.
@@ -144,7 +144,7 @@ async fn killer(phase: Duration) {
     let [well, sick] = [Queue::declare("classic").await, Queue::declare("classic").await];
     let to = Destinations { well: well.name.clone(), sick: sick.name.clone() };
     let uri = amqp_uri();
-    let wire = Wire::to(address(&uri)).await;
+    let wire = FaultProxy::to_address(address(&uri)).await;
     let sink = rabbitmq(&at(&uri, wire.address()));
     let acts = (async || wire.cut_at(&sick.name), async || wire.cut_at(""));
     let arrived = async |kind: &str| if kind == well.name { &well } else { &sick }.messages().await;

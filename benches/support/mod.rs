@@ -6,13 +6,13 @@
 
 #[path = "../../tests/support/authority.rs"]
 pub mod authority;
+#[path = "../../tests/support/child_guard.rs"]
+pub mod child_guard;
 pub mod cost;
 pub mod daemon;
 pub mod flow;
 pub mod queue;
 pub mod topic;
-#[path = "../../tests/support/watched.rs"]
-pub mod watched;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,10 +8,10 @@ use postrider::relay::settings::Settings;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{parts, run};
 use crate::support::sink::TestSink;
-use crate::support::spy::Spy;
 use crate::{Followed, opened, sleepy};
 
 /// The server's open cursors on the records that are change streams.
@@ -36,12 +36,14 @@ async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them
     // More keys than are read one by one, while the change stream carries the records.
     const MANY: usize = 8_000;
     let outbox = TestOutbox::new().await;
-    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
+    let (recorder, sink, wake) =
+        (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
     let settings = Settings { batch_size: 20, ..sleepy() };
-    let followed = Followed::up(&spy.collections, &wake).await;
+    let followed = Followed::up(&recorder.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);
     let (owner, share) = watch::channel(Share::of(0..=255));
-    let relay = run(parts(&spy.collections, sink.clone(), settings, share, wake.clone()), owner);
+    let relay =
+        run(parts(&recorder.collections, sink.clone(), settings, share, wake.clone()), owner);
 
     outbox.insert((0..MANY).map(|n| record(&format!("{n}"), &format!("k{n}")))).await;
 
@@ -49,10 +51,10 @@ async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them
     assert_eq!(*followed.following.borrow(), Following::Up, "closed on purpose");
     eventually("its cursor's end", || async { streams(&outbox).await == 0 }).await;
     assert!(sink.ids().len() < MANY, "while there is much to do");
-    assert_eq!(opened(&spy).len(), 1);
+    assert_eq!(opened(&recorder).len(), 1);
     outbox.until_count(doc! { "status": "done" }, MANY as u64).await;
     eventually("the stream to be opened again", || async { wake.is_followed() }).await;
-    assert_eq!(opened(&spy).len(), 2);
+    assert_eq!(opened(&recorder).len(), 2);
     outbox.insert([record("woken", "woken")]).await;
     sink.until("woken", |arrived| arrived.iter().any(|message| message.id == "woken")).await;
     assert_eq!(streams(&outbox).await, 1);

@@ -13,16 +13,16 @@ use postrider::sink::PublishFailure;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::Spy;
 use crate::{Followed, sleepy};
 
 /// A relay that lives from its stream: no timer helps it within any test.
 struct Scene {
     outbox: TestOutbox,
-    spy: Spy,
+    recorder: CommandRecorder,
     sink: TestSink,
     relay: Running,
     followed: Followed,
@@ -36,13 +36,14 @@ impl Scene {
 
     async fn with(settings: Settings) -> Self {
         let outbox = TestOutbox::new().await;
-        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
-        let followed = Followed::up(&spy.collections, &wake).await;
+        let (recorder, sink, wake) =
+            (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
+        let followed = Followed::up(&recorder.collections, &wake).await;
         let (share, shares) = watch::channel(Share::of(0..=255));
         let parts: RelayParts<TestSink> =
-            parts(&spy.collections, sink.clone(), settings, shares, wake);
+            parts(&recorder.collections, sink.clone(), settings, shares, wake);
         let relay = run(parts, share.clone());
-        let scene = Self { outbox, spy, sink, relay, followed, share };
+        let scene = Self { outbox, recorder, sink, relay, followed, share };
         scene.until_live().await;
         scene
     }
@@ -58,12 +59,12 @@ impl Scene {
     }
 
     async fn costs_no_read(&self) -> bool {
-        let before = self.spy.commands("find").len();
+        let before = self.recorder.commands("find").len();
         let id = format!("probe {}", uuid::Uuid::new_v4());
         self.outbox.insert([record(&id, &id)]).await;
         // Not until it is settled: that may wait for company for as long as a recheck takes to come.
         self.sink.until("the probe", |arrived| arrived.iter().any(|it| it.id == id)).await;
-        let costs_none = self.spy.commands("find").len() == before;
+        let costs_none = self.recorder.commands("find").len() == before;
         self.until_done(&[&id]).await;
         costs_none
     }
@@ -93,7 +94,7 @@ fn unstamped(id: &str, key: &str) -> Document {
 #[fixture::test]
 async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
     let scene = Scene::start().await;
-    let before = scene.spy.commands("find").len();
+    let before = scene.recorder.commands("find").len();
 
     let mut expected: HashMap<String, Vec<String>> = HashMap::new();
     for turn in 0..300 {
@@ -116,7 +117,7 @@ async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
         let of_key: Vec<&String> = arrived.iter().filter(|id| ids.contains(id)).collect();
         assert_eq!(of_key, ids.iter().collect::<Vec<_>>(), "{key}");
     }
-    let reads = scene.spy.commands("find").len() - before;
+    let reads = scene.recorder.commands("find").len() - before;
     // Housekeeping and the recheck read in their own time.
     assert!(reads < 40, "{reads} reads for {} records", arrived.len());
     scene.stop().await;
@@ -335,7 +336,7 @@ async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected()
     scene.outbox.insert([first]).await;
     scene.outbox.insert([unstamped("second", "k")]).await;
     let tries = || {
-        let updates = scene.spy.commands("update");
+        let updates = scene.recorder.commands("update");
         let corrects = |sent: &str| sent.contains("first") && sent.contains("partition");
         updates.iter().filter(|update| corrects(&update.sent.to_string())).count()
     };

@@ -6,10 +6,9 @@ use bson::doc;
 use postrider::outbox::collections::Collections;
 use postrider::wakeup::{ScanHint, Wakeup};
 
+use crate::support::command_recorder::CommandRecorder;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::queue::host_of;
-use crate::support::spy::Spy;
-use crate::support::tcp::Door;
 use crate::{Followed, opened, who_may_not_follow};
 
 /// Waits until an insert is news again.
@@ -56,38 +55,38 @@ async fn nothing() {}
 #[fixture::test]
 async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let kill = async || {
-        let cursor = opened(&spy)[0].answer.get_document("cursor").unwrap().clone();
+        let cursor = opened(&recorder)[0].answer.get_document("cursor").unwrap().clone();
         let cursors = [cursor.get_i64("id").unwrap()];
         let kill = doc! { "killCursors": "outbox_records", "cursors": cursors.as_slice() };
         outbox.client.database(&outbox.database).run_command(kill).await.unwrap();
     };
 
-    let why = lose(&outbox, &spy.collections, kill, nothing).await;
+    let why = lose(&outbox, &recorder.collections, kill, nothing).await;
 
     assert!(why.starts_with("failed to read the change stream: "), "{why}");
-    assert_eq!(opened(&spy).len(), 2);
-    let resumes = |stream: &crate::support::spy::Command| {
+    assert_eq!(opened(&recorder).len(), 2);
+    let resumes = |stream: &crate::support::command_recorder::Command| {
         let command = stream.sent.to_string();
         command.contains("resumeAfter") || command.contains("startAfter")
     };
-    assert!(!opened(&spy).iter().any(resumes));
+    assert!(!opened(&recorder).iter().any(resumes));
 }
 
 #[fixture::test]
 async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew() {
     let cut = async {
-        let (outbox, door, collections) = behind_door().await;
-        let lost = async || door.shut();
-        let mended = || async { door.open() };
+        let (outbox, proxy, collections) = behind_proxy().await;
+        let lost = async || proxy.close();
+        let mended = || async { proxy.open() };
         lose(&outbox, &collections, lost, mended).await
     };
     let frozen = async {
-        let (outbox, door, collections) = behind_door().await;
+        let (outbox, proxy, collections) = behind_proxy().await;
         let began = std::time::Instant::now();
-        let lost = async || door.freeze();
-        let mended = || async { door.open() };
+        let lost = async || proxy.freeze();
+        let mended = || async { proxy.open() };
         let why = lose(&outbox, &collections, lost, mended).await;
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         why
@@ -95,8 +94,8 @@ async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew(
 
     // Which the driver, whose monitor has a connection of its own, does not find out.
     let silent = async {
-        let (outbox, door, collections) = behind_door().await;
-        let lost = async || door.silence("getMore", 1);
+        let (outbox, proxy, collections) = behind_proxy().await;
+        let lost = async || proxy.silence("getMore", 1);
         lose(&outbox, &collections, lost, nothing).await
     };
 
@@ -107,16 +106,10 @@ async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew(
     assert!(silent.contains("no answer from MongoDB within 10s"), "{silent}");
 }
 
-async fn behind_door() -> (TestOutbox, Door, Collections) {
+async fn behind_proxy() -> (TestOutbox, FaultProxy, Collections) {
     let outbox = TestOutbox::new().await;
-    let host = host_of(&outbox.uri);
-    let door = Door::to(&host).await;
-    // The server must not tell its own address.
-    let uri = outbox.uri.replace(&host, &door.address.to_string());
-    let uri = uri.replace("replicaSet=rs0", "directConnection=true");
-    let client = postrider::store::connect::client(&uri).await.unwrap();
-    let collections = Collections::new(client, &outbox.database, "");
-    (outbox, door, collections)
+    let (proxy, collections) = outbox.behind_proxy().await;
+    (outbox, proxy, collections)
 }
 
 #[fixture::test]

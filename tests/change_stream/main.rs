@@ -22,10 +22,10 @@ use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
 use postrider::schema::roles::RELAY;
 use postrider::wakeup::Wakeup;
+use support::command_recorder::{Command, CommandRecorder};
 use support::outbox::TestOutbox;
 use support::relay::settings;
 use support::roles::{self, user_with};
-use support::spy::{Command, Spy};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -77,9 +77,9 @@ fn sleepy() -> Settings {
 }
 
 /// The streams that were opened so far.
-fn opened(spy: &Spy) -> Vec<Command> {
+fn opened(recorder: &CommandRecorder) -> Vec<Command> {
     let is_stream = |command: &Command| command.sent.to_string().contains("$changeStream");
-    spy.commands("aggregate").into_iter().filter(is_stream).collect()
+    recorder.commands("aggregate").into_iter().filter(is_stream).collect()
 }
 
 /// A user with all that a relay needs but to follow; his URI, and what he lacks.

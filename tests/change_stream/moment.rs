@@ -5,8 +5,8 @@ use std::sync::Arc;
 use postrider::wakeup::{ScanHint, StreamEvent, Wakeup};
 
 use crate::Followed;
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::spy::{Command, Spy};
 
 fn hint(key: &str) -> ScanHint {
     ScanHint::Key { partition: postrider::partition::of_key(key), key: key.into() }
@@ -16,16 +16,16 @@ fn hint(key: &str) -> ScanHint {
 #[fixture::test]
 async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     let outbox = Arc::new(TestOutbox::new().await);
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let producing = outbox.clone();
     outbox.insert([record("before", "before")]).await;
     let is_moment = |command: &Command| command.name == "find";
-    spy.after(is_moment, || async move { producing.insert([record("between", "k")]).await });
+    recorder.after(is_moment, || async move { producing.insert([record("between", "k")]).await });
     let wake = Wakeup::default();
 
-    let followed = Followed::up(&spy.collections, &wake).await;
+    let followed = Followed::up(&recorder.collections, &wake).await;
 
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     // (What was there before is not: the stream begins behind its moment.)
     let mut hints: Vec<ScanHint> = Vec::new();
     eventually("the news", || {
@@ -44,15 +44,15 @@ async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
 #[fixture::test]
 async fn the_moment_is_one_that_a_snapshot_was_read_at() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
 
-    let followed = Followed::up(&spy.collections, &Wakeup::default()).await;
+    let followed = Followed::up(&recorder.collections, &Wakeup::default()).await;
 
-    let asked = &spy.commands("find")[0];
+    let asked = &recorder.commands("find")[0];
     let concern = asked.sent.get_document("readConcern").unwrap();
     assert_eq!(concern.get_str("level").unwrap(), "snapshot");
     let moment = asked.answer.get_document("cursor").unwrap().get_timestamp("atClusterTime");
-    let opened = &crate::opened(&spy)[0].sent;
+    let opened = &crate::opened(&recorder)[0].sent;
     let stage = opened.get_array("pipeline").unwrap()[0].as_document().unwrap();
     let stream = stage.get_document("$changeStream").unwrap();
     let mut from = stream.get_timestamp("startAtOperationTime").unwrap();

@@ -13,18 +13,18 @@ use postrider::sink::PublishFailure;
 use postrider::wakeup::{ScanHint, Wakeup};
 use tokio::sync::watch;
 
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
-use crate::support::peer::{Peer, ids};
 use crate::support::relay::{Running, parts, run};
+use crate::support::relay_harness::RelayHarness;
+use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::{Command, Spy};
-use crate::support::stage::Stage;
 use crate::{Followed, sleepy};
 
 /// A relay with a change stream, which has nothing to do.
 struct Woken {
     outbox: TestOutbox,
-    spy: Spy,
+    recorder: CommandRecorder,
     sink: TestSink,
     relay: Running,
     followed: Followed,
@@ -45,12 +45,13 @@ impl Woken {
         on: impl FnOnce(Collections) -> Collections,
     ) -> Self {
         let outbox = TestOutbox::new().await;
-        let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
-        let collections = on(spy.collections.clone());
+        let (recorder, sink, wake) =
+            (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
+        let collections = on(recorder.collections.clone());
         let followed = Followed::up(&collections, &wake).await;
         let (owner, share) = watch::channel(Share::of(partitions));
         let relay = run(parts(&collections, sink.clone(), sleepy(), share, wake), owner);
-        let woken = Self { outbox, spy, sink, relay, followed };
+        let woken = Self { outbox, recorder, sink, relay, followed };
         eventually("the first look", || async { !woken.looks().is_empty() }).await;
         woken.until_idle().await;
         woken
@@ -76,7 +77,7 @@ impl Woken {
 
     /// The reads of all looks so far.
     fn looks(&self) -> Vec<Command> {
-        self.spy.commands("find")
+        self.recorder.commands("find")
     }
 
     async fn until_arrived(&self, id: &str) {
@@ -176,19 +177,19 @@ async fn a_record_without_a_key_is_woken_by_its_id() {
 async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("first", "k"), record("second", "k")]).await;
-    Peer::new(&outbox.hand).take(&["first"]).await;
+    RivalRelay::new(&outbox.hand).take(&["first"]).await;
     let sink = TestSink::default();
-    let stage = Stage::new(&outbox.collections, sink.clone(), sleepy()).await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), sleepy()).await;
     let partition = postrider::partition::of_key("k");
     let target = ScanTarget::At(ScanHint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
     let room = Room { records: 500, bytes: 16 << 20 };
 
-    let seen = Scanner::new(&stage.context)
+    let seen = Scanner::new(&harness.context)
         .scan(ScanScope::Targets(vec![target]), &owned, room)
         .await
         .unwrap();
-    stage.deliver(stage.acquire(seen).await).await;
+    harness.deliver(harness.acquire(seen).await).await;
 
     assert_eq!(sink.ids(), [""; 0]);
 }
@@ -314,12 +315,13 @@ async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done(
 #[fixture::test]
 async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
     let outbox = TestOutbox::new().await;
-    let (spy, sink, wake) = (Spy::on(&outbox).await, TestSink::default(), Wakeup::default());
+    let (recorder, sink, wake) =
+        (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
     let collections = outbox.hand.clone();
     let waking = wake.clone();
     // The relay is told that it is woken: it does not look often by itself.
     wake.set_followed(true);
-    spy.after(is_of_all, || async move {
+    recorder.after(is_of_all, || async move {
         insert_raw(&collections, record("late", "k")).await;
         waking.all();
         // The relay has heard of it by then; if it has not, this test shows nothing.
@@ -327,7 +329,7 @@ async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
     });
     let (owner, share) = watch::channel(Share::of(0..=255));
 
-    let relay = run(parts(&spy.collections, sink.clone(), sleepy(), share, wake), owner);
+    let relay = run(parts(&recorder.collections, sink.clone(), sleepy(), share, wake), owner);
 
     sink.until("late", |arrived| arrived.iter().any(|message| message.id == "late")).await;
     relay.stop().await;
@@ -344,7 +346,7 @@ async fn leases_settles_and_failures_are_no_news() {
     woken.outbox.until_count(doc! { "status": "done" }, 2).await;
     woken.insert(record("last", "l")).await;
 
-    let batches = woken.spy.commands("getMore");
+    let batches = woken.recorder.commands("getMore");
     let events: Vec<&Bson> = batches
         .iter()
         .flat_map(|more| {

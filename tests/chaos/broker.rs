@@ -1,4 +1,4 @@
-//! The brokers of a history, with a wire for each process, and where its messages arrive.
+//! The brokers of a history, with a proxy for each process, and where its messages arrive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use lapin::types::AMQPValue;
 
 use crate::plan::{Kind, Peer, Setup, Sick};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::history::Arrival;
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::{Listener, Options};
 use crate::support::kafka::topic::Topic;
-use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::node;
 use crate::support::rabbitmq::{address, at};
-use crate::support::wire::Wire;
 use crate::traffic::{DOOMED, FAR, FLAKY, FORBIDDEN, MARK, PLAIN, POISON, Place, STREAM};
 
 /// The most processes that a history has.
@@ -34,7 +34,7 @@ pub struct Brokers {
 
 struct RabbitMq {
     lease: Box<node::Lease>,
-    wires: Vec<Arc<Wire>>,
+    proxies: Vec<Arc<FaultProxy>>,
     /// The queue whose process is suspended.
     suspended: Option<String>,
 }
@@ -43,7 +43,7 @@ struct Kafka {
     node: Box<Node>,
     /// Whether broker 2 of the cluster was there, and is gone for good.
     has_lost_broker: bool,
-    wires: Vec<Arc<Wire>>,
+    proxies: Vec<Arc<FaultProxy>>,
     topics: Vec<(Place, Topic)>,
     dead: Option<Topic>,
 }
@@ -80,32 +80,32 @@ impl Brokers {
     pub async fn furnish(&mut self, setup: &Setup) {
         self.name = format!("chaos-{}", uuid::Uuid::new_v4().simple());
         let (name, sick) = (self.name.clone(), &setup.territory.sick);
-        for wire in self.wires() {
-            wire.refuse(false);
-            wire.freeze(false);
-            wire.delay(setup.distance);
-            wire.cut_at(if sick.contains(&Sick::Poison) { MARK } else { "" });
+        for proxy in self.proxies() {
+            proxy.refuse(false);
+            proxy.thaw();
+            proxy.delay(setup.distance);
+            proxy.cut_at(if sick.contains(&Sick::Poison) { MARK } else { "" });
         }
         let kind = self.kind;
         if let Some(rabbitmq) = self.rabbitmq.as_mut().filter(|_| kind != Some(Kind::Kafka)) {
-            let hand = rabbitmq.hand().await;
-            hand.topic(&name).await;
-            hand.classic(&name).await;
+            let amqp = rabbitmq.amqp_client().await;
+            amqp.topic(&name).await;
+            amqp.classic(&name).await;
             for kind in [PLAIN, FLAKY, FORBIDDEN, POISON, FAR] {
-                hand.bind(&name, &name, kind).await;
+                amqp.bind(&name, &name, kind).await;
             }
-            hand.classic(&format!("{name}-sick")).await;
+            amqp.classic(&format!("{name}-sick")).await;
             if !sick.contains(&Sick::Exchange) {
                 rabbitmq.add_exchange(&name, "sick").await;
             }
             let silent = format!("{name}-silent");
-            hand.classic(&silent).await;
+            amqp.classic(&silent).await;
             rabbitmq.add_exchange(&name, "silent").await;
             if sick.contains(&Sick::Queue) {
                 rabbitmq.lease.node.suspend_queue(&silent).await;
                 rabbitmq.suspended = Some(silent);
             }
-            hand.classic(&format!("{name}-dead")).await;
+            amqp.classic(&format!("{name}-dead")).await;
             rabbitmq.add_exchange(&name, "dead").await;
         }
         if let Some(kafka) = self.kafka.as_mut().filter(|_| kind != Some(Kind::RabbitMq)) {
@@ -138,7 +138,7 @@ impl Brokers {
                     kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
                 }
             }
-            Sick::Poison => self.wires().for_each(|wire| wire.cut_at("")),
+            Sick::Poison => self.proxies().for_each(|proxy| proxy.cut_at("")),
             Sick::Queue => {
                 let rabbitmq = self.rabbitmq.as_mut().expect("mixed");
                 if let Some(queue) = rabbitmq.suspended.take() {
@@ -156,15 +156,15 @@ impl Brokers {
         self.kafka.as_ref().expect("for Kafka only")
     }
 
-    fn wires(&self) -> impl Iterator<Item = &Arc<Wire>> {
-        let rabbitmq = self.rabbitmq.iter().flat_map(|broker| &broker.wires);
-        rabbitmq.chain(self.kafka.iter().flat_map(|broker| &broker.wires))
+    fn proxies(&self) -> impl Iterator<Item = &Arc<FaultProxy>> {
+        let rabbitmq = self.rabbitmq.iter().flat_map(|broker| &broker.proxies);
+        rabbitmq.chain(self.kafka.iter().flat_map(|broker| &broker.proxies))
     }
 
-    /// The wires of a process: to the broker, and to the second one.
-    pub fn wires_of(&self, process: usize) -> Vec<Arc<Wire>> {
-        let rabbitmq = self.rabbitmq.as_ref().map(|broker| broker.wires[process].clone());
-        let kafka = self.kafka.as_ref().map(|broker| broker.wires[process].clone());
+    /// The proxies of a process: to the broker, and to the second one.
+    pub fn proxies_of(&self, process: usize) -> Vec<Arc<FaultProxy>> {
+        let rabbitmq = self.rabbitmq.as_ref().map(|broker| broker.proxies[process].clone());
+        let kafka = self.kafka.as_ref().map(|broker| broker.proxies[process].clone());
         match self.kind {
             Some(Kind::RabbitMq) => Vec::from_iter(rabbitmq),
             Some(Kind::Kafka) => Vec::from_iter(kafka),
@@ -183,16 +183,16 @@ impl Brokers {
             settings.push(format!("sinks.{sink}.key_window={}", setup.territory.key_window));
             settings.push(format!("sinks.{sink}.allow=[\"{name}-*\"]"));
         };
-        let wires: Vec<SocketAddr> =
-            self.wires_of(process).iter().map(|wire| wire.address()).collect();
+        let proxies: Vec<SocketAddr> =
+            self.proxies_of(process).iter().map(|proxy| proxy.address()).collect();
         if self.kind != Some(Kind::Kafka) {
-            let uri = at(&self.rabbitmq().lease.node.uri(), wires[0]);
+            let uri = at(&self.rabbitmq().lease.node.uri(), proxies[0]);
             let own =
                 ["kind=rabbitmq".to_owned(), format!("uri={uri}"), format!("exchange={name}")];
             sink("rabbit", &own);
         }
         if self.kind != Some(Kind::RabbitMq) {
-            let brokers = format!("brokers={}", wires[wires.len() - 1]);
+            let brokers = format!("brokers={}", proxies[proxies.len() - 1]);
             sink("stream", &["kind=kafka".to_owned(), brokers, format!("topic={name}")]);
         }
         if self.kind == Some(Kind::Mixed) {
@@ -230,13 +230,13 @@ impl Brokers {
     pub async fn start_again(&mut self, which: Peer) {
         match self.is_kafka(which) {
             false => {
-                let RabbitMq { lease, wires, suspended } = self.rabbitmq();
-                wires.iter().for_each(|wire| wire.shut(true));
+                let RabbitMq { lease, proxies, suspended } = self.rabbitmq();
+                proxies.iter().for_each(|proxy| proxy.set_ready(false));
                 lease.node.start().await;
                 if let Some(queue) = suspended {
                     lease.node.suspend_queue(queue).await;
                 }
-                wires.iter().for_each(|wire| wire.shut(false));
+                proxies.iter().for_each(|proxy| proxy.set_ready(true));
             }
             true => self.kafka.as_mut().expect("there").node.start_again().await,
         }
@@ -252,10 +252,10 @@ impl Brokers {
         else {
             return;
         };
-        let (hand, name) = (rabbitmq.hand().await, &self.name);
+        let (amqp, name) = (rabbitmq.amqp_client().await, &self.name);
         match is_bound {
-            true => hand.bind(name, name, kind).await,
-            false => hand.unbind(name, name, kind).await,
+            true => amqp.bind(name, name, kind).await,
+            false => amqp.unbind(name, name, kind).await,
         }
     }
 
@@ -276,18 +276,18 @@ impl Brokers {
 
     /// A message that no relay has published.
     pub async fn publish_stray(&self, id: &str, key: &str) {
-        self.rabbitmq().hand().await.publish(&self.name, PLAIN, id, Some(key)).await;
+        self.rabbitmq().amqp_client().await.publish(&self.name, PLAIN, id, Some(key)).await;
     }
 
     /// Takes messages away that have arrived; the rest comes again in its order. How many it found.
     pub async fn steal(&self, ids: &[&str]) -> usize {
-        let (hand, name) = (self.rabbitmq().hand().await, &self.name);
+        let (amqp, name) = (self.rabbitmq().amqp_client().await, &self.name);
         let mut found = 0;
-        for message in hand.take_all(name).await {
+        for message in amqp.take_all(name).await {
             let (id, key) = (id(&message), key(&message));
             match ids.contains(&id.as_str()) {
                 true => found += 1,
-                false => hand.publish(name, PLAIN, &id, key.as_deref()).await,
+                false => amqp.publish(name, PLAIN, &id, key.as_deref()).await,
             }
         }
         found
@@ -297,10 +297,10 @@ impl Brokers {
     pub async fn arrivals(&self) -> Vec<(Place, Vec<Arrival>)> {
         let mut all = Vec::new();
         if self.kind != Some(Kind::Kafka) {
-            let (hand, name) = (self.rabbitmq().hand().await, &self.name);
-            all.push((Place::Main, at_queue(&hand, name).await));
-            all.push((Place::SickExchange, at_queue(&hand, &format!("{name}-sick")).await));
-            all.push((Place::SilentQueue, at_queue(&hand, &format!("{name}-silent")).await));
+            let (amqp, name) = (self.rabbitmq().amqp_client().await, &self.name);
+            all.push((Place::Main, at_queue(&amqp, name).await));
+            all.push((Place::SickExchange, at_queue(&amqp, &format!("{name}-sick")).await));
+            all.push((Place::SilentQueue, at_queue(&amqp, &format!("{name}-silent")).await));
         }
         if self.kind != Some(Kind::RabbitMq) {
             for (place, topic) in &self.kafka().topics {
@@ -315,8 +315,8 @@ impl Brokers {
         let arrived = match at {
             Peer::Stream => at_topic(self.kafka().dead.as_ref().expect("mixed")).await,
             _ => {
-                let hand = self.rabbitmq().hand().await;
-                at_queue(&hand, &format!("{}-dead", self.name)).await
+                let amqp = self.rabbitmq().amqp_client().await;
+                at_queue(&amqp, &format!("{}-dead", self.name)).await
             }
         };
         arrived.into_iter().map(|arrival| arrival.id).collect()
@@ -325,10 +325,10 @@ impl Brokers {
     /// Removes what this history has made.
     pub async fn clear(&mut self) {
         if let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka)) {
-            let hand = rabbitmq.hand().await;
+            let amqp = rabbitmq.amqp_client().await;
             for suffix in ["", "-sick", "-silent", "-dead"] {
-                hand.delete_queue(&format!("{}{suffix}", self.name)).await;
-                hand.delete_exchange(&format!("{}{suffix}", self.name)).await;
+                amqp.delete_queue(&format!("{}{suffix}", self.name)).await;
+                amqp.delete_exchange(&format!("{}{suffix}", self.name)).await;
             }
         }
         if let Some(kafka) = &mut self.kafka {
@@ -345,37 +345,37 @@ impl Brokers {
 impl RabbitMq {
     async fn start() -> Self {
         let lease = Box::new(node::turn().await);
-        let mut wires = Vec::new();
+        let mut proxies = Vec::new();
         for _ in 0..WIRES {
-            wires.push(Arc::new(Wire::to(address(&lease.node.uri())).await));
+            proxies.push(Arc::new(FaultProxy::to_address(address(&lease.node.uri())).await));
         }
-        Self { lease, wires, suspended: None }
+        Self { lease, proxies, suspended: None }
     }
 
-    async fn hand(&self) -> Hand {
-        Hand::on(&self.lease.node.uri()).await
+    async fn amqp_client(&self) -> AmqpClient {
+        AmqpClient::on(&self.lease.node.uri()).await
     }
 
     /// An exchange beside the main one, whose queue is there.
     async fn add_exchange(&self, name: &str, suffix: &str) {
-        let (hand, name) = (self.hand().await, format!("{name}-{suffix}"));
-        hand.topic(&name).await;
-        hand.bind(&name, &name, "#").await;
+        let (amqp, name) = (self.amqp_client().await, format!("{name}-{suffix}"));
+        amqp.topic(&name).await;
+        amqp.bind(&name, &name, "#").await;
     }
 }
 
 impl Kafka {
     async fn start() -> Self {
         let mut options = Options::default();
-        let mut wires = Vec::new();
+        let mut proxies = Vec::new();
         for number in 0..WIRES {
             let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
-            let wire = Wire::to(listener.address()).await;
-            options = options.listener(listener.advertised_at(wire.address()));
-            wires.push(Arc::new(wire));
+            let proxy = FaultProxy::to_address(listener.address()).await;
+            options = options.listener(listener.advertised_at(proxy.address()));
+            proxies.push(Arc::new(proxy));
         }
         let node = Box::new(Node::with(options).await);
-        Self { node, has_lost_broker: false, wires, topics: Vec::new(), dead: None }
+        Self { node, has_lost_broker: false, proxies, topics: Vec::new(), dead: None }
     }
 
     /// Adds a second broker to the cluster, and removes its process and its data. The controller
@@ -418,8 +418,8 @@ impl Kafka {
     }
 }
 
-async fn at_queue(hand: &Hand, name: &str) -> Vec<Arrival> {
-    let messages = hand.take_all(name).await;
+async fn at_queue(amqp: &AmqpClient, name: &str) -> Vec<Arrival> {
+    let messages = amqp.take_all(name).await;
     messages.iter().map(|message| Arrival { id: id(message), key: key(message) }).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What the relays have sent to MongoDB, overheard on their wires: which record each settling
+//! What the relays have sent to MongoDB, overheard on their proxies: which record each settling
 //! write named, and by which lease.
 
 use std::collections::HashMap;

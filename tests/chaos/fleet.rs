@@ -1,4 +1,4 @@
-//! The processes of a history, each behind wires of its own, with a clock of its own.
+//! The processes of a history, each behind proxies of its own, with a clock of its own.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use tokio::sync::Mutex;
 use crate::commands::Settles;
 use crate::plan::{Hurt, PROBE_MAX, Peer, Setup};
 use crate::privileges::Withdrawals;
+use crate::support::child_guard::watched;
 use crate::support::clock::faketime;
+use crate::support::fault_proxy::{Direction, FaultProxy};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::replica_set::ReplicaSet;
 use crate::support::roles::PASSWORD;
-use crate::support::watched::watched;
-use crate::support::wire::{Direction, Wire};
 
 /// The relays' user and its role, in the history's database.
 pub const USER: &str = "postrider";
@@ -34,9 +34,9 @@ pub struct Instance {
     folder: PathBuf,
     settings: Vec<String>,
     /// To each member of the replica set.
-    to_mongodb: Vec<Wire>,
+    to_mongodb: Vec<FaultProxy>,
     /// To each broker.
-    to_brokers: Vec<Arc<Wire>>,
+    to_brokers: Vec<Arc<FaultProxy>>,
     /// What everything to the broker takes when nothing is hurt.
     distance: Duration,
     process: Mutex<Option<Running>>,
@@ -60,12 +60,12 @@ impl Instance {
     pub async fn new(
         number: usize,
         set: &ReplicaSet,
-        to_brokers: Vec<Arc<Wire>>,
+        to_brokers: Vec<Arc<FaultProxy>>,
         settles: &Arc<Settles>,
         withdrawals: &Arc<Withdrawals>,
         folder: &Path,
     ) -> Self {
-        let to_mongodb = wires(set, settles).await;
+        let to_mongodb = proxies(set, settles).await;
         std::fs::write(folder.join(format!("clock-{number}")), "+0\n").unwrap();
         Self {
             number,
@@ -85,7 +85,7 @@ impl Instance {
     /// Sets the configuration of its processes: the database and its user, the plan's, the sinks.
     pub fn configure(&mut self, database: &str, setup: &Setup, sinks: Vec<String>) {
         let hosts: Vec<String> =
-            self.to_mongodb.iter().map(|wire| wire.address().to_string()).collect();
+            self.to_mongodb.iter().map(|proxy| proxy.address().to_string()).collect();
         let (user, hosts) = (format!("{USER}:{PASSWORD}"), hosts.join(","));
         // A set that has lost a member is found out within seconds.
         let options = format!(
@@ -245,26 +245,29 @@ impl Instance {
 
     /// Hurts a link, or heals it.
     pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
-        let (wires, usual): (Vec<&Wire>, _) = match to {
+        let (proxies, usual): (Vec<&FaultProxy>, _) = match to {
             Peer::MongoDb => (self.to_mongodb.iter().collect(), Duration::ZERO),
             Peer::Broker => (vec![&*self.to_brokers[0]], self.distance),
             Peer::Stream => (vec![&*self.to_brokers[1]], self.distance),
         };
-        for wire in wires {
+        for proxy in proxies {
             match how {
                 Hurt::Cut => {
-                    wire.refuse(is_hurt);
-                    wire.cut();
+                    proxy.refuse(is_hurt);
+                    proxy.cut();
                 }
-                Hurt::Frozen => wire.freeze(is_hurt),
+                Hurt::Frozen if is_hurt => proxy.freeze(),
+                Hurt::Frozen => proxy.thaw(),
                 Hurt::Swallowed => {
-                    if !is_hurt {
-                        wire.cut();
+                    if is_hurt {
+                        proxy.freeze();
+                    } else {
+                        proxy.cut();
+                        proxy.thaw();
                     }
-                    wire.freeze(is_hurt);
                 }
-                Hurt::Deaf => wire.hold_answers(is_hurt),
-                Hurt::Slow(by) => wire.delay(if is_hurt { by } else { usual }),
+                Hurt::Deaf => proxy.hold_answers(is_hurt),
+                Hurt::Slow(by) => proxy.delay(if is_hurt { by } else { usual }),
             }
         }
     }
@@ -317,9 +320,9 @@ impl Setup {
     }
 }
 
-/// A wire to each member. In what the set tells of itself each member's address is replaced by
-/// that of the wire to it, so that the driver finds no other way.
-async fn wires(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<Wire> {
+/// A proxy to each member. In what the set tells of itself each member's address is replaced by
+/// that of the proxy to it, so that the driver finds no other way.
+async fn proxies(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<FaultProxy> {
     let mut listeners = Vec::new();
     for member in set.hosts() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -329,15 +332,15 @@ async fn wires(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<Wire> {
         .iter()
         .map(|(member, listener)| (member.clone(), listener.local_addr().unwrap().to_string()))
         .collect();
-    let wire = |(member, listener): (String, TcpListener)| {
+    let proxy = |(member, listener): (String, TcpListener)| {
         let (names, settles) = (names.clone(), settles.clone());
         let through = move |direction, message: &mut Vec<u8>| match direction {
             Direction::Request => settles.hear(message),
             Direction::Answer => names.iter().for_each(|(from, to)| replace(message, from, to)),
         };
-        Wire::to_member(listener, member.parse().unwrap(), Box::new(through))
+        FaultProxy::to_member(listener, member.parse().unwrap(), Box::new(through))
     };
-    listeners.into_iter().map(wire).collect()
+    listeners.into_iter().map(proxy).collect()
 }
 
 /// Both have the same length: ports of tests have five digits.

@@ -121,9 +121,9 @@ impl History {
         let withdrawals = Arc::<Withdrawals>::default();
         let mut instances = Vec::new();
         for number in 0..setup.instances {
-            let wires = brokers.wires_of(number);
+            let proxies = brokers.proxies_of(number);
             let mut instance =
-                Instance::new(number, &set, wires, &settles, &withdrawals, &folder).await;
+                Instance::new(number, &set, proxies, &settles, &withdrawals, &folder).await;
             let sinks = brokers.settings(setup, number);
             instance.configure(&outbox.database, setup, sinks);
             if plan.begins_with(number) {

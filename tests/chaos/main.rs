@@ -3,7 +3,7 @@
 //! A history is decided by its seed ([`plan`]): how many processes with which configuration, what
 //! producers write, and what happens when. It happens in real time, so that a repetition has the
 //! same plan and not the same course. Judged from outside: a change stream tells what a majority
-//! has had of every record ([`watch`], [`ledger`]), the wires of the processes tell what they asked
+//! has had of every record ([`watch`], [`ledger`]), the proxies of the processes tell what they asked
 //! for ([`commands`]), and the broker what arrived.
 //!
 //! `make chaos SEEDS=n` runs many; here are short ones, and the proofs that breaches are caught.

@@ -19,7 +19,7 @@ pub const FLAKY: &str = "Flaky";
 pub const DOOMED: &str = "Doomed";
 /// One that the relays' user may not publish for a while.
 pub const FORBIDDEN: &str = "Forbidden";
-/// One whose payload the wires may cut at.
+/// One whose payload the proxies may cut at.
 pub const POISON: &str = "Poison";
 /// One that is not due until an operator changes it.
 pub const FAR: &str = "Far";

@@ -8,29 +8,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::api::{Answer, read_to_end};
-use crate::limits::behind_a_door;
+use crate::limits::behind_a_proxy;
+use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Signal;
-use crate::support::tcp::Then;
 
 #[fixture::test]
 async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
     let outbox = TestOutbox::new().await;
-    let (mut api, door) = behind_a_door(&outbox, &[]).await;
+    let (mut api, proxy) = behind_a_proxy(&outbox, &[]).await;
     let mut idle = api.connect().await;
     idle.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert_eq!(idle.read_u8().await.unwrap(), b'H');
-    door.before("in-flight", Then::Freeze);
+    proxy.on_request("in-flight", ProxyFault::Freeze);
     let record = json!({ "id": "in-flight", "type": "T", "payload": 1 });
     let held =
         tokio::spawn(Answer::of(api.request(Method::POST, "/v1/outbox/records").json(&record)));
-    eventually("the insertion to be held", || async { door.has_caught() }).await;
+    eventually("the insertion to be held", || async { proxy.has_caught() }).await;
 
     api.postrider.signal(Signal::TERM);
     let refused = || async { TcpStream::connect(api.address).await.is_err() };
     eventually("connections to be refused", refused).await;
     let idle = tokio::time::timeout(Duration::from_secs(5), read_to_end(idle)).await;
-    door.open();
+    proxy.open();
 
     let answer = held.await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -44,7 +44,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
 async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
     let outbox = TestOutbox::new().await;
     let (mut api, _door) =
-        behind_a_door(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;
+        behind_a_proxy(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;
     let mut slow = api.connect().await;
     let half = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
                 content-type: application/json\r\n\r\n{";

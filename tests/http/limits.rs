@@ -6,40 +6,40 @@ use reqwest::Method;
 use tokio::io::AsyncWriteExt;
 
 use crate::api::{Answer, Api, converse, read_to_end};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
-use crate::support::tcp::Door;
 
 const STATS: &str = "/v1/outbox/stats";
 
-/// A process that comes to MongoDB by a door.
-pub async fn behind_a_door(outbox: &TestOutbox, settings: &[&str]) -> (Api, Door) {
+/// A process that comes to MongoDB by a proxy.
+pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, FaultProxy) {
     let server = mongodb_uri();
     let server = server.strip_prefix("mongodb://").unwrap().split('/').next().unwrap().to_owned();
-    let door = Door::to(&server).await;
-    let uri = format!("mongo.uri=mongodb://{}/?directConnection=true", door.address);
+    let proxy = FaultProxy::to(&server).await;
+    let uri = format!("mongo.uri=mongodb://{}/?directConnection=true", proxy.address());
     let api = Api::start(outbox, &[&[uri.as_str()], settings].concat()).await;
-    (api, door)
+    (api, proxy)
 }
 
 #[fixture::test]
 async fn a_request_that_takes_too_long_is_given_up() {
     let outbox = TestOutbox::new().await;
-    let (api, door) = behind_a_door(&outbox, &["api.timeout=500ms"]).await;
-    door.freeze();
+    let (api, proxy) = behind_a_proxy(&outbox, &["api.timeout=500ms"]).await;
+    proxy.freeze();
 
     let answer = api.get(STATS).await;
 
     answer.is(503, "unavailable");
     assert_eq!(answer.header("retry-after"), "1");
-    door.open();
+    proxy.open();
     api.stop().await;
 }
 
 #[fixture::test]
 async fn more_requests_than_places_are_turned_away_at_once() {
     let outbox = TestOutbox::new().await;
-    let (api, door) = behind_a_door(&outbox, &["api.max_concurrent=1"]).await;
-    door.freeze();
+    let (api, proxy) = behind_a_proxy(&outbox, &["api.max_concurrent=1"]).await;
+    proxy.freeze();
     let stats = api.request(Method::GET, STATS);
     // Those who ask for the other page meanwhile may have the place when it comes.
     let held = tokio::spawn(async move {
@@ -57,7 +57,7 @@ async fn more_requests_than_places_are_turned_away_at_once() {
 
     answer.is(503, "overloaded");
     assert_eq!(answer.header("retry-after"), "1");
-    door.open();
+    proxy.open();
     assert_eq!(held.await.unwrap().status, 200);
     assert_eq!(api.get("/openapi.json").await.status, 200);
     api.stop().await;

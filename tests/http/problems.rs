@@ -124,7 +124,7 @@ async fn a_panic_leaks_nothing_and_ends_no_other_request() {
 
 #[fixture::test]
 async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
-    let port = crate::support::tcp::dead_port().await;
+    let port = crate::support::fault_proxy::dead_port().await;
     let uri = format!("mongo.uri=mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=500");
     assert!(!mongodb_uri().contains(&port.to_string()));
     let api = Api::begin(&[uri, "mongo.database=none".into()], "").await;

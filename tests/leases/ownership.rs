@@ -11,11 +11,10 @@ use postrider::relay::lane::LaneEnd;
 use postrider::relay::settings::Settings;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::{Peer, ids};
-use crate::support::proxy::Proxy;
 use crate::support::relay::{settings, start};
+use crate::support::relay_harness::RelayHarness;
+use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::TestSink;
-use crate::support::stage::Stage;
 
 fn outcomes() -> [Outcome; 4] {
     let reason = DeadReason::Refused("by the test".into());
@@ -27,16 +26,16 @@ fn outcomes() -> [Outcome; 4] {
 async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("b1", "b")]).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
     let lease = peer.take(&["a1"]).await;
     peer.settle(lease, "a1", Outcome::Done).await;
     let done = outbox.record("a1").await;
 
-    let lanes = stage.acquire(seen).await;
-    stage.deliver(lanes).await;
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"]);
     assert_eq!(outbox.record("a1").await, done, "what is done is final");
@@ -47,17 +46,17 @@ async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
 async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_look() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
     let lease = peer.take(&["a1"]).await;
     peer.settle(lease, "a1", Outcome::Released).await;
 
-    let lanes = stage.acquire(seen).await;
+    let lanes = harness.acquire(seen).await;
     assert!(lanes.is_empty(), "{:?}", outbox.record("a1").await);
-    let lanes = stage.acquire(stage.scan().await).await;
-    stage.deliver(lanes).await;
+    let lanes = harness.acquire(harness.scan().await).await;
+    harness.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["a1"]);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 1).await;
@@ -66,7 +65,7 @@ async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_l
 #[fixture::test]
 async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let outbox = TestOutbox::new().await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
     peer.take(&["a1"]).await;
     let leaser = Leaser::new(
@@ -87,7 +86,7 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
 #[fixture::test]
 async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     let outbox = TestOutbox::new().await;
-    let proxy = Proxy::before(&outbox).await;
+    let (proxy, collections) = outbox.behind_proxy().await;
     let wanted = ids(&["a1", "a2", "a3"]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
     outbox
@@ -96,16 +95,16 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
         .await
         .unwrap();
     let leaser = Leaser::new(
-        proxy.collections.clone(),
+        collections.clone(),
         OwnerId::new(InstanceId::fresh()),
         Duration::from_secs(60),
     );
-    proxy.lose_answer_to("leaseOwner");
+    proxy.lose_answers_to("leaseOwner", 1);
 
     let lease = LeaseId::fresh();
     let grant = leaser.lease(lease, &LeaseRequest::touched(wanted.clone())).await.unwrap();
 
-    assert_eq!(proxy.lost(), 1);
+    assert_eq!(proxy.caught(), 1);
     assert_eq!(grant.held.len(), 3);
     assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 1 }).await, 2);
     assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 5 }).await, 1);
@@ -115,17 +114,17 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
 #[fixture::test]
 async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
     let outbox = TestOutbox::new().await;
-    let proxy = Proxy::before(&outbox).await;
+    let (proxy, collections) = outbox.behind_proxy().await;
     let sink = TestSink::default();
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
     // Charged, and left to their lease, they would be dead without having been published.
     let settings = Settings { max_attempts: 1, lease: Duration::from_secs(3), ..settings() };
     proxy.lose_answers_to("leaseOwner", 2);
 
-    let relay = start(&proxy.collections, sink.clone(), settings);
+    let relay = start(&collections, sink.clone(), settings);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 3).await;
 
-    assert_eq!(proxy.lost(), 2);
+    assert_eq!(proxy.caught(), 2);
     assert_eq!(sink.ids().len(), 3, "{:?}", sink.ids());
     relay.stop().await;
 }
@@ -134,20 +133,20 @@ async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
 #[fixture::test]
 async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
     let outbox = TestOutbox::new().await;
-    let proxy = Proxy::before(&outbox).await;
-    let peer = Peer::new(&outbox.collections);
-    let settlements = Settlements::new(proxy.collections.clone(), false);
+    let (proxy, collections) = outbox.behind_proxy().await;
+    let peer = RivalRelay::new(&outbox.collections);
+    let settlements = Settlements::new(collections.clone(), false);
     for (number, outcome) in (0..).zip(outcomes()) {
         let id = format!("a{number}");
         outbox.insert([record(&id, "a")]).await;
         let lease = peer.take(&[&id]).await;
         let batch = [Settlement { id: RecordId::String(id), lease, attempt: 1, outcome }];
-        proxy.lose_answer_to("leaseOwner");
+        proxy.lose_answers_to("leaseOwner", 1);
 
         settlements.write(&batch).await.expect_err("the answer was lost");
         let lost = settlements.write(&batch).await.unwrap();
 
-        assert_eq!(proxy.lost(), number + 1);
+        assert_eq!(proxy.caught(), number + 1);
         assert!(lost.is_empty(), "{batch:?}");
     }
 }
@@ -155,7 +154,7 @@ async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
 #[fixture::test]
 async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
     let outbox = TestOutbox::new().await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);
     for (number, outcome) in (0..).zip(outcomes()) {
         let id = format!("a{number}");
@@ -179,13 +178,13 @@ async fn no_publish_starts_after_the_lease_has_ended() {
     let sink = TestSink::default();
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
-    let stage = Stage::new(&outbox.collections, sink.clone(), short).await;
-    let lanes = stage.acquire(stage.scan().await).await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), short).await;
+    let lanes = harness.acquire(harness.scan().await).await;
     assert_eq!(lanes.len(), 1);
     let ended = doc! { "leaseId": { "$ne": null }, "$expr": { "$lt": ["$leaseUntil", "$$NOW"] } };
     outbox.until_count(ended, 2).await;
 
-    let ends = stage.deliver(lanes).await;
+    let ends = harness.deliver(lanes).await;
 
     assert_eq!(ends, [LaneEnd::Interrupted]);
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
@@ -199,15 +198,15 @@ async fn the_budget_counts_from_before_the_lease_command() {
     let sink = TestSink::default();
     outbox.insert([record("a1", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
-    let stage = Stage::new(&outbox.collections, sink.clone(), short.clone()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), short.clone()).await;
+    let seen = harness.scan().await;
     let mut session = outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let touch = doc! { "$set": { "xTouched": true } };
     outbox.records().update_one(doc! { "_id": "a1" }, touch).session(&mut session).await.unwrap();
 
     let since = std::time::Instant::now();
-    let leasing = stage.acquire(seen);
+    let leasing = harness.acquire(seen);
     let holding_up = async {
         // The command may be sent a moment after `since`, on a busy machine.
         eventually("a lease's length", || async { since.elapsed() > short.lease * 3 }).await;
@@ -216,7 +215,7 @@ async fn the_budget_counts_from_before_the_lease_command() {
     let (lanes, ()) = tokio::join!(leasing, holding_up);
 
     assert_eq!(lanes.len(), 1, "the command succeeded in the end");
-    assert_eq!(stage.deliver(lanes).await, [LaneEnd::Interrupted]);
+    assert_eq!(harness.deliver(lanes).await, [LaneEnd::Interrupted]);
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
 }
 
@@ -224,7 +223,7 @@ async fn the_budget_counts_from_before_the_lease_command() {
 #[fixture::test]
 async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
     let outbox = TestOutbox::new().await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);
     for (number, outcome) in (0..).zip(outcomes()) {
         let id = format!("a{number}");

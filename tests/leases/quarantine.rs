@@ -7,13 +7,13 @@ use postrider::relay::quarantine::Quarantine;
 use postrider::relay::settings::Settings;
 use postrider::sink::PublishFailure;
 
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::fragile::FragileSink;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::until_arrived;
 use crate::support::relay::{settings, start, start_counted};
+use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::{Command, Spy};
-use crate::support::stage::Stage;
 
 /// A record whose last two leases ended without an outcome.
 fn suspect(id: &str, key: &str, attempt: i32) -> Document {
@@ -183,7 +183,7 @@ async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
 #[fixture::test]
 async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let keyless = |id: &str| {
         let mut record = suspect(id, "", 2);
@@ -193,20 +193,20 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
     sink.script("a", [Fault::Hold]);
     sink.script("b", [Fault::Hold]);
     outbox.insert([keyless("a"), keyless("b")]).await;
-    let relay = start(&spy.collections, sink.clone(), settings());
-    let pages = || spy.commands("find").iter().filter(|find| reads_pages(&find.sent)).count();
+    let relay = start(&recorder.collections, sink.clone(), settings());
+    let pages = || recorder.commands("find").iter().filter(|find| reads_pages(&find.sent)).count();
     eventually("the waiting one is met often", || async { pages() > 20 }).await;
 
     sink.release();
 
     outbox.until_count(doc! { "status": "done" }, 2).await;
     relay.stop().await;
-    let turns = spy.commands("find").into_iter().filter(|find| {
+    let turns = recorder.commands("find").into_iter().filter(|find| {
         let filter = find.sent.get_document("filter").unwrap();
         filter.contains_key("_id") && filter.get_str("status").is_ok() && is_snapshot(&find.sent)
     });
     assert!(turns.count() <= 2);
-    let leases = spy.commands("update").into_iter().filter(|update| {
+    let leases = recorder.commands("update").into_iter().filter(|update| {
         let statement = update.sent.get_array("updates").unwrap()[0].as_document().unwrap();
         statement.get_array("u").is_ok_and(|stages| stages[0].to_string().contains("leaseOwner"))
     });
@@ -217,24 +217,24 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
 #[fixture::test]
 async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let mut keyless = suspect("a", "", 2);
     keyless.remove("key");
     outbox.insert([keyless]).await;
-    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
-    let waiting = stage.scan().await.candidates.pop().expect("it waits for its turn");
-    let shared = stage.context.clone();
+    let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
+    let waiting = harness.scan().await.candidates.pop().expect("it waits for its turn");
+    let shared = harness.context.clone();
     let shows_it = |command: &Command| command.name == "find" && reads_pages(&command.sent);
-    spy.after(shows_it, || async move {
+    recorder.after(shows_it, || async move {
         let went = Quarantine::new(&shared).deliver(waiting).await.unwrap();
         let (lane, end) = went.expect("it goes alone");
         assert_eq!(end, LaneEnd::Drained);
         shared.state.key_table.release(&lane.key);
     });
 
-    let seen = stage.scan().await;
+    let seen = harness.scan().await;
 
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
     assert!(seen.candidates.is_empty(), "{:?}", seen.candidates);
 }
@@ -255,8 +255,8 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox.insert([with_crashes("a1", "a", 10, 3)]).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
     assert!(!seen.repairs.is_empty());
     let requeue = doc! {
         "$set": { "attempt": 0 },
@@ -265,7 +265,7 @@ async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
     outbox.records().update_one(doc! { "_id": "a1" }, requeue).await.unwrap();
     let requeued = outbox.record("a1").await;
 
-    stage.acquire(seen).await;
+    harness.acquire(seen).await;
 
     assert_eq!(outbox.record("a1").await, requeued);
 }

@@ -8,10 +8,10 @@ use postrider::ids::{InstanceId, LeaseId};
 use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::settle::{Outcome, Settlement, Settlements, Unsettled};
 
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::peer::{Peer, ids};
+use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sizes::{LARGEST, LEASE, of_size};
-use crate::support::spy::Spy;
 
 /// DocumentValidationFailure.
 const INVALID: i32 = 121;
@@ -70,12 +70,12 @@ async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
 #[fixture::test]
 async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none_is_read_back() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["b", "d", "e"].map(|id| record(id, id))).await;
     outbox.insert(["a", "c"].map(sealed)).await;
-    let lease = Peer::new(&outbox.collections).take(&["a", "b", "c", "d", "e"]).await;
+    let lease = RivalRelay::new(&outbox.collections).take(&["a", "b", "c", "d", "e"]).await;
     seal(&outbox, doc! { "status": "pending", "lastError": null }).await;
-    let settlements = Settlements::new(spy.collections.clone(), false);
+    let settlements = Settlements::new(recorder.collections.clone(), false);
 
     // One statement for those that are done, which stops at the first of them; one for each that
     // failed.
@@ -90,48 +90,52 @@ async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none
         ["pending", "done", "pending", "done", "pending"]
     );
     assert_eq!(outbox.record("e").await.get_str("lastError").unwrap(), "it failed");
-    assert_eq!(spy.commands("find").len(), 0, "every record is accounted for");
+    assert_eq!(recorder.commands("find").len(), 0, "every record is accounted for");
 }
 
 #[fixture::test]
 async fn an_error_that_does_not_fit_is_left_out_and_the_retry_is_written() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let (large, _) = of_size("large", LARGEST - LEASE);
     outbox.hand.records().insert_one(large).await.unwrap();
     outbox.insert([record("other", "o")]).await;
-    let lease = Peer::new(&outbox.collections).take(&["large", "other"]).await;
+    let lease = RivalRelay::new(&outbox.collections).take(&["large", "other"]).await;
 
     let outcomes = ["large", "other"].map(|id| settlement(id, lease, retry("e".repeat(500))));
-    let settlements = Settlements::new(spy.collections.clone(), false);
+    let settlements = Settlements::new(recorder.collections.clone(), false);
     let unsettled = settlements.write(&outcomes).await.unwrap();
 
     assert_eq!(unsettled, Unsettled::default());
     let retried = doc! { "attempt": 1, "leaseId": null, "visibleAt": { "$type": "date" } };
     assert_eq!(outbox.count(retried).await, 2);
     assert_eq!(outbox.count(doc! { "lastError": { "$exists": true } }).await, 1);
-    assert_eq!(spy.commands("find").len(), 0, "every record is accounted for");
+    assert_eq!(recorder.commands("find").len(), 0, "every record is accounted for");
 }
 
 /// Retention `"0s"`.
 #[fixture::test]
 async fn of_delivered_records_that_are_deleted_those_in_other_hands_are_lost() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["a", "b", "c"].map(|id| record(id, id))).await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     let (ours, other) = (peer.take(&["a", "c"]).await, peer.take(&["b"]).await);
-    let settlements = Settlements::new(spy.collections.clone(), true);
+    let settlements = Settlements::new(recorder.collections.clone(), true);
 
     let all = ["a", "b"].map(|id| settlement(id, ours, Outcome::Done));
     let some_lost = settlements.write(&all).await.unwrap();
-    let read_back = spy.commands("find").len();
+    let read_back = recorder.commands("find").len();
     let none_lost = settlements.write(&[settlement("c", ours, Outcome::Done)]).await.unwrap();
 
     let lost = HashSet::from_iter(ids(&["b"]));
     assert_eq!(some_lost, Unsettled { lost, refused: HashMap::new() });
     assert_eq!(none_lost, Unsettled::default());
-    assert_eq!((read_back, spy.commands("find").len()), (1, 1), "only what is not accounted for");
+    assert_eq!(
+        (read_back, recorder.commands("find").len()),
+        (1, 1),
+        "only what is not accounted for"
+    );
     assert_eq!(outbox.count(doc! {}).await, 1);
     assert_eq!(outbox.count(doc! { "_id": "b", "leaseId": bson::Bson::from(other) }).await, 1);
 }

@@ -7,25 +7,25 @@ use futures_util::future::join_all;
 use postrider::outbox::collections::names::INSTANCES;
 use serde_json::{Value, json};
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
-use crate::support::tcp::Door;
 use crate::util::{PROMPTLY, backlog, instances, says, with};
 
 /// A relay with a publish under way to a broker that has frozen.
 struct Hanging {
     outbox: TestOutbox,
     queue: Queue,
-    door: Door,
+    proxy: FaultProxy,
     postrider: Postrider,
 }
 
 impl Hanging {
     async fn start(more: &[&str]) -> Self {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-        let door = Door::to(&host_of(&amqp_uri())).await;
-        let uri = amqp_uri_at(&door.address.to_string());
+        let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
+        let uri = amqp_uri_at(&proxy.address().to_string());
         let settings = with(queue.settings_at(&outbox, &uri), more);
         let mut command = run_with(&settings);
         command.env("FAILPOINTS", "relay::before_publish=print");
@@ -33,12 +33,12 @@ impl Hanging {
         // Until then it is connected, and the exchange is known.
         outbox.insert([record("first", "k")]).await;
         outbox.until_count(doc! { "status": "done" }, 1).await;
-        door.freeze();
+        proxy.freeze();
         outbox.insert(backlog(10, 5)).await;
         // What is leased and not handed over yet would be released at a stop.
         let publishes = || postrider.stderr().matches("relay::before_publish executed").count();
         eventually("the first of each key is handed over", || async { publishes() == 1 + 5 }).await;
-        Self { outbox, queue, door, postrider }
+        Self { outbox, queue, proxy, postrider }
     }
 }
 
@@ -58,7 +58,7 @@ async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_releas
     says(&ended, &["everything in flight was settled or released"]);
     assert_eq!(hanging.outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(instances(&hanging.outbox).await, 0);
-    hanging.door.open();
+    hanging.proxy.open();
     let mut next = Postrider::start(&hanging.queue.settings(&hanging.outbox));
     hanging.outbox.until_count(doc! { "status": "done" }, 11).await;
     next.stop().await;

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
+use crate::support::fault_proxy::{FaultProxy, dead_port};
 use crate::support::outbox::TestOutbox;
 use crate::support::process::{Ended, Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::tcp::{Door, dead_port};
-use crate::util::{door_to_mongodb, mongo_through, says, with};
+use crate::util::{mongo_through, proxy_to_mongodb, says, with};
 
 /// Asks whoever listens there, or should.
 async fn asked(listen: &str, arguments: &[&str]) -> Ended {
@@ -24,14 +24,14 @@ fn everywhere(address: SocketAddr) -> String {
 #[fixture::test]
 async fn one_that_lives_is_healthy_and_ready_once_it_is() {
     let outbox = TestOutbox::new().await;
-    let door = door_to_mongodb(Door::shut_to).await;
-    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let proxy = proxy_to_mongodb(FaultProxy::closed_to).await;
+    let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&with(settings, &["ops.listen=0.0.0.0:0"]));
     let listen = everywhere(postrider.address().await);
 
     let live = asked(&listen, &[]).await.with_code(0);
     let unready = asked(&listen, &["--ready"]).await.with_code(1);
-    door.open();
+    proxy.open();
     postrider.until_ready().await;
     let ready = asked(&listen, &["--ready"]).await.with_code(0);
 

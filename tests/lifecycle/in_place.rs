@@ -4,13 +4,12 @@
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, mongo_settings, stdout_sink};
 use crate::support::rabbitmq::address;
-use crate::support::tcp::Door;
-use crate::support::wire::Wire;
-use crate::util::{PROMPTLY, backlog, door_to_mongodb, mongo_through, with};
+use crate::util::{PROMPTLY, backlog, mongo_through, proxy_to_mongodb, with};
 
 /// Nothing expires within a test.
 const LONG: [&str; 2] = ["relay.lease=10m", "partitions.stale_after=10m"];
@@ -100,15 +99,15 @@ async fn two_of_one_configuration_have_names_of_their_own_by_default() {
 #[fixture::test]
 async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let wire = Wire::to(address(&amqp_uri())).await;
-    let through_wire = queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string()));
-    let mut holder = Postrider::start(&named(&with(through_wire, &LONG), "pod-1"));
+    let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
+    let through_proxy = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
+    let mut holder = Postrider::start(&named(&with(through_proxy, &LONG), "pod-1"));
     holder.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     holder.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     outbox.insert([record("before", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     // The first of each key is under way, the others wait behind it.
-    wire.hold_answers(true);
+    to_broker.hold_answers(true);
     outbox.insert(backlog(60, 20)).await;
     outbox.until_count(doc! { "leaseId": { "$exists": true } }, 60).await;
     holder.signal(Signal::STOP);
@@ -117,7 +116,7 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     let mut next = Postrider::start(&settings);
     outbox.until_count(doc! { "status": "done" }, 61).await;
     // Confirms come now, behind which it would publish the next ones.
-    wire.hold_answers(false);
+    to_broker.hold_answers(false);
     holder.signal(Signal::CONT);
 
     let ended = holder.until_ended(PROMPTLY).await.with_code(1);
@@ -134,19 +133,19 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
 #[fixture::test]
 async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_back() {
     let outbox = TestOutbox::new().await;
-    let door = door_to_mongodb(Door::to).await;
-    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let to_mongodb = proxy_to_mongodb(FaultProxy::to).await;
+    let settings = [mongo_through(&to_mongodb, &outbox.database), stdout_sink()].concat();
     let more = ["partitions.heartbeat=500ms", LONG[0], LONG[1]];
     let mut holder = Postrider::start(&named(&with(settings, &more), "pod-1"));
     holder.until_ready().await;
-    door.freeze();
+    to_mongodb.freeze();
     holder
         .until_report("a lost store", |report| report["parts"]["store"]["status"] == "down")
         .await;
 
     let mut next = Postrider::start(&named(&with(stdout(&outbox), &more), "pod-1"));
     next.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
-    door.open();
+    to_mongodb.open();
 
     let ended = holder.until_ended(6 * PROMPTLY).await.with_code(1);
     assert!(ended.stderr.contains("has taken this name"), "{ended}");

@@ -3,10 +3,10 @@
 use bson::{Bson, doc};
 use serde_json::{Value, json};
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
-use crate::support::tcp::Door;
 use crate::util::with;
 
 #[fixture::test]
@@ -100,18 +100,18 @@ async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
 #[fixture::test]
 async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let door = Door::to(&host_of(&amqp_uri())).await;
-    let uri = amqp_uri_at(&door.address.to_string());
+    let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&proxy.address().to_string());
     let settings = with(queue.settings_at(&outbox, &uri), &["relay.probe_max=200ms"]);
     let mut postrider = Postrider::start(&settings);
     postrider.until_report("all well", |report| report["status"] == "ok").await;
 
-    door.shut();
+    proxy.close();
     postrider.until_report("a cause", |report| report["status"] == "degraded").await;
     // The first one is told by whoever notices, the others by probes.
     let detail = async || postrider.readyz().await.1["parts"]["sink rabbit"].to_string();
     eventually("a probe", async || detail().await.contains("cannot connect")).await;
-    door.open();
+    proxy.open();
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let stopped = postrider.stop().await;
 

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 use bson::{DateTime, Document, Uuid, doc};
 use futures_util::join;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::rabbitmq::address;
 use crate::support::schema::Bare;
-use crate::support::tcp::Door;
-use crate::support::wire::Wire;
 use crate::util::{backlog, instances, with};
 
 /// Nothing is awaited but the end of a process of a debug build, beside others.
@@ -42,8 +41,8 @@ async fn while_a_schema_is_waited_for() {
 
 async fn while_a_sink_is_down_with_a_backlog() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let door = Door::shut_to(&host_of(&amqp_uri())).await;
-    let uri = amqp_uri_at(&door.address.to_string());
+    let to_mongodb = FaultProxy::closed_to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&to_mongodb.address().to_string());
     outbox.insert(backlog(2_000, 1_000)).await;
     let postrider = Postrider::start(&queue.settings_at(&outbox, &uri));
     postrider
@@ -111,8 +110,8 @@ async fn with_records_that_are_scheduled() {
 /// Of two that are to go alone one is on its way, and the other waits for its turn.
 async fn while_a_suspect_goes_alone() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let wire = Wire::to(address(&amqp_uri())).await;
-    let settings = queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string()));
+    let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
+    let settings = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
     let mut postrider = Postrider::start(&settings);
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     let expired = |id: &str| -> Document {
@@ -128,7 +127,7 @@ async fn while_a_suspect_goes_alone() {
     outbox.insert([expired("first")]).await;
     outbox.until_count(doc! { "_id": "first", "status": "done" }, 1).await;
     // Its confirm is under way for as long, once the broker has it.
-    wire.delay(Duration::from_secs(2));
+    to_broker.delay(Duration::from_secs(2));
     outbox.insert([expired("a"), expired("b")]).await;
     let others = doc! { "$ne": "first" };
     outbox.until_count(doc! { "_id": others.clone(), "attempt": 3 }, 1).await;

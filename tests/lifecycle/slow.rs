@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bson::doc;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at};
 use crate::support::rabbitmq::address;
-use crate::support::wire::Wire;
 use crate::util::{backlog, ids, instances, says};
 
 /// In each direction: a confirm comes after twice as long.
@@ -18,11 +18,11 @@ const DELAY: Duration = Duration::from_millis(150);
 #[fixture::test]
 async fn what_a_slow_broker_has_is_awaited_and_settled_and_arrives_once() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let wire = Wire::to(address(&amqp_uri())).await;
-    let settings = queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string()));
+    let proxy = FaultProxy::to_address(address(&amqp_uri())).await;
+    let settings = queue.settings_at(&outbox, &amqp_uri_at(&proxy.address().to_string()));
     let mut postrider = Postrider::start(&settings);
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
-    wire.delay(DELAY);
+    proxy.delay(DELAY);
     // Twenty at a time.
     outbox.insert(backlog(1_000, 20)).await;
     let done = async || outbox.count(doc! { "status": "done" }).await;

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use bson::{DateTime, Document, doc};
 use serde_json::json;
 
+use crate::support::fault_proxy::{FaultProxy, dead_port};
 use crate::support::kafka;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::schema::Bare;
-use crate::support::tcp::{Door, dead_port};
-use crate::util::{PLANTED, backlog, door_to_mongodb, mongo_through, with};
+use crate::util::{PLANTED, backlog, mongo_through, proxy_to_mongodb, with};
 
 #[fixture::test]
 async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
     let outbox = TestOutbox::new().await;
-    let door = door_to_mongodb(Door::shut_to).await;
-    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let proxy = proxy_to_mongodb(FaultProxy::closed_to).await;
+    let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&settings);
     outbox.insert([record("a", "k")]).await;
 
@@ -31,7 +31,7 @@ async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
     let (status, report) = postrider.readyz().await;
     let (live, _) = postrider.get("/livez").await;
     let tries = waits();
-    door.open();
+    proxy.open();
 
     assert_eq!(tries[..3], ["500ms", "1s", "2s"]);
     assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
@@ -45,14 +45,14 @@ async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
 #[fixture::test]
 async fn a_mongodb_that_answers_nothing_is_waited_for() {
     let outbox = TestOutbox::new().await;
-    let door = door_to_mongodb(Door::to).await;
-    door.freeze();
-    let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    let proxy = proxy_to_mongodb(FaultProxy::to).await;
+    proxy.freeze();
+    let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&settings);
 
     postrider.until_logged("MongoDB is not reached").await;
     assert_eq!(postrider.readyz().await.0, 503);
-    door.open();
+    proxy.open();
 
     postrider.until_ready().await;
     postrider.stop().await;
@@ -106,15 +106,15 @@ async fn on_a_standalone_server_it_polls_and_warns() {
 #[fixture::test]
 async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let door = Door::shut_to(&host_of(&amqp_uri())).await;
-    let uri = amqp_uri_at(&door.address.to_string());
+    let proxy = FaultProxy::closed_to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&proxy.address().to_string());
     let mut postrider = Postrider::start(&queue.settings_at(&outbox, &uri));
     outbox.insert(backlog(5, 2)).await;
 
     postrider.until_ready().await;
     postrider.until_report("a degraded sink", |report| report["status"] == "degraded").await;
     let (status, report) = postrider.readyz().await;
-    door.open();
+    proxy.open();
 
     assert_eq!(status, 200);
     assert_eq!(report["parts"]["sink rabbit"]["status"], "degraded", "{report}");
@@ -129,7 +129,7 @@ async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up
 struct Down {
     settings: Vec<String>,
     /// They are the frozen brokers.
-    _doors: [Door; 2],
+    _doors: [FaultProxy; 2],
 }
 
 impl Down {
@@ -139,9 +139,10 @@ impl Down {
     async fn new() -> Self {
         let nobody = format!("127.0.0.1:{}", dead_port().await);
         let unknown = "no-such-host.invalid:5672";
-        let doors = [Door::to(&host_of(&amqp_uri())).await, Door::to(&kafka::brokers()).await];
-        doors.iter().for_each(Door::freeze);
-        let [frozen, kafka_frozen] = [0, 1].map(|door: usize| doors[door].address.to_string());
+        let proxies =
+            [FaultProxy::to(&host_of(&amqp_uri())).await, FaultProxy::to(&kafka::brokers()).await];
+        proxies.iter().for_each(FaultProxy::freeze);
+        let [frozen, kafka_frozen] = [0, 1].map(|at: usize| proxies[at].address().to_string());
         let login = format!("amqp://guest:{PLANTED}@{}/%2f", host_of(&amqp_uri()));
         let rabbitmq = |at: &str| ("rabbitmq", "uri", amqp_uri_at(at));
         let kafka = |at: &str| ("kafka", "brokers", at.to_owned());
@@ -161,7 +162,7 @@ impl Down {
                 format!("sinks.{name}.timeout=1s"),
             ]
         });
-        Self { settings: settings.collect(), _doors: doors }
+        Self { settings: settings.collect(), _doors: proxies }
     }
 }
 

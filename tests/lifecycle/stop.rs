@@ -7,12 +7,12 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use serde_json::Value;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
-use crate::support::tcp::Door;
-use crate::util::{PROMPTLY, backlog, door_to_mongodb, ids, instances, mongo_through, says, with};
+use crate::util::{PROMPTLY, backlog, ids, instances, mongo_through, proxy_to_mongodb, says, with};
 
 #[fixture::test]
 async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
@@ -47,11 +47,11 @@ async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_o
 
 #[fixture::test]
 async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
-    let shut = door_to_mongodb(Door::shut_to).await;
-    let frozen = door_to_mongodb(Door::to).await;
+    let shut = proxy_to_mongodb(FaultProxy::closed_to).await;
+    let frozen = proxy_to_mongodb(FaultProxy::to).await;
     frozen.freeze();
-    for (door, signal) in [(shut, Signal::TERM), (frozen, Signal::INT)] {
-        let settings = [mongo_through(&door, "unused"), stdout_sink()].concat();
+    for (proxy, signal) in [(shut, Signal::TERM), (frozen, Signal::INT)] {
+        let settings = [mongo_through(&proxy, "unused"), stdout_sink()].concat();
         let mut postrider = Postrider::start(&settings);
         postrider.until_logged("MongoDB is not reached").await;
 
@@ -67,13 +67,13 @@ async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
 async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_nothing() {
     let outbox = TestOutbox::new().await;
     let lost = |report: &Value| report["parts"]["store"]["status"] == "down";
-    join_all([Door::shut, Door::freeze].map(async |hurt: fn(&Door)| {
-        let door = door_to_mongodb(Door::to).await;
-        let settings = [mongo_through(&door, &outbox.database), stdout_sink()].concat();
+    join_all([FaultProxy::close, FaultProxy::freeze].map(async |hurt: fn(&FaultProxy)| {
+        let proxy = proxy_to_mongodb(FaultProxy::to).await;
+        let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
         let mut postrider = Postrider::start(&with(settings, &["partitions.heartbeat=500ms"]));
         postrider.until_ready().await;
 
-        hurt(&door);
+        hurt(&proxy);
         postrider.until_report("a lost store", lost).await;
         assert_eq!(postrider.readyz().await.0, 503);
         let stopping = Instant::now();
@@ -88,8 +88,8 @@ async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_not
 async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by_one() {
     const SINKS: usize = 5;
     let outbox = TestOutbox::new().await;
-    let door = Door::to(&host_of(&amqp_uri())).await;
-    let uri = amqp_uri_at(&door.address.to_string());
+    let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
+    let uri = amqp_uri_at(&proxy.address().to_string());
     let sinks = (0..SINKS).flat_map(|number| {
         [format!("sinks.s{number}.kind=rabbitmq"), format!("sinks.s{number}.uri={uri}")]
     });
@@ -101,7 +101,7 @@ async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by
         postrider.until_metric(&series, |up| up == 1.0).await;
     }
 
-    door.freeze();
+    proxy.freeze();
     let stopping = Instant::now();
     postrider.stop().await;
 
@@ -112,14 +112,14 @@ async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by
 #[fixture::test]
 async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_back() {
     let server = Mongod::with_fail_points().await;
-    let (queue, door) = (Queue::declare().await, Door::to(&host_of(&amqp_uri())).await);
-    let sink = queue.sink(&amqp_uri_at(&door.address.to_string()));
+    let (queue, proxy) = (Queue::declare().await, FaultProxy::to(&host_of(&amqp_uri())).await);
+    let sink = queue.sink(&amqp_uri_at(&proxy.address().to_string()));
     let settings = [vec![format!("mongo.uri={}", server.uri("", "app"))], sink].concat();
     let rare = ["partitions.heartbeat=30s", "partitions.stale_after=60s"];
     let mut postrider = Postrider::start(&with(settings, &rare));
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     // The broker's goodbye takes a while, in which the heartbeat is sent.
-    door.freeze();
+    proxy.freeze();
     let admin = server.client("").await;
     let waits = doc! { "failCommands": ["update"], "blockConnection": true, "blockTimeMS": 2_000 };
     let slow = doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": waits };

@@ -7,21 +7,21 @@ use bson::{Document, doc};
 use futures_util::TryStreamExt;
 
 pub use crate::support::command_line::{PLANTED, says, with};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, mongodb_uri, record};
 use crate::support::process::{Ended, Postrider};
 use crate::support::queue::host_of;
-use crate::support::tcp::Door;
 
 /// A start that fails, or a stop with nothing in flight.
 pub const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// Settings of an outbox behind a door. (The server must not tell its own address.)
-pub fn mongo_through(door: &Door, database: &str) -> Vec<String> {
+/// Settings of an outbox behind a proxy. (The server must not tell its own address.)
+pub fn mongo_through(proxy: &FaultProxy, database: &str) -> Vec<String> {
     let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    vec![format!("mongo.uri=mongodb://{}/{database}?{options}", door.address)]
+    vec![format!("mongo.uri=mongodb://{}/{database}?{options}", proxy.address())]
 }
 
-pub async fn door_to_mongodb(state: impl AsyncFnOnce(&str) -> Door) -> Door {
+pub async fn proxy_to_mongodb(state: impl AsyncFnOnce(&str) -> FaultProxy) -> FaultProxy {
     state(&host_of(&mongodb_uri())).await
 }
 

@@ -13,11 +13,11 @@ use bson::{Bson, DateTime, Document, Timestamp, Uuid, doc};
 use serde_json::{Value, json};
 
 use crate::prometheus::Prometheus;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::kafka::{brokers, topic::Topic};
 use crate::support::outbox::{TestOutbox, insert_raw, mongodb_uri, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
-use crate::support::tcp::Door;
 
 /// The labels of `shop`.
 pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
@@ -25,10 +25,10 @@ pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
 /// A key of the upper half: partition 189.
 const UPPER_KEY: &str = "order-123";
 
-/// What is waited for on the other side of MongoDB's door.
-fn by(door: &Door) -> String {
+/// What is waited for on the other side of MongoDB's proxy.
+fn by(proxy: &FaultProxy) -> String {
     let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    format!("mongo.uri=mongodb://{}/?{options}", door.address)
+    format!("mongo.uri=mongodb://{}/?{options}", proxy.address())
 }
 
 fn later() -> DateTime {
@@ -48,11 +48,11 @@ pub struct Fleets {
     /// What the processes use, until the end of the test.
     _rest: (TestOutbox, TestOutbox, Queue, Topic),
     /// From `shop` to RabbitMQ.
-    pub to_broker: Door,
+    pub to_broker: FaultProxy,
     /// From the second instance of `shop` to MongoDB.
-    pub to_mongodb_of_second: Door,
+    pub to_mongodb_of_second: FaultProxy,
     /// From `lower` to MongoDB.
-    pub to_mongodb_of_lower: Door,
+    pub to_mongodb_of_lower: FaultProxy,
     settings: Vec<String>,
     pub first: Postrider,
     pub second: Postrider,
@@ -68,12 +68,12 @@ impl Fleets {
         let (upper, queue) = (TestOutbox::new().await, Queue::declare().await);
         let topic = Topic::new(1).await;
         let mongodb = host_of(&mongodb_uri());
-        let to_broker = Door::to(&host_of(&amqp_uri())).await;
-        let to_mongodb_of_second = Door::to(&mongodb).await;
-        let to_mongodb_of_lower = Door::to(&mongodb).await;
+        let to_broker = FaultProxy::to(&host_of(&amqp_uri())).await;
+        let to_mongodb_of_second = FaultProxy::to(&mongodb).await;
+        let to_mongodb_of_lower = FaultProxy::to(&mongodb).await;
         before(&shop).await;
         lower.insert([record("nobody's", UPPER_KEY)]).await;
-        let amqp = amqp_uri_at(&to_broker.address.to_string());
+        let amqp = amqp_uri_at(&to_broker.address().to_string());
         let more = [
             "api.enabled=true",
             "sinks.kafka.kind=kafka",

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
 use crate::support::process::Postrider;
 use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 use crate::support::queue::{Queue, host_of, mongo_settings, stdout_sink};
-use crate::support::tcp::Door;
 use bson::{DateTime, Document, doc};
 use serde_json::{Value, json};
 
@@ -143,11 +143,11 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
 #[fixture::test]
 async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let to_mongodb = Door::to(&host_of(&mongodb_uri())).await;
-    let to_broker = Door::to(&host_of(&crate::support::queue::amqp_uri())).await;
-    let amqp = crate::support::queue::amqp_uri_at(&to_broker.address.to_string());
+    let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
+    let to_broker = FaultProxy::to(&host_of(&crate::support::queue::amqp_uri())).await;
+    let amqp = crate::support::queue::amqp_uri_at(&to_broker.address().to_string());
     let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    let mongo = format!("mongo.uri=mongodb://{}/?{options}", to_mongodb.address);
+    let mongo = format!("mongo.uri=mongodb://{}/?{options}", to_mongodb.address());
     let settings = with(
         queue.settings_at(&outbox, &amqp),
         &[&mongo, "partitions.heartbeat=500ms", "relay.probe_max=500ms"],
@@ -158,14 +158,14 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
     let scraped = Scraped::new(&postrider).await;
     scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
 
-    to_broker.shut();
+    to_broker.close();
     scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 0.0)]).await;
     assert_eq!(postrider.readyz().await.0, 200, "a broker is no reason to be taken out");
     to_broker.open();
     scraped.until("postrider_sink_up", &[(&[("sink", "rabbit")], 1.0)]).await;
     let age = "postrider_oldest_pending_age_seconds";
     scraped.until(age, &[(&[], 0.0)]).await;
-    to_mongodb.shut();
+    to_mongodb.close();
     scraped.until("postrider_store_up", &[(&[], 0.0)]).await;
     scraped.until("postrider_partitions_owned", &[(&[], 0.0)]).await;
     scraped.until("postrider_outbox_records", &[]).await;
@@ -187,8 +187,8 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
 
 #[fixture::test]
 async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() {
-    let door = Door::shut_to(&host_of(&mongodb_uri())).await;
-    let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", door.address);
+    let proxy = FaultProxy::closed_to(&host_of(&mongodb_uri())).await;
+    let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", proxy.address());
     let postrider = Postrider::start(&with(stdout_sink(), &[&mongo]));
 
     postrider.address().await;
@@ -245,16 +245,16 @@ async fn health_is_json_part_by_part() {
 #[fixture::test]
 async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let door = Door::to(&host_of(&crate::support::queue::amqp_uri())).await;
-    door.freeze();
-    let amqp = crate::support::queue::amqp_uri_at(&door.address.to_string());
+    let proxy = FaultProxy::to(&host_of(&crate::support::queue::amqp_uri())).await;
+    proxy.freeze();
+    let amqp = crate::support::queue::amqp_uri_at(&proxy.address().to_string());
     let mut postrider = Postrider::start(&queue.settings_at(&outbox, &amqp));
     postrider.until_ready().await;
 
     let (_, report) = postrider.readyz().await;
     let up = postrider.metric("postrider_sink_up{sink=\"rabbit\"}").await;
     let log = postrider.stderr();
-    door.open();
+    proxy.open();
 
     assert!(!log.contains("sink is "), "the first probe is under way: {log}");
     let part = json!({ "status": "degraded", "detail": "not reached yet" });

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use url::Url;
 
+use crate::support::child_guard::{dismiss, watched};
+use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
 use crate::support::prometheus::{list_target, variable};
-use crate::support::tcp::dead_port;
-use crate::support::watched::{dismiss, watched};
 
 /// A server that ends with this value, and its data with it.
 pub struct Prometheus {

@@ -139,7 +139,7 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     fleets.to_broker.freeze();
     fleets.suspects().await;
     alerts.until("PostriderSuspects").await;
-    fleets.to_broker.shut();
+    fleets.to_broker.close();
     alerts.until("PostriderSinkDown").await;
     fleets.to_broker.open();
     fleets.switch("pause").await;
@@ -147,7 +147,7 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     fleets.switch("resume").await;
     fleets.shop.until_count(doc! { "status": "done" }, 69).await;
     // Its peer takes its partitions.
-    fleets.to_mongodb_of_second.shut();
+    fleets.to_mongodb_of_second.close();
     alerts.until("PostriderInstanceWithoutStore").await;
     let all = "postrider_partitions_owned{job=\"shop\"} == 256";
     alerts.prometheus.until(all).await;
@@ -166,19 +166,19 @@ async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {
     let low = &fleets.low;
     assert_eq!(fleets.append(low, "1", json!("any")).await, 201);
     // The second has to wait while MongoDB does not answer.
-    let door = &fleets.to_mongodb_of_lower;
-    door.freeze();
+    let proxy = &fleets.to_mongodb_of_lower;
+    proxy.freeze();
     let slow = async {
         let append = fleets.append(low, "2", json!("any"));
         assert_eq!(append.await, 201);
     };
     let opening = async {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        door.open();
+        proxy.open();
     };
     join!(slow, opening);
     alerts.until("PostriderAppendsSlow").await;
-    door.shut();
+    proxy.close();
     eventually("an append that fails", || async {
         fleets.append(low, "3", json!("any")).await == 503
     })

@@ -8,10 +8,10 @@ use postrider::outbox::settle::Outcome;
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::Peer;
 use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
+use crate::support::rival_relay::RivalRelay;
 use crate::{in_seconds, outbox_does};
 
 /// `relay.poll_interval` of these relays.
@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(10);
 struct Blocked {
     outbox: TestOutbox,
     queue: Queue,
-    hand: Hand,
+    amqp: AmqpClient,
     relay: Postrider,
     settings: Vec<String>,
 }
@@ -50,8 +50,8 @@ impl Blocked {
         let settings = settings.concat();
         let relay = Postrider::start(&settings);
         relay.until_ready().await;
-        let hand = Hand::on(&amqp_uri()).await;
-        Self { outbox, queue, hand, relay, settings }
+        let amqp = AmqpClient::on(&amqp_uri()).await;
+        Self { outbox, queue, amqp, relay, settings }
     }
 
     /// Inserts records of key `k`, in this order, and waits until their key is blocked.
@@ -71,7 +71,7 @@ impl Blocked {
     async fn arrive(&self, ids: &[&str], freed: Instant) {
         let mut arrived: Vec<String> = Vec::new();
         while arrived.len() < ids.len() && freed.elapsed() < SOON {
-            arrived.extend(self.hand.take_ids(&self.queue.name).await);
+            arrived.extend(self.amqp.take_ids(&self.queue.name).await);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(arrived, ids, "{:?} after it was freed", freed.elapsed());
@@ -79,7 +79,7 @@ impl Blocked {
 
     async fn end(mut self) {
         self.relay.stop().await;
-        assert_eq!(self.hand.take_ids(&self.queue.name).await, [""; 0], "nothing came twice");
+        assert_eq!(self.amqp.take_ids(&self.queue.name).await, [""; 0], "nothing came twice");
     }
 }
 
@@ -227,7 +227,7 @@ async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
         let blocked = Blocked::with(follow, "sink_paused", records).await;
-        let peer = Peer::alive(&blocked.outbox.collections).await;
+        let peer = RivalRelay::alive(&blocked.outbox.collections).await;
         let lease = peer.take(&["x1"]).await;
         blocked.until_blocked("leased", 1).await;
 

@@ -4,8 +4,8 @@ use bson::{Document, doc};
 use postrider::outbox::redrive::{Chosen, Redrive, Redriver};
 use serde_json::json;
 
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::spy::Spy;
 use crate::{answer, dead, in_seconds, leased, outbox_does, with_status};
 
 async fn statuses(outbox: &TestOutbox, status: &str) -> Vec<String> {
@@ -104,13 +104,13 @@ async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
             .insert([dead(id, "k", "refused: no"), dead(&format!("{id}-other"), id, "refused: no")])
             .await;
     }
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
 
-    let redriver = Redriver::new(spy.collections.clone());
+    let redriver = Redriver::new(recorder.collections.clone());
     let redriven = redriver.all(Redrive::Requeue, &Chosen::default()).await.unwrap();
 
     assert_eq!((redriven.matched, redriven.changed), (6, 6));
-    let command = spy.commands("update").remove(0).sent;
+    let command = recorder.commands("update").remove(0).sent;
     let of_key: Vec<String> = command
         .get_array("updates")
         .unwrap()
@@ -138,10 +138,10 @@ async fn what_dies_again_meanwhile_is_left_alone() {
         (0..1_500).map(|n| dead(&format!("{n:04}"), "k", "no: no")).collect();
     records.last_mut().unwrap().insert("key", "last");
     outbox.insert(records).await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let again = outbox.records();
     // Between the first batch and the second.
-    spy.after(
+    recorder.after(
         |command| command.name == "update",
         move || async move {
             let dies = doc! { "$set": { "status": "dead" }, "$currentDate": { "deadAt": true } };
@@ -149,10 +149,10 @@ async fn what_dies_again_meanwhile_is_left_alone() {
         },
     );
 
-    let redriver = Redriver::new(spy.collections.clone());
+    let redriver = Redriver::new(recorder.collections.clone());
     let redriven = redriver.all(Redrive::Requeue, &Chosen::default()).await.unwrap();
 
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert_eq!((redriven.matched, redriven.changed), (1_500, 1_500));
     assert_eq!(outbox.count(doc! { "status": "dead" }).await, 1_000);
 }

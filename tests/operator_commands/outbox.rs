@@ -6,11 +6,11 @@ use postrider::outbox::collections::names;
 use serde_json::{Value, json};
 
 use crate::support::command_line::{PLANTED, says, valid, with};
+use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::call_with;
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::support::schema::Bare;
-use crate::support::tcp::dead_port;
 
 fn settings(outbox: &TestOutbox) -> Vec<String> {
     [mongo_settings(&outbox.database), stdout_sink()].concat()

@@ -4,10 +4,10 @@ use bson::{DateTime, Document, doc};
 use postrider::outbox::collections::names;
 use serde_json::Value;
 
+use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::call_with;
 use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
-use crate::support::tcp::dead_port;
 use crate::{dead, in_seconds, leased, outbox_does, with_status};
 
 /// An instance whose last heartbeat was so many seconds ago, and which has all partitions.

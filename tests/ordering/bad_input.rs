@@ -8,7 +8,7 @@ use crate::support::broker::Broker;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with};
 use crate::support::queue::mongo_settings;
-use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 use bson::oid::ObjectId;
 use bson::spec::BinarySubtype;
@@ -139,8 +139,8 @@ async fn until_settled(outbox: &TestOutbox) {
 /// `again`: whether a neighbour may be delivered twice, as when its connection was lost.
 async fn each_alone(uri: &str, more: &[&str], cases: Vec<Case>, again: bool) {
     let outbox = TestOutbox::new().await;
-    let hand = Hand::on(uri).await;
-    hand.classic(QUEUE).await;
+    let amqp = AmqpClient::on(uri).await;
+    amqp.classic(QUEUE).await;
     let good = |id: String, key: &str| record(&id, key);
     let mut records = Vec::new();
     for (number, case) in cases.iter().enumerate() {
@@ -175,7 +175,7 @@ async fn each_alone(uri: &str, more: &[&str], cases: Vec<Case>, again: bool) {
             }
         }
     }
-    let mut arrived: Vec<String> = hand.take_all(QUEUE).await.iter().map(id).collect();
+    let mut arrived: Vec<String> = amqp.take_all(QUEUE).await.iter().map(id).collect();
     if again {
         let mut seen = std::collections::HashSet::new();
         arrived.retain(|id| seen.insert(id.clone()));
@@ -484,8 +484,8 @@ async fn a_message_above_the_brokers_limit_dies_alone() {
 async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let mut kinds: Vec<(String, Bson)> =
         kinds_but(&[]).into_iter().map(|(kind, value)| (kind.into(), value)).collect();
     kinds.extend(["Pending", "pending ", "", "failed"].map(|text| (text.into(), text.into())));
@@ -513,7 +513,7 @@ async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     }
     relay.stop().await;
 
-    let ids: Vec<String> = hand.take_all(QUEUE).await.iter().map(id).collect();
+    let ids: Vec<String> = amqp.take_all(QUEUE).await.iter().map(id).collect();
     assert_eq!(ids, ["before", "behind", "later 0", "later 1", "later 2"]);
     let stats = call_with(&settings, &["outbox", "stats", "--output", "json"]).await;
     let stats = stats.with_code(0).json();
@@ -559,8 +559,8 @@ async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alon
 #[fixture::test]
 async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     validate(&outbox, doc! { "status": { "$ne": "dead" }, "lastError": { "$exists": false } })
         .await;
     let mut refused = Vec::new();

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{settings, start};
+use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::{Command, Spy};
-use crate::support::stage::Stage;
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider::outbox::snapshot::Room;
@@ -137,16 +137,16 @@ fn found_by_rotation(command: &Command) -> usize {
 #[fixture::test]
 async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     outbox.insert((0..300).map(|n| record(&format!("{n:04}"), "hot"))).await;
     let is_refill = |command: &Command| {
         let filter = command.sent.get_document("filter");
         command.name == "find" && filter.is_ok_and(|filter| filter.get_str("key").is_ok())
     };
-    let recorder = PrometheusBuilder::new().build_recorder();
-    let figures = recorder.handle();
-    spy.after(is_refill, || async move {
+    let metrics_recorder = PrometheusBuilder::new().build_recorder();
+    let figures = metrics_recorder.handle();
+    recorder.after(is_refill, || async move {
         // The lease that it shows is over by now, as this relay knows.
         eventually("the first 64 are settled", || async {
             let text = figures.render();
@@ -157,14 +157,15 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
 
     // No rotation but for a lane that ends.
     let settings = Settings { poll_interval: Duration::from_secs(60), ..settings() };
-    let relay =
-        metrics::with_local_recorder(&recorder, || start(&spy.collections, sink.clone(), settings));
+    let relay = metrics::with_local_recorder(&metrics_recorder, || {
+        start(&recorder.collections, sink.clone(), settings)
+    });
 
     sink.until("all of them", |arrived| arrived.len() >= 300).await;
     // The end of the lane causes another rotation, which may still read the last of them as leased.
-    let found: Vec<usize> = spy.commands("find").iter().map(found_by_rotation).collect();
+    let found: Vec<usize> = recorder.commands("find").iter().map(found_by_rotation).collect();
     outbox.until_count(doc! { "status": "done" }, 300).await;
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert!(ids_of(&sink.arrived(), "hot").is_sorted());
     assert_eq!(found.iter().filter(|count| **count > 0).count(), 1, "{found:?}");
     relay.stop().await;
@@ -173,27 +174,27 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
 #[fixture::test]
 async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
-    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    let recorder = CommandRecorder::on(&outbox).await;
+    let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
     outbox.insert([record("a", "k")]).await;
-    let lanes = stage.acquire(stage.scan().await).await;
-    let shared = stage.context.clone();
+    let lanes = harness.acquire(harness.scan().await).await;
+    let shared = harness.context.clone();
     // The first read of a look sets its moment: all others show the record leased.
     let is_read = |command: &Command| command.name == "find";
-    spy.after(is_read, || async move {
+    recorder.after(is_read, || async move {
         for lane in lanes {
             lane_worker::run(lane.clone(), &shared).await;
             shared.state.key_table.release(&lane.key);
         }
     });
 
-    let seen = stage.scan().await;
+    let seen = harness.scan().await;
 
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 1);
     assert!(!seen.has_records(), "{seen:?}");
     assert_eq!(
-        stage.context.state.key_table.counts_by_reason(),
+        harness.context.state.key_table.counts_by_reason(),
         BlockReason::ALL.map(|reason| (reason, 0))
     );
 }
@@ -201,8 +202,8 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
 #[fixture::test]
 async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
-    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    let recorder = CommandRecorder::on(&outbox).await;
+    let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
     outbox.insert([record("1", "a"), record("2", "b")]).await;
     let is_of_a = |command: &Command| {
         let filter = command.sent.get_document("filter");
@@ -210,7 +211,7 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     };
     let records = outbox.records();
     // Without its index no further read succeeds.
-    spy.after(is_of_a, || async move { records.drop_indexes().await.unwrap() });
+    recorder.after(is_of_a, || async move { records.drop_indexes().await.unwrap() });
     let targets = ["a", "b"].map(|key| {
         ScanTarget::At(ScanHint::Key {
             partition: postrider::partition::of_key(key),
@@ -220,13 +221,13 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
     let room = Room { records: 500, bytes: 16 << 20 };
     let owned: Vec<u8> = (0..=255).collect();
 
-    Scanner::new(&stage.context)
+    Scanner::new(&harness.context)
         .scan(ScanScope::Targets(targets.to_vec()), &owned, room)
         .await
         .unwrap_err();
 
-    assert!(spy.has_paused());
-    assert!(stage.context.state.key_table.taken_keys().is_empty());
+    assert!(recorder.has_paused());
+    assert!(harness.context.state.key_table.taken_keys().is_empty());
 }
 
 #[fixture::test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::arrivals::Arrivals;
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::kafka::{self, topic::Topic};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, command};
 use crate::support::queue::{amqp_uri, mongo_settings};
+use crate::support::queue_consumer::QueueConsumer;
 use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 
@@ -163,7 +163,7 @@ async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_kille
 async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_five_places() {
     let outbox = Arc::new(TestOutbox::new().await);
     let queue = fresh("kills");
-    let arrivals = Arrivals::at(&amqp_uri(), &queue).await;
+    let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
     let settings = settings(&outbox, &amqp_uri(), &queue);
     let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 20_000).await;
 
@@ -182,7 +182,7 @@ async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_f
 async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
     let outbox = TestOutbox::new().await;
     let queue = fresh("odd");
-    let arrivals = Arrivals::at(&amqp_uri(), &queue).await;
+    let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
     let mut settings = settings(&outbox, &amqp_uri(), &queue);
     settings.push("relay.max_attempts=3".into());
     let odd = |id: &str, field: &str, value: Bson| {

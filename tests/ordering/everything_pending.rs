@@ -7,17 +7,17 @@ use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
 use postrider::wakeup::ScanHint;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::peer::Peer;
 use crate::support::relay::{arrived, rounds, until_arrived};
 use crate::support::relay::{settings, start};
+use crate::support::relay_harness::RelayHarness;
+use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::TestSink;
-use crate::support::stage::Stage;
 
 #[fixture::test]
 async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
     let lease = peer.take(&["a1"]).await;
 
@@ -36,7 +36,7 @@ async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
 async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
     let lease = peer.take(&["a2"]).await;
 
@@ -74,13 +74,13 @@ async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
 async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     let mut waiting = record("b2", "b");
     waiting.insert("visibleAt", DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000));
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     outbox.insert([record("b1", "b"), waiting, record("b3", "b")]).await;
     peer.take(&["a1"]).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
 
     let targets = ["a", "b"].map(|key| {
         ScanTarget::At(ScanHint::Key {
@@ -91,9 +91,9 @@ async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
     let room = Room { records: 500, bytes: 16 << 20 };
     let look = ScanScope::Targets(targets.to_vec());
     let owned: Vec<u8> = (0..=255).collect();
-    let seen = Scanner::new(&stage.context).scan(look, &owned, room).await.unwrap();
-    let lanes = stage.acquire(seen).await;
-    stage.deliver(lanes).await;
+    let seen = Scanner::new(&harness.context).scan(look, &owned, room).await.unwrap();
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"]);
 }

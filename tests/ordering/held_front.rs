@@ -7,11 +7,11 @@ use postrider::outbox::settle::Outcome;
 use postrider::relay::settings::Settings;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::Peer;
 use crate::support::relay::{arrived, rounds, until_arrived, until_under_way};
 use crate::support::relay::{settings, start};
+use crate::support::relay_harness::RelayHarness;
+use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::{Fault, TestSink};
-use crate::support::stage::Stage;
 
 /// Nobody's, and not charged for.
 async fn is_free(outbox: &TestOutbox, id: &str) -> bool {
@@ -23,22 +23,22 @@ async fn is_free(outbox: &TestOutbox, id: &str) -> bool {
 async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
     let lease = peer.take(&["a2"]).await;
 
-    let lanes = stage.acquire(seen).await;
-    stage.deliver(lanes).await;
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["a1"]);
     for behind in ["a3", "a4"] {
         assert!(is_free(&outbox, behind).await, "{}", outbox.record(behind).await);
     }
     peer.settle(lease, "a2", Outcome::Done).await;
-    let lanes = stage.acquire(stage.scan().await).await;
-    stage.deliver(lanes).await;
+    let lanes = harness.acquire(harness.scan().await).await;
+    harness.deliver(lanes).await;
     assert_eq!(sink.ids(), ["a1", "a3", "a4"]);
 }
 
@@ -46,14 +46,14 @@ async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
 async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
-    let stage = Stage::new(&outbox.collections, sink.clone(), settings()).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
     peer.take(&["a1"]).await;
 
-    let lanes = stage.acquire(seen).await;
-    stage.deliver(lanes).await;
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
 
     assert_eq!(sink.ids(), ["b1"], "other keys of the same lease go");
     assert!(is_free(&outbox, "a2").await, "{}", outbox.record("a2").await);
@@ -63,7 +63,7 @@ async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
 async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     sink.script("a1", [Fault::Hold]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
     let short = Settings { lease: Duration::from_secs(6), ..settings() };

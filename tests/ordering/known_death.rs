@@ -6,12 +6,12 @@ use postrider::outbox::reason::DeadReason;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::sink::PublishFailure;
 
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::{Peer, ids};
 use crate::support::relay::{arrived, rounds, until_arrived, until_under_way};
 use crate::support::relay::{settings, start};
+use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
-use crate::support::spy::Spy;
 
 /// Whether an update of this database is under way, as one that waits for a transaction.
 async fn an_update_waits(outbox: &TestOutbox) -> bool {
@@ -51,7 +51,7 @@ async fn a_follower_waits_until_its_predecessors_death_is_written() {
 async fn a_death_that_matched_nothing_loses_the_lane() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     sink.script("a1", [Fault::HoldThenAnswer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -73,9 +73,9 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
 #[fixture::test]
 async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert([record("a1", "a")]).await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     let lease = peer.take(&["a1"]).await;
     let reason = DeadReason::Refused("by the peer".into());
     let outcome = Outcome::Dead { reason, blocks: false };
@@ -83,9 +83,9 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
 
     let id = ids(&["a1"]).remove(0);
     let ours = Settlement { id, lease: LeaseId::fresh(), attempt: 1, outcome };
-    Settlements::new(spy.collections.clone(), false).write(&[ours]).await.unwrap();
+    Settlements::new(recorder.collections.clone(), false).write(&[ours]).await.unwrap();
 
-    let finds = spy.commands("find");
+    let finds = recorder.commands("find");
     assert_eq!(finds.len(), 1, "{finds:?}");
     assert_eq!(finds[0].sent.get_document("readConcern").unwrap(), &doc! { "level": "majority" });
 }
@@ -94,7 +94,7 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
 #[fixture::test]
 async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     sink.script("refused", [Fault::Answer(PublishFailure::Rejected)]);
     let mut misplaced = record("misplaced", "a");
@@ -103,13 +103,13 @@ async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
     scheduled.insert("status", "scheduled");
     outbox.insert([misplaced, scheduled, record("refused", "c")]).await;
 
-    let relay = start(&spy.collections, sink.clone(), settings());
+    let relay = start(&recorder.collections, sink.clone(), settings());
     outbox.until_count(doc! { "status": "done" }, 2).await;
     outbox.until_count(doc! { "status": "dead" }, 1).await;
     relay.stop().await;
 
     let mut writes = std::collections::HashMap::from([("dead", 0), ("pending", 0), ("stamp", 0)]);
-    for command in spy.commands("update") {
+    for command in recorder.commands("update") {
         let majority =
             command.sent.get_document("writeConcern").unwrap().get_str("w").unwrap_or("1");
         for statement in command.sent.get_array("updates").unwrap() {

@@ -11,11 +11,11 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{settings, start};
+use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::TestSink;
-use crate::support::spy::{Command, Spy};
-use crate::support::stage::Stage;
 
 fn concern_of(command: &Command) -> &Document {
     command.sent.get_document("readConcern").expect("a read concern of its own")
@@ -53,13 +53,13 @@ async fn scan(collections: &Collections) -> Vec<String> {
 #[fixture::test]
 async fn all_reads_of_a_take_share_one_cluster_time() {
     let outbox = TestOutbox::new().await;
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert([record("a", "k")]).await;
-    let stage = Stage::new(&spy.collections, TestSink::default(), settings()).await;
+    let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
 
-    stage.scan().await;
+    harness.scan().await;
 
-    let finds = spy.commands("find");
+    let finds = recorder.commands("find");
     assert!(finds.len() >= 4, "misplaced records, blocked keys, pages: {finds:?}");
     let first = finds[0].answer.get_document("cursor").unwrap();
     let moment = first.get("atClusterTime").expect("the server names the moment of a snapshot");
@@ -75,7 +75,7 @@ async fn all_reads_of_a_take_share_one_cluster_time() {
 #[fixture::test]
 async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
     let outbox = Arc::new(TestOutbox::new().await);
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let producing = outbox.clone();
     let mut unstamped = record("1 unstamped", "k");
@@ -85,16 +85,16 @@ async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
         let asks_for_invalid = |of: &Document| of.to_string().contains("$not");
         command.name == "find" && filter.is_some_and(asks_for_invalid)
     };
-    spy.after(reads_misplaced, move || async move {
+    recorder.after(reads_misplaced, move || async move {
         let mut session = uncommitted(&producing, [unstamped]).await;
         session.commit_transaction().await.unwrap();
         producing.insert([record("2 stamped", "k")]).await;
     });
 
-    let relay = start(&spy.collections, sink.clone(), settings());
+    let relay = start(&recorder.collections, sink.clone(), settings());
 
     outbox.until_count(doc! { "status": "done" }, 2).await;
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert_eq!(sink.ids(), ["1 unstamped", "2 stamped"]);
     relay.stop().await;
 }
@@ -103,7 +103,7 @@ async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
 #[fixture::test]
 async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
     let outbox = Arc::new(TestOutbox::new().await);
-    let spy = Spy::on(&outbox).await;
+    let recorder = CommandRecorder::on(&outbox).await;
     let mut committing = uncommitted(&outbox, [record("A", "k")]).await;
     let padding = "x".repeat(200_000);
     let between: Vec<String> = (0..150).map(|n| format!("between {n:03}")).collect();
@@ -116,7 +116,7 @@ async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
         outbox.insert(padded).await;
     }
     let producing = outbox.clone();
-    spy.after(
+    recorder.after(
         |command| command.name == "find" && command.sent.to_string().contains("$in"),
         move || async move {
             committing.commit_transaction().await.unwrap();
@@ -124,12 +124,12 @@ async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
         },
     );
 
-    let seen = scan(&spy.collections).await;
+    let seen = scan(&recorder.collections).await;
 
-    assert!(spy.has_paused());
-    assert!(!spy.commands("getMore").is_empty(), "the scan took more than one batch");
+    assert!(recorder.has_paused());
+    assert!(!recorder.commands("getMore").is_empty(), "the scan took more than one batch");
     assert_eq!(seen, between, "B was seen without A, or A without being there at the start");
-    assert_eq!(scan(&spy.collections).await.len(), 152);
+    assert_eq!(scan(&recorder.collections).await.len(), 152);
 }
 
 /// The same by chance, in scans that yield, beside producers who commit and insert.

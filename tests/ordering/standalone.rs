@@ -3,15 +3,15 @@
 
 use bson::{Document, Timestamp, doc};
 
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
-use crate::support::spy::{Command, Spy};
 
 struct Standalone {
     outbox: TestOutbox,
-    spy: Spy,
+    recorder: CommandRecorder,
     _server: Mongod,
 }
 
@@ -20,9 +20,9 @@ impl Standalone {
         let server = Mongod::standalone().await;
         let uri = server.uri("", "");
         let outbox = TestOutbox::at(&uri).await;
-        let mut spy = Spy::at(&uri, &outbox).await;
-        spy.collections = spy.collections.standalone();
-        Self { outbox, spy, _server: server }
+        let mut recorder = CommandRecorder::at(&uri, &outbox).await;
+        recorder.collections = recorder.collections.standalone();
+        Self { outbox, recorder, _server: server }
     }
 
     /// Inserts `earlier` when the first read of a page has shown what is later; answers the
@@ -36,11 +36,11 @@ impl Standalone {
             let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
             command.name == "find" && batch.is_ok_and(|batch| !batch.is_empty())
         };
-        self.spy.after(shows_it, || async move {
+        self.recorder.after(shows_it, || async move {
             records.insert_one(earlier).await.unwrap();
         });
 
-        let relay = start(&self.spy.collections, sink.clone(), settings());
+        let relay = start(&self.recorder.collections, sink.clone(), settings());
 
         self.outbox.until_count(doc! { "status": "done" }, 2).await;
         relay.stop().await;

@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 
 /// The series that tells whether the sink `rabbit` is up.
@@ -16,15 +16,15 @@ pub const RABBIT_UP: &str = "postrider_sink_up{sink=\"rabbit\"}";
 pub struct Outage {
     pub outbox: TestOutbox,
     pub vhost: Vhost,
-    pub hand: Hand,
+    pub amqp: AmqpClient,
 }
 
 impl Outage {
     pub async fn new() -> Self {
         let outbox = TestOutbox::new().await;
         let vhost = Vhost::new().await;
-        let hand = vhost.hand().await;
-        Self { outbox, vhost, hand }
+        let amqp = vhost.amqp_client().await;
+        Self { outbox, vhost, amqp }
     }
 
     /// Starts a relay to this vhost, and waits until it is well.

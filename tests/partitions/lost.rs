@@ -2,10 +2,10 @@
 
 use bson::doc;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, host_of};
-use crate::support::tcp::Door;
 
 fn settings(outbox: &TestOutbox, queue: &Queue, mongo: &str) -> Vec<String> {
     let more = [
@@ -23,15 +23,15 @@ fn settings(outbox: &TestOutbox, queue: &Queue, mongo: &str) -> Vec<String> {
 async fn partitions_are_given_up_before_a_peer_can_take_them() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
-    let door = Door::to(&host_of(&mongodb_uri())).await;
-    let through = format!("mongodb://{}/?directConnection=true", door.address);
+    let proxy = FaultProxy::to(&host_of(&mongodb_uri())).await;
+    let through = format!("mongodb://{}/?directConnection=true", proxy.address());
     let lost = Postrider::start(&settings(&outbox, &queue, &through));
     lost.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     let peer = Postrider::start(&settings(&outbox, &queue, &mongodb_uri()));
     peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
     lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
 
-    door.freeze();
+    proxy.freeze();
     // Asked of the peer first: what the other has given up later than that would be seen.
     eventually("the peer to take over", || async {
         let taken = peer.metric("postrider_partitions_owned").await == Some(256.0);
@@ -47,7 +47,7 @@ async fn partitions_are_given_up_before_a_peer_can_take_them() {
     outbox.until_count(doc! { "status": "done" }, 50).await;
 
     // Back, it is given its share again.
-    door.open();
+    proxy.open();
     lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
     peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
 }

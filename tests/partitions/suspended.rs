@@ -5,9 +5,9 @@ use futures_util::future::join_all;
 
 use crate::support::clock::Clock;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::Peer as Thief;
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::Queue;
+use crate::support::rival_relay::RivalRelay as Thief;
 
 /// Starts a process by this clock, which stands still as the test wants: tokio and `Instant` read it.
 fn start(clock: &Clock, settings: &[String]) -> Postrider {

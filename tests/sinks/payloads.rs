@@ -10,7 +10,7 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::payloads::{self, Arrived};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::rabbitmq::hand::{id, text};
+use crate::support::rabbitmq::amqp_client::{id, text};
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::sizes::{LARGEST, LEASE, filled, of_size};
 use base64::Engine as _;
@@ -45,8 +45,8 @@ fn to_topic(outbox: &TestOutbox, topic: &Topic) -> Vec<String> {
 async fn a_queue_gets_of_every_kind_what_the_contract_says() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let cases = payloads::all();
     outbox.collections.records().insert_many(payloads::records(&cases)).await.unwrap();
 
@@ -54,7 +54,7 @@ async fn a_queue_gets_of_every_kind_what_the_contract_says() {
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, cases.len() as u64).await;
     relay.stop().await;
 
-    let found = hand.take_all(QUEUE).await.into_iter().map(|message| {
+    let found = amqp.take_all(QUEUE).await.into_iter().map(|message| {
         let content_type = message.delivery.properties.content_type().as_ref().unwrap();
         let content_type = content_type.to_string();
         (id(&message), Arrived { content_type, body: Some(message.delivery.data) })
@@ -119,8 +119,8 @@ async fn standard_output_shows_of_every_kind_what_the_contract_says() {
 async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_die() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let (fits, payload) = of_size("fits", LARGEST - LEASE);
     let (over, _) = of_size("over", LARGEST - LEASE + 1);
     let (full, _) = of_size("full", LARGEST);
@@ -135,7 +135,7 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     outbox.until_count(doc! { "status": "dead" }, 2).await;
     relay.stop().await;
 
-    let mut found = hand.take_all(QUEUE).await;
+    let mut found = amqp.take_all(QUEUE).await;
     let ids: Vec<String> = found.iter().map(id).collect();
     assert_eq!(ids, ["1", "fits", "2", "3", "4"]);
     // Compared without showing them.
@@ -150,8 +150,8 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
 #[fixture::test]
 async fn records_without_partition_and_without_room_for_a_lease_die_and_others_flow() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let unstamped = |id: &str, key: &str| {
         let mut record = record(id, key);
         record.remove("partition");
@@ -183,7 +183,7 @@ async fn records_without_partition_and_without_room_for_a_lease_die_and_others_f
     let log = relay.lines();
     relay.stop().await;
 
-    let mut arrived = hand.take_all(QUEUE).await.iter().map(id).collect::<Vec<_>>();
+    let mut arrived = amqp.take_all(QUEUE).await.iter().map(id).collect::<Vec<_>>();
     arrived.sort();
     let all = ["fits"].into_iter().chain(before.into_iter().chain(during).map(|(id, _)| id));
     let others = all.flat_map(|id| [format!("{id}, behind"), format!("{id}, other")]);
@@ -222,14 +222,14 @@ async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
 
     let mut relay = Postrider::start(&to_queue(&outbox, &vhost));
     outbox.until_count(doc! { "status": "done" }, 1).await;
     relay.stop().await;
 
-    let found = hand.take(QUEUE).await.unwrap().delivery.properties.headers().clone().unwrap();
+    let found = amqp.take(QUEUE).await.unwrap().delivery.properties.headers().clone().unwrap();
     let key = ("message-key".into(), text("k"));
     let expected = sent.into_iter().map(|header| (header.name.into(), header.amqp)).chain([key]);
     assert_eq!(found.inner(), &expected.collect::<BTreeMap<_, _>>());

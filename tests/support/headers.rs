@@ -6,7 +6,7 @@ use bson::{Binary, Bson, DateTime, Decimal128, Document};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 
-use super::rabbitmq::hand::text;
+use super::rabbitmq::amqp_client::text;
 
 /// One header.
 pub struct Header {

@@ -7,8 +7,8 @@ use bson::{Document, doc};
 use mongodb::Client;
 use tempfile::TempDir;
 
+use super::fault_proxy::dead_port;
 use super::outbox::eventually;
-use super::tcp::dead_port;
 
 /// The variable with the path of the mongod to start.
 const MONGOD: &str = "POSTRIDER_TEST_MONGOD";

@@ -11,6 +11,8 @@ use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
 
 use super::cleanup::Cleanup;
+use super::fault_proxy::FaultProxy;
+use super::queue::host_of;
 use super::{mutants, roles};
 
 /// The variable with the URI of the test run's replica set.
@@ -105,6 +107,17 @@ impl TestOutbox {
             uri,
             _cleanup: cleanup,
         }
+    }
+
+    /// The outbox through a proxy, which lets everything pass.
+    pub async fn behind_proxy(&self) -> (FaultProxy, Collections) {
+        let host = host_of(&self.uri);
+        let proxy = FaultProxy::to(&host).await;
+        // The client must not learn the server's own address from the replica set.
+        let uri = self.uri.replace(&host, &proxy.address().to_string());
+        let uri = uri.replace("replicaSet=rs0", "directConnection=true");
+        let collections = Collections::new(client(&uri).await, &self.database, "");
+        (proxy, collections)
     }
 
     /// The records, decoded.

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 pub use rustix::process::Signal;
 use serde_json::Value;
 
+use super::child_guard::dismiss;
 use super::outbox::eventually;
-use super::watched::dismiss;
 
 /// The longest that a command which is no `run` may take.
 const COMMAND: Duration = Duration::from_secs(60);

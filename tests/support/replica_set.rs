@@ -12,8 +12,8 @@ use mongodb::Client;
 use mongodb::error::Result as DriverResult;
 use tempfile::TempDir;
 
+use super::child_guard::{dismiss, watched};
 use super::stopped::until_stopped;
-use super::watched::{dismiss, watched};
 
 /// The variable with the path of the mongod to start.
 const MONGOD: &str = "POSTRIDER_TEST_MONGOD";

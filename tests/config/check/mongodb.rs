@@ -5,12 +5,12 @@ use postrider::schema::roles::RELAY;
 
 use crate::check::{Found, PLANTED, check, to_stdout, with};
 use crate::support::authority::Authority;
+use crate::support::fault_proxy::dead_port;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::queue::{host_of, mongo_settings, stdout_sink};
 use crate::support::roles;
 use crate::support::schema::Bare;
-use crate::support::tcp::dead_port;
 
 async fn check_uri(uri: &str) -> Found {
     check(&with(&stdout_sink(), &[&format!("mongo.uri={uri}")])).await

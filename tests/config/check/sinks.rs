@@ -1,12 +1,12 @@
 //! Brokers: reached, let in, and with the destinations that the configuration names.
 
 use crate::check::{Found, PLANTED, check, to_stdout, with};
+use crate::support::fault_proxy::dead_port;
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::TestOutbox;
 use crate::support::queue::host_of;
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
-use crate::support::tcp::dead_port;
 
 /// Checks a sink `r` of RabbitMQ at this URI.
 async fn rabbitmq(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Found {
@@ -50,8 +50,8 @@ async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
 #[fixture::test]
 async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_made() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
-    let hand = vhost.hand().await;
-    hand.topic("there").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.topic("there").await;
     let uri = vhost.uri();
     let routes = "routes=[{ type = \"A\", destination = \"by-route\" }, \
                   { type = \"B\", sink = \"out\", destination = \"elsewhere\" }]";

@@ -5,8 +5,8 @@
 use clap::{CommandFactory, Parser};
 use postrider::cli::Cli;
 
+use crate::documentation::doc_page::pages;
 use crate::documentation::expect_none;
-use crate::documentation::page::pages;
 
 /// Languages of blocks whose lines are commands.
 const SHELLS: [&str; 5] = ["", "sh", "bash", "shell", "console"];

@@ -12,8 +12,8 @@ use postrider::config::keys;
 use postrider::config::{Inputs, LoadError, load, resolve};
 use toml::{Table, Value};
 
+use crate::documentation::doc_page::{blocks, pages};
 use crate::documentation::expect_none;
-use crate::documentation::page::{blocks, pages};
 
 #[test]
 fn blocks_of_toml_are_accepted() {

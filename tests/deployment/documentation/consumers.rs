@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
-use crate::documentation::page::{Block, blocks};
+use crate::documentation::doc_page::{Block, blocks};
 use crate::documentation::producers::uri;
 use crate::documentation::program::Program;
 use crate::support::kafka::brokers;

@@ -1,8 +1,8 @@
 //! Code that is a part of a file which is compiled and run elsewhere.
 
 use crate::documentation::consumers::CONSUMERS;
+use crate::documentation::doc_page::{blocks, root};
 use crate::documentation::expect_none;
-use crate::documentation::page::{blocks, root};
 use crate::documentation::producers::PRODUCERS;
 
 #[test]

@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
 
+use crate::documentation::doc_page::{DocPage, Piece, pages, root, slug};
 use crate::documentation::expect_none;
-use crate::documentation::page::{Page, Piece, pages, root, slug};
 
 #[test]
 fn links_and_their_anchors_resolve() {
@@ -26,7 +26,7 @@ fn links_and_their_anchors_resolve() {
     expect_none(&problems);
 }
 
-fn resolve(page: &Page, link: &str) -> Result<(), String> {
+fn resolve(page: &DocPage, link: &str) -> Result<(), String> {
     let (file, anchor) = link.split_once('#').map_or((link, None), |(file, own)| (file, Some(own)));
     let file = percent_decode_str(file).decode_utf8().unwrap();
     let target = match (file.as_ref(), file.strip_prefix('/')) {
@@ -42,7 +42,7 @@ fn resolve(page: &Page, link: &str) -> Result<(), String> {
     if target.extension().is_none_or(|extension| extension != "md") {
         return Err("an anchor in what is no page: it moves with every change".to_owned());
     }
-    let anchors = Page::read(&target).anchors();
+    let anchors = DocPage::read(&target).anchors();
     let nearest = |wanted: &str| {
         let likeness = |own: &&String| strsim::jaro_winkler(own, wanted);
         anchors.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).cloned()

@@ -23,7 +23,7 @@ mod profile;
 mod program;
 mod seq;
 
-use crate::support::page;
+use crate::support::doc_page;
 
 /// Fails with everything that was found, a line each: `docs/page.md:12: …`.
 #[track_caller]

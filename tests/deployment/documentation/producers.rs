@@ -9,8 +9,8 @@ use mongodb::change_stream::ChangeStream;
 use postrider::schema::{self, SchemaOptions};
 use serde_json::Value;
 
+use crate::documentation::doc_page::{Block, blocks};
 use crate::documentation::expect_none;
-use crate::documentation::page::{Block, blocks};
 use crate::documentation::program::Program;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;

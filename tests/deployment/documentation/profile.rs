@@ -4,7 +4,7 @@
 
 use toml::{Table, Value};
 
-use crate::documentation::page::root;
+use crate::documentation::doc_page::root;
 
 /// Issue 16, D14: tables of source lines made 28 MB into 168.
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::documentation::page::Block;
+use crate::documentation::doc_page::Block;
 use crate::support::oracle::python;
 use crate::support::process::Process;
 use crate::support::schema::MONGOSH;

@@ -7,7 +7,7 @@ use postrider::config::keys::KEYS;
 use serde_json::Value;
 
 use super::chart::{Chart, at_root, yaml};
-use crate::support::page::{Block, Page};
+use crate::support::doc_page::{Block, DocPage};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(at_root(path)).unwrap()
@@ -148,7 +148,7 @@ fn every_value_has_a_comment() {
 
 #[test]
 fn the_examples_of_the_documentation_are_values_that_render() {
-    let mut examples = Page::read(Path::new("docs/kubernetes.md")).blocks();
+    let mut examples = DocPage::read(Path::new("docs/kubernetes.md")).blocks();
     examples.retain(|block| block.language == "yaml");
     assert!(examples.len() > 8, "{}", examples.len());
 

@@ -11,24 +11,24 @@ use postrider::context::Kind;
 use postrider::events::{AppendError, Expected, UnitError};
 
 use crate::events::unit::committed;
-use crate::events::util::{TestStore, another, append, behind_a_door, exactly, versions};
+use crate::events::util::{TestStore, another, append, behind_a_proxy, exactly, versions};
+use crate::support::command_recorder::CommandRecorder;
+use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::replica_set::ReplicaSet;
-use crate::support::spy::Spy;
-use crate::support::tcp::Then;
 
 /// Whatever answer is lost, what was asked for is there once, with its record.
 #[fixture::test]
 async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
     for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
         let test = TestStore::new().await;
-        let (door, _, store) = behind_a_door(&test.outbox).await;
+        let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
         store.append(append("1", "first")).await.unwrap();
-        door.at_answer_to(text, Then::Shut);
+        proxy.on_answer_to(text, ProxyFault::Close);
 
         let appending = tokio::spawn(async move { store.append(append("1", "r")).await });
-        eventually("the answer is caught", || async { door.has_caught() }).await;
-        door.open();
+        eventually("the answer is caught", || async { proxy.has_caught() }).await;
+        proxy.open();
         let appended = appending.await.unwrap().unwrap();
 
         assert_eq!(appended.version, 2, "{text}");
@@ -41,15 +41,15 @@ async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
 #[fixture::test]
 async fn cut_off_before_the_commit_nothing_is_there() {
     let test = TestStore::new().await;
-    let (door, _, store) = behind_a_door(&test.outbox).await;
+    let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();
-    door.before("commitTransaction", Then::Shut);
+    proxy.on_request("commitTransaction", ProxyFault::Close);
 
     let appending = tokio::spawn({
         let store = store.clone();
         async move { store.append(append("1", "r")).await }
     });
-    eventually("the commit is caught", || async { door.has_caught() }).await;
+    eventually("the commit is caught", || async { proxy.has_caught() }).await;
     // Longer than an append's patience: it is given up.
     let answer = appending.await.unwrap();
 
@@ -60,7 +60,7 @@ async fn cut_off_before_the_commit_nothing_is_there() {
     assert_eq!(versions(&test.store, "1").await, [1]);
     assert_eq!(test.records("1").await.len(), 1);
     // The transaction is open on the server, for a minute. The next one of this store ends it.
-    door.open();
+    proxy.open();
     let again = at_once(store.append(append("1", "r"))).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
 }
@@ -137,12 +137,12 @@ async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
 async fn append_tries_again_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
-    let spy = Spy::at(&set.uri(), &outbox).await;
-    let store = another(&outbox, spy.collections.client().clone());
+    let recorder = CommandRecorder::at(&set.uri(), &outbox).await;
+    let store = another(&outbox, recorder.collections.client().clone());
     store.append(append("1", "first")).await.unwrap();
-    let before = spy.commands("insert").len();
+    let before = recorder.commands("insert").len();
     fail_commits(&set, Some(3), transient(112)).await;
-    let client = spy.collections.client().clone();
+    let client = recorder.collections.client().clone();
     let others = tokio::spawn(async move {
         let mut taken = Vec::new();
         loop {
@@ -154,7 +154,7 @@ async fn append_tries_again_in_the_same_session() {
     store.append(append("1", "r")).await.unwrap();
     others.abort();
 
-    let inserts = spy.commands("insert").split_off(before);
+    let inserts = recorder.commands("insert").split_off(before);
     let session = inserts[0].sent.get_document("lsid").unwrap();
     assert_eq!(inserts.len(), 8, "two of each try");
     assert!(inserts.iter().all(|insert| insert.sent.get_document("lsid").unwrap() == session));
@@ -241,15 +241,15 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
         let theirs = doc! { "_id": "x", "aggregateId": "1", "requestId": "x", "version": 1,
         "createTime": 5_i64, "size": 0, "body": [] };
         streams.insert_one(theirs).session(&mut session).await.unwrap();
-        let spy = Spy::on(&test.outbox).await;
-        let store = another(&test.outbox, spy.collections.client().clone());
+        let recorder = CommandRecorder::on(&test.outbox).await;
+        let store = another(&test.outbox, recorder.collections.client().clone());
 
         let appending =
             tokio::spawn(
                 async move { store.append(append("1", "r").expecting(Expected::None)).await },
             );
         // A first append asks for no version before it was refused.
-        eventually("it was refused", || async { !spy.commands("find").is_empty() }).await;
+        eventually("it was refused", || async { !recorder.commands("find").is_empty() }).await;
         match commits {
             true => session.commit_transaction().await.unwrap(),
             false => session.abort_transaction().await.unwrap(),
@@ -287,8 +287,8 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
     let sign = if uri.contains('?') { '&' } else { '?' };
     let uri = format!("{uri}{sign}w=1&readPreference=secondary&readConcernLevel=local");
     ClientOptions::parse(&uri).await.unwrap();
-    let spy = Spy::at(&uri, &test.outbox).await;
-    let client: Client = spy.collections.client().clone();
+    let recorder = CommandRecorder::at(&uri, &test.outbox).await;
+    let client: Client = recorder.collections.client().clone();
     let store = another(&test.outbox, client);
 
     store.append(append("1", "a")).await.unwrap();
@@ -296,18 +296,18 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
     assert_eq!(versions(&store, "1").await, [1]);
 
     let majority = doc! { "level": "majority" };
-    for find in spy.commands("find") {
+    for find in recorder.commands("find") {
         assert_eq!(find.sent.get_document("readConcern").unwrap(), &majority, "{find:?}");
         let preference = find.sent.get_document("$readPreference").cloned().unwrap_or_default();
         assert_ne!(preference.get_str("mode").ok(), Some("secondary"), "{find:?}");
     }
     for insert in
-        spy.commands("insert").iter().filter(|it| it.sent.contains_key("startTransaction"))
+        recorder.commands("insert").iter().filter(|it| it.sent.contains_key("startTransaction"))
     {
         let snapshot = insert.sent.get_document("readConcern").unwrap();
         assert_eq!(snapshot.get_str("level").unwrap(), "snapshot", "{insert:?}");
     }
-    let commits = spy.commands("commitTransaction");
+    let commits = recorder.commands("commitTransaction");
     assert!(!commits.is_empty());
     for commit in commits {
         let concern = commit.sent.get_document("writeConcern").unwrap();
@@ -319,9 +319,9 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
 #[fixture::test]
 async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
     let test = TestStore::new().await;
-    let (door, _, store) = behind_a_door(&test.outbox).await;
+    let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();
-    door.freeze();
+    proxy.freeze();
 
     let answers = futures_util::future::join_all((0..5).map(|number| {
         let store = store.clone();

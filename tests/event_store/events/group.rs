@@ -6,7 +6,7 @@ use postrider::events::AppendError;
 use tokio::sync::oneshot;
 
 use crate::events::util::{TestStore, another, append, event, exactly, versions};
-use crate::support::spy::{Command, Spy};
+use crate::support::command_recorder::{Command, CommandRecorder};
 
 fn is_commit(command: &Command) -> bool {
     command.name == "commitTransaction"
@@ -15,12 +15,12 @@ fn is_commit(command: &Command) -> bool {
 #[fixture::test]
 async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
     let test = TestStore::new().await;
-    let spy = Spy::on(&test.outbox).await;
-    let store = another(&test.outbox, spy.collections.client().clone());
+    let recorder = CommandRecorder::on(&test.outbox).await;
+    let store = another(&test.outbox, recorder.collections.client().clone());
     store.append(append("1", "first")).await.unwrap();
-    let before = spy.commands("commitTransaction").len();
+    let before = recorder.commands("commitTransaction").len();
     let (go_on, held) = oneshot::channel::<()>();
-    spy.after(is_commit, || async {
+    recorder.after(is_commit, || async {
         held.await.unwrap();
     });
 
@@ -29,8 +29,10 @@ async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
         let store = store.clone();
         async move { store.append(append("1", "under way")).await.unwrap() }
     });
-    crate::support::outbox::eventually("the first is committed", || async { spy.has_paused() })
-        .await;
+    crate::support::outbox::eventually("the first is committed", || async {
+        recorder.has_paused()
+    })
+    .await;
     let waiting: Vec<_> = (0..50)
         .map(|number| {
             let store = store.clone();
@@ -44,7 +46,7 @@ async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
     assert_eq!(under_way.await.unwrap().version, 2);
     assert!(answers.into_iter().all(|answer| answer.unwrap().is_ok()));
     // Some may have come later than the first was answered.
-    let transactions = spy.commands("commitTransaction").len() - before;
+    let transactions = recorder.commands("commitTransaction").len() - before;
     assert!((2..=6).contains(&transactions), "{transactions}");
     assert_eq!(versions(&store, "1").await, (1..=52).collect::<Vec<_>>());
 }

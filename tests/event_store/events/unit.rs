@@ -16,8 +16,8 @@ use postrider::outbox::NewRecord;
 use postrider::wakeup::{ScanHint, Wakeup};
 
 use crate::events::util::{TestStore, another, append, event, exactly, id, versions};
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::TestOutbox;
-use crate::support::spy::Spy;
 
 /// The user's own documents, by the store's client.
 pub fn own(store: &EventStore) -> Collection<Document> {
@@ -183,8 +183,8 @@ async fn a_record_that_is_there_already_is_named() {
 #[fixture::test]
 async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
     let test = TestStore::new().await;
-    let spy = Spy::on(&test.outbox).await;
-    let store = another(&test.outbox, spy.collections.client().clone());
+    let recorder = CommandRecorder::on(&test.outbox).await;
+    let store = another(&test.outbox, recorder.collections.client().clone());
     let streams = store.context().collection(Kind::Events, "order");
     let runs = AtomicU32::new(0);
     let once = async |request: &str| {
@@ -202,8 +202,8 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     assert_eq!(once("b").await, 2);
     assert_eq!(runs.load(Ordering::Relaxed), 3);
-    assert_eq!(spy.commands("createIndexes").len(), 1);
-    for commit in spy.commands("commitTransaction") {
+    assert_eq!(recorder.commands("createIndexes").len(), 1);
+    for commit in recorder.commands("commitTransaction") {
         let concern = commit.sent.get_document("writeConcern").unwrap();
         assert_eq!(concern.get_str("w").unwrap(), "majority", "{commit:?}");
     }

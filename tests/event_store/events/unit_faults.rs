@@ -8,9 +8,9 @@ use bson::doc;
 use postrider::events::UnitError;
 
 use crate::events::unit::{committed, left, own, work};
-use crate::events::util::{TestStore, another, append, behind_a_door, versions};
+use crate::events::util::{TestStore, another, append, behind_a_proxy, versions};
+use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::eventually;
-use crate::support::tcp::Then;
 
 #[fixture::test]
 async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
@@ -153,19 +153,19 @@ async fn a_unit_whose_connection_is_cut_is_there_once() {
         ("\0own\0", true),
     ] {
         let test = TestStore::new().await;
-        let (door, _, store) = behind_a_door(&test.outbox).await;
+        let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
         store.append(append("0", "first")).await.unwrap();
         match is_answer {
-            true => door.at_answer_to(text, Then::Shut),
-            false => door.before(text, Then::Shut),
+            true => proxy.on_answer_to(text, ProxyFault::Close),
+            false => proxy.on_request(text, ProxyFault::Close),
         }
 
         let running = tokio::spawn(async move {
             let own = own(&store);
             store.unit_of_work(async |mut unit| work(&mut unit, &own).await).await
         });
-        eventually("it is caught", || async { door.has_caught() }).await;
-        door.open();
+        eventually("it is caught", || async { proxy.has_caught() }).await;
+        proxy.open();
         let (version, _) = committed(
             running.await.unwrap().unwrap_or_else(|error| panic!("{text} {is_answer}: {error:?}")),
         );

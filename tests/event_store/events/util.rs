@@ -8,10 +8,10 @@ use postrider::events::{Append, EventStore, EventStream, Expected, NewEvent, Ran
 use postrider::names::{AggregateId, AggregateName};
 use postrider::outbox::collections::Collections;
 
+use crate::support::command_recorder::CommandRecorder;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 use crate::support::queue::host_of;
-use crate::support::spy::Spy;
-use crate::support::tcp::Door;
 
 /// An event store and its outbox, in a database of their own.
 pub struct TestStore {
@@ -52,16 +52,16 @@ pub fn another_with(outbox: &TestOutbox, client: Client, settings: ContextSettin
     EventStore::new(Context::new(client, settings), collections)
 }
 
-/// A store whose way to MongoDB is a door, and who watches it.
-pub async fn behind_a_door(outbox: &TestOutbox) -> (Door, Spy, EventStore) {
+/// A store whose way to MongoDB is a proxy, and who watches it.
+pub async fn behind_a_proxy(outbox: &TestOutbox) -> (FaultProxy, CommandRecorder, EventStore) {
     let host = host_of(&mongodb_uri());
-    let door = Door::to(&host).await;
-    let uri = mongodb_uri().replace(&host, &door.address.to_string());
+    let proxy = FaultProxy::to(&host).await;
+    let uri = mongodb_uri().replace(&host, &proxy.address().to_string());
     let sign = if uri.contains('?') { "&" } else { "/?" };
     let uri = format!("{uri}{sign}directConnection=true&serverSelectionTimeoutMS=2000");
-    let spy = Spy::at(&uri, outbox).await;
-    let store = another(outbox, spy.collections.client().clone());
-    (door, spy, store)
+    let recorder = CommandRecorder::at(&uri, outbox).await;
+    let store = another(outbox, recorder.collections.client().clone());
+    (proxy, recorder, store)
 }
 
 pub fn name() -> AggregateName {

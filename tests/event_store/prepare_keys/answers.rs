@@ -4,12 +4,12 @@ use bson::bson;
 use postrider::prepare::{PrepareError, PrepareKey, Ttl};
 
 use crate::home::Home;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::TestOutbox;
-use crate::support::proxy::Proxy;
 
-async fn keys_through(outbox: &TestOutbox) -> (Proxy, PrepareKey) {
-    let proxy = Proxy::before(outbox).await;
-    let keys = Home::within(outbox, proxy.collections.client()).keys();
+async fn keys_through(outbox: &TestOutbox) -> (FaultProxy, PrepareKey) {
+    let (proxy, collections) = outbox.behind_proxy().await;
+    let keys = Home::within(outbox, collections.client()).keys();
     // The collection is made, and no answer to that is lost.
     keys.prepare("other", &bson!(1), Ttl::Forever).await.unwrap();
     (proxy, keys)
@@ -21,21 +21,21 @@ async fn a_repeated_command_answers_as_the_first_would_have() {
     let (proxy, keys) = keys_through(&outbox).await;
     let (one, two) = (bson!(1), bson!(2));
 
-    proxy.lose_answer_to("update");
+    proxy.lose_answers_to("update", 1);
     assert!(keys.prepare("ada", &one, Ttl::Forever).await.unwrap());
-    proxy.lose_answer_to("update");
+    proxy.lose_answers_to("update", 1);
     assert!(keys.reprepare("ada", Some(&one), &two, Ttl::Forever).await.unwrap());
-    proxy.lose_answer_to("update");
+    proxy.lose_answers_to("update", 1);
     assert!(keys.reprepare("ada", None, &one, Ttl::Forever).await.unwrap());
-    proxy.lose_answer_to("commitTransaction");
+    proxy.lose_answers_to("commitTransaction", 1);
     assert!(keys.move_key("ada", &one, "bob", &two, Ttl::Forever).await.unwrap());
-    proxy.lose_answer_to("delete");
+    proxy.lose_answers_to("delete", 1);
     assert!(keys.rollback_value("bob", &two).await.unwrap());
     keys.prepare("ada", &one, Ttl::Forever).await.unwrap();
-    proxy.lose_answer_to("delete");
+    proxy.lose_answers_to("delete", 1);
     assert!(keys.rollback("ada").await.unwrap());
 
-    assert_eq!(proxy.lost(), 6);
+    assert_eq!(proxy.caught(), 6);
 }
 
 #[fixture::test]
@@ -44,7 +44,7 @@ async fn a_command_that_can_not_be_repeated_is_an_error() {
     outbox.uri.push_str("&retryWrites=false");
     let (proxy, keys) = keys_through(&outbox).await;
 
-    proxy.lose_answer_to("update");
+    proxy.lose_answers_to("update", 1);
     let prepared = keys.prepare("ada", &bson!(1), Ttl::Forever).await;
 
     assert!(matches!(prepared, Err(PrepareError::Store(_))), "{prepared:?}");

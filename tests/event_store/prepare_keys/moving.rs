@@ -6,8 +6,8 @@ use bson::{bson, doc};
 use postrider::prepare::{PrepareError, Ttl};
 
 use crate::home::Home;
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::spy::Spy;
 
 #[fixture::test]
 async fn a_key_moves_with_its_value() {
@@ -54,12 +54,12 @@ async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
 async fn a_key_that_expires_after_the_look_is_not_moved() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
-    let spy = Spy::on(&outbox).await;
-    let slow = Home::within(&outbox, spy.collections.client()).keys();
+    let recorder = CommandRecorder::on(&outbox).await;
+    let slow = Home::within(&outbox, recorder.collections.client()).keys();
     // It has looked at the schema.
     assert!(!slow.rollback("nobody").await.unwrap());
     let watched = keys.clone();
-    spy.after(
+    recorder.after(
         |command| command.name == "find",
         move || async move {
             let ended = || async { watched.get("ada").await.unwrap().is_none() };
@@ -70,7 +70,7 @@ async fn a_key_that_expires_after_the_look_is_not_moved() {
 
     let moved = slow.move_key("ada", &bson!(1), "bob", &bson!(2), Ttl::Forever).await;
 
-    assert!(spy.has_paused());
+    assert!(recorder.has_paused());
     assert!(matches!(moved, Err(PrepareError::NotPrepared)), "{moved:?}");
     assert_eq!(keys.get("bob").await.unwrap(), None);
 }

@@ -5,8 +5,8 @@ use mongodb::Client;
 use postrider::prepare::{PrepareKey, Ttl};
 
 use crate::home::Home;
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::TestOutbox;
-use crate::support::spy::Spy;
 
 #[fixture::test]
 async fn values_compare_without_the_order_of_their_fields() {
@@ -161,19 +161,19 @@ async fn interrupted(
     value: Bson,
     ttl: Ttl,
 ) -> (PrepareKey, impl Fn() -> bool + use<>) {
-    let spy = Spy::on(outbox).await;
+    let recorder = CommandRecorder::on(outbox).await;
     let direct: Client = outbox.client.clone();
     let home = Home::within(outbox, &direct);
-    let keys = Home::within(outbox, spy.collections.client()).keys();
+    let keys = Home::within(outbox, recorder.collections.client()).keys();
     // It has looked at the schema.
     assert!(!keys.rollback("nobody").await.unwrap());
-    spy.after(
+    recorder.after(
         |command| command.name == "find",
         move || async move {
             home.keys().reprepare("ada", None, &value, ttl).await.unwrap();
         },
     );
-    (keys, move || spy.has_paused())
+    (keys, move || recorder.has_paused())
 }
 
 #[fixture::test]

@@ -7,8 +7,8 @@ use postrider::schema::SchemaError;
 use postrider::store::{Meaning, connect};
 
 use crate::schema::Home;
+use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
-use crate::support::spy::Spy;
 
 #[fixture::test]
 async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
@@ -39,7 +39,7 @@ async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
 #[fixture::test]
 async fn many_callers_of_one_process_ask_once() {
     let outbox = TestOutbox::new().await;
-    let spied = Spy::on(&outbox).await;
+    let spied = CommandRecorder::on(&outbox).await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(spied.collections.client().clone(), settings);
 

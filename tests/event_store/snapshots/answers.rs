@@ -5,21 +5,20 @@ use postrider::snapshot::{Saved, Snapshot};
 
 use crate::home::{Home, id, order};
 use crate::support::outbox::TestOutbox;
-use crate::support::proxy::Proxy;
 
 #[fixture::test]
 async fn a_repeated_save_answers_as_the_first_would_have() {
     let outbox = TestOutbox::new().await;
-    let proxy = Proxy::before(&outbox).await;
-    let snapshots = Home::within(&outbox, proxy.collections.client()).snapshots();
+    let (proxy, collections) = outbox.behind_proxy().await;
+    let snapshots = Home::within(&outbox, collections.client()).snapshots();
     snapshots.save(&order(), Snapshot::new(id("other"), 1, doc! {})).await.unwrap();
 
     for version in [1, 2] {
-        proxy.lose_answer_to("update");
+        proxy.lose_answers_to("update", 1);
         let snapshot = Snapshot::new(id("order-1"), version, doc! {});
         let saved = snapshots.save(&order(), snapshot).await.unwrap();
         assert_eq!(saved, Saved { written: true, version });
     }
 
-    assert_eq!(proxy.lost(), 2);
+    assert_eq!(proxy.caught(), 2);
 }

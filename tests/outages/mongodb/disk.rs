@@ -11,10 +11,10 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
 use crate::mongodb::log::assert_told;
+use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
-use crate::support::tcp::dead_port;
 
 /// Room for more than a member needs, in MiB.
 const ROOM: u64 = 1024;

@@ -18,16 +18,16 @@ mod silence;
 mod stop;
 mod surplus;
 
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::mongodb_uri;
 use crate::support::queue::host_of;
-use crate::support::tcp::Door;
 
-/// An open door to the test run's MongoDB.
-async fn door() -> Door {
-    Door::to(&host_of(&mongodb_uri())).await
+/// An open proxy to the test run's MongoDB.
+async fn proxy_to_mongodb() -> FaultProxy {
+    FaultProxy::to(&host_of(&mongodb_uri())).await
 }
 
-/// The way through a door. (The server must not tell its own address.)
-fn uri_through(door: &Door) -> String {
-    format!("mongodb://{}/?directConnection=true", door.address)
+/// The way through a proxy. (The server must not tell its own address.)
+fn uri_through(proxy: &FaultProxy) -> String {
+    format!("mongodb://{}/?directConnection=true", proxy.address())
 }

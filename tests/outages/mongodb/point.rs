@@ -8,12 +8,12 @@ use postrider::relay::settings::Settings;
 use postrider::sink::PublishFailure;
 use tokio::time::{Instant, sleep_until};
 
-use crate::mongodb::{door, uri_through};
+use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::support::fault_proxy::ProxyFault;
 use crate::support::history::{arrivals, judge, read_back};
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
-use crate::support::tcp::Then;
 
 /// When MongoDB goes.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ enum When {
 pub struct Point {
     pub name: &'static str,
     when: When,
-    then: Then,
+    then: ProxyFault,
     lease: Duration,
     /// What becomes of the first publish of `a1`.
     fault: Option<Fault>,
@@ -49,7 +49,7 @@ pub struct Point {
 
 impl Point {
     /// By default nothing but MongoDB fails, and each record is charged its one delivery.
-    fn new(name: &'static str, when: When, then: Then) -> Self {
+    fn new(name: &'static str, when: When, then: ProxyFault) -> Self {
         Self {
             name,
             when,
@@ -74,13 +74,13 @@ impl Point {
             insert_raw(&outbox.collections, record).await;
         }
         let all = outbox.count(doc! {}).await;
-        let door = door().await;
+        let proxy = proxy_to_mongodb().await;
         match self.when {
-            When::Before(text) => door.before(text, self.then),
-            When::AtAnswerTo(text) => door.at_answer_to(text, self.then),
+            When::Before(text) => proxy.on_request(text, self.then),
+            When::AtAnswerTo(text) => proxy.on_answer_to(text, self.then),
             When::Publishing | When::Renewal => {}
         }
-        let client = postrider::store::connect::client(&uri_through(&door)).await.unwrap();
+        let client = postrider::store::connect::client(&uri_through(&proxy)).await.unwrap();
         let collections = Collections::new(client, &outbox.database, "");
         let sink = TestSink::default();
         sink.script("a1", self.fault);
@@ -90,11 +90,11 @@ impl Point {
         if let When::Publishing | When::Renewal = self.when {
             eventually("a1 to be under way", || async { sink.is_under_way("a1") }).await;
             match self.when {
-                When::Renewal => door.before("leaseUntil", self.then),
-                _ => door.shut(),
+                When::Renewal => proxy.on_request("leaseUntil", self.then),
+                _ => proxy.close(),
             }
         }
-        eventually(self.name, || async { door.has_caught() }).await;
+        eventually(self.name, || async { proxy.has_caught() }).await;
         let since = Instant::now();
 
         sleep_until(since + self.answers_after.min(away)).await;
@@ -104,7 +104,7 @@ impl Point {
         for id in self.not_meanwhile {
             assert_eq!(sink.tries(id), 0, "{}: {id} was published meanwhile", self.name);
         }
-        door.open();
+        proxy.open();
         let wanted = doc! { "$or": [
             { "status": "done", "_id": { "$nin": self.dead } },
             { "status": "dead", "_id": { "$in": self.dead } },
@@ -132,62 +132,66 @@ pub fn points(away: Duration) -> Vec<Point> {
     let hold = Some(Fault::Hold);
     let new = Point::new;
     let mut points = vec![
-        new("before the first look", When::Before("lane_idx"), Then::Shut),
-        new("before the first look, frozen", When::Before("lane_idx"), Then::Freeze),
-        new("between read and lease", When::Before("leaseOwner"), Then::Shut),
+        new("before the first look", When::Before("lane_idx"), ProxyFault::Close),
+        new("before the first look, frozen", When::Before("lane_idx"), ProxyFault::Freeze),
+        new("between read and lease", When::Before("leaseOwner"), ProxyFault::Close),
         // Nobody knows of that lease: it runs out.
         Point {
             charged: 2,
             lease: short,
-            ..new("the lease's answer is lost", When::AtAnswerTo("leaseOwner"), Then::Shut)
+            ..new("the lease's answer is lost", When::AtAnswerTo("leaseOwner"), ProxyFault::Close)
         },
         Point {
             charged: 2,
             lease: long,
-            ..new("a long lease's answer is lost", When::AtAnswerTo("leaseOwner"), Then::Shut)
+            ..new(
+                "a long lease's answer is lost",
+                When::AtAnswerTo("leaseOwner"),
+                ProxyFault::Close,
+            )
         },
         // What was sent into the ice is done when that breaks.
         Point {
             charged: 2,
             lease: away / 6,
-            ..new("the lease is frozen", When::Before("leaseOwner"), Then::Freeze)
+            ..new("the lease is frozen", When::Before("leaseOwner"), ProxyFault::Freeze)
         },
         Point {
             fault: hold.clone(),
             lease: short,
             answers_after: early,
-            ..new("confirmed soon", When::Publishing, Then::Shut)
+            ..new("confirmed soon", When::Publishing, ProxyFault::Close)
         },
         Point {
             fault: hold.clone(),
             lease: short,
             answers_after: late,
             not_meanwhile: &["a2", "a3"],
-            ..new("confirmed after the lease", When::Publishing, Then::Shut)
+            ..new("confirmed after the lease", When::Publishing, ProxyFault::Close)
         },
         Point {
             fault: hold.clone(),
             lease: long,
             answers_after: late,
-            ..new("confirmed within a long lease", When::Publishing, Then::Shut)
+            ..new("confirmed within a long lease", When::Publishing, ProxyFault::Close)
         },
         Point {
             fault: hold.clone(),
             lease: away / 5,
             answers_after: late,
             not_meanwhile: &["a2", "a3"],
-            ..new("the renewal", When::Renewal, Then::Shut)
+            ..new("the renewal", When::Renewal, ProxyFault::Close)
         },
         Point {
             fault: hold,
             lease: away / 5,
             answers_after: late,
             not_meanwhile: &["a2", "a3"],
-            ..new("the renewal, frozen", When::Renewal, Then::Freeze)
+            ..new("the renewal, frozen", When::Renewal, ProxyFault::Freeze)
         },
-        new("confirmed, not settled", When::Before("doneAt"), Then::Shut),
-        new("confirmed, not settled, frozen", When::Before("doneAt"), Then::Freeze),
-        new("settled, and nobody heard", When::AtAnswerTo("doneAt"), Then::Shut),
+        new("confirmed, not settled", When::Before("doneAt"), ProxyFault::Close),
+        new("confirmed, not settled, frozen", When::Before("doneAt"), ProxyFault::Freeze),
+        new("settled, and nobody heard", When::AtAnswerTo("doneAt"), ProxyFault::Close),
     ];
     for (name, when) in [
         ("a retry", When::Before("lastErrorAt")),
@@ -195,7 +199,12 @@ pub fn points(away: Duration) -> Vec<Point> {
     ] {
         let fault = Some(Fault::Answer(PublishFailure::Retryable));
         let not_meanwhile = &["a2", "a3"];
-        points.push(Point { fault, not_meanwhile, charged: 2, ..new(name, when, Then::Shut) });
+        points.push(Point {
+            fault,
+            not_meanwhile,
+            charged: 2,
+            ..new(name, when, ProxyFault::Close)
+        });
     }
     for (name, when) in [
         ("a death", When::Before("deadReason")),
@@ -203,7 +212,7 @@ pub fn points(away: Duration) -> Vec<Point> {
     ] {
         let fault = Some(Fault::Answer(PublishFailure::Rejected));
         let (not_meanwhile, dead) = (&["a2", "a3"], &["a1"]);
-        points.push(Point { fault, not_meanwhile, dead, ..new(name, when, Then::Shut) });
+        points.push(Point { fault, not_meanwhile, dead, ..new(name, when, ProxyFault::Close) });
     }
     for (name, when) in [
         ("a promotion", When::Before("timestamp")),
@@ -212,7 +221,7 @@ pub fn points(away: Duration) -> Vec<Point> {
         let mut due = record("scheduled", "s");
         due.extend(doc! { "status": "scheduled", "visibleAt": DateTime::from_millis(1_000) });
         // Promotions go beside the takes: the answer to a lease may be lost with this one's.
-        points.push(Point { more: vec![due], charged: 2, ..new(name, when, Then::Shut) });
+        points.push(Point { more: vec![due], charged: 2, ..new(name, when, ProxyFault::Close) });
     }
     for (name, when) in [
         ("a correction", When::Before("$nor")),
@@ -220,13 +229,13 @@ pub fn points(away: Duration) -> Vec<Point> {
     ] {
         let mut misplaced = record("misplaced", "u");
         misplaced.insert("partition", -1);
-        points.push(Point { more: vec![misplaced], ..new(name, when, Then::Shut) });
+        points.push(Point { more: vec![misplaced], ..new(name, when, ProxyFault::Close) });
     }
     let mut no_seq = record("repaired", "r");
     no_seq.remove("seq");
     points.push(Point {
         more: vec![no_seq],
-        ..new("a repair", When::Before("timestamp"), Then::Shut)
+        ..new("a repair", When::Before("timestamp"), ProxyFault::Close)
     });
     let mut suspect = record("suspect", "w");
     suspect.extend(doc! {
@@ -239,7 +248,7 @@ pub fn points(away: Duration) -> Vec<Point> {
     points.push(Point {
         more: vec![suspect],
         charged: 3,
-        ..new("one that goes alone", When::Before("leaseOwner"), Then::Shut)
+        ..new("one that goes alone", When::Before("leaseOwner"), ProxyFault::Close)
     });
     points
 }

@@ -7,12 +7,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use crate::mongodb::log::assert_told;
-use crate::mongodb::{door, uri_through};
+use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
-use crate::support::tcp::Then;
-use crate::support::wire::Wire;
 
 const RECORDS: usize = 300;
 const KEYS: usize = 60;
@@ -42,12 +41,13 @@ const MAYBE_TOLD: [&str; 7] = [
 /// MongoDB goes with the answer to a heartbeat, while leases are held and publishes under way.
 /// Some are confirmed before it is back, others after.
 pub async fn outage(away: Duration) {
-    let (outbox, queue, door) = (TestOutbox::new().await, Queue::declare().await, door().await);
-    let wire = Wire::to(host_of(&amqp_uri()).parse().unwrap()).await;
+    let (outbox, queue, to_mongodb) =
+        (TestOutbox::new().await, Queue::declare().await, proxy_to_mongodb().await);
+    let to_broker = FaultProxy::to_address(host_of(&amqp_uri()).parse().unwrap()).await;
     let settings = [
-        queue.settings_at(&outbox, &amqp_uri_at(&wire.address().to_string())),
+        queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string())),
         vec![
-            format!("mongo.uri={}", uri_through(&door)),
+            format!("mongo.uri={}", uri_through(&to_mongodb)),
             "relay.batch_size=50".into(),
             // Leases of a kind that outlasts the outage, and is to be renewed in it.
             format!("relay.lease={}s", away.as_secs() * 3 / 2),
@@ -63,15 +63,15 @@ pub async fn outage(away: Duration) {
     // Until then the queue is not known to be there.
     outbox.insert([record("first", "first")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
-    wire.hold_answers(true);
+    to_broker.hold_answers(true);
     outbox
         .insert((0..RECORDS).map(|n| record(&format!("{n:05}"), &format!("k{}", n % KEYS))))
         .await;
     let leased = doc! { "leaseId": { "$exists": true } };
     eventually("leases", || async { outbox.count(leased.clone()).await >= 150 }).await;
     let before = postrider.lines().len();
-    door.at_answer_to("lastHeartbeat", Then::Shut);
-    eventually("a heartbeat", || async { door.has_caught() }).await;
+    to_mongodb.on_answer_to("lastHeartbeat", ProxyFault::Close);
+    eventually("a heartbeat", || async { to_mongodb.has_caught() }).await;
     let since = Instant::now();
 
     postrider.until_report("a store that is down", |report| report["status"] == "down").await;
@@ -91,17 +91,17 @@ pub async fn outage(away: Duration) {
         if !confirmed && since.elapsed() > away * 3 / 4 {
             // Renewals have failed for long, and leases have not ended. The confirms of those
             // that go now come when MongoDB is back.
-            wire.delay(away / 6);
-            wire.hold_answers(false);
+            to_broker.delay(away / 6);
+            to_broker.hold_answers(false);
             confirmed = true;
         }
         sleep_until(Instant::now() + Duration::from_secs(1)).await;
     }
-    door.open();
+    to_mongodb.open();
 
     let renews = "postrider_store_failing{work=\"renew\",cause=\"unavailable\"}";
     postrider.until_metric(renews, |failing| failing == 0.0).await;
-    wire.delay(Duration::ZERO);
+    to_broker.delay(Duration::ZERO);
     assert!(noticed < Duration::from_secs(15), "noticed after {noticed:?}");
     outbox.until_count(doc! { "status": "done" }, RECORDS as u64 + 1).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;

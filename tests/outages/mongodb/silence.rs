@@ -7,35 +7,35 @@ use postrider::outbox::collections::Collections;
 use postrider::relay::lane::LaneEnd;
 use postrider::relay::settings::Settings;
 
-use crate::mongodb::{door, uri_through};
+use crate::mongodb::{proxy_to_mongodb, uri_through};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::settings;
+use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::TestSink;
-use crate::support::stage::Stage;
 
 /// Each on a connection of its own, which a firewall has forgotten.
 #[fixture::test]
 async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the_leases_end() {
     const RECORDS: [&str; 4] = ["a1", "b1", "c1", "d1"];
-    let (outbox, door) = (TestOutbox::new().await, door().await);
-    let client = postrider::store::connect::client(&uri_through(&door)).await.unwrap();
+    let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
+    let client = postrider::store::connect::client(&uri_through(&proxy)).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
     let lease = Duration::from_secs(9);
     let settings = Settings { lease, ..settings() };
-    let stage = Stage::new(&collections, TestSink::default(), settings).await;
+    let harness = RelayHarness::new(&collections, TestSink::default(), settings).await;
     let (mut lanes, mut ends) = (Vec::new(), Vec::new());
     for id in RECORDS {
         // One by one: each is a lease.
         outbox.insert([record(id, id)]).await;
-        lanes.extend(stage.acquire(stage.scan().await).await);
+        lanes.extend(harness.acquire(harness.scan().await).await);
         outbox.until_count(doc! { "_id": id, "leaseId": { "$exists": true } }, 1).await;
         ends.push(outbox.record(id).await.get_datetime("leaseUntil").unwrap().to_system_time());
     }
     let leased = Instant::now();
     eventually("all to be due", || async { leased.elapsed() > lease / 3 }).await;
 
-    door.silence("leaseUntil", RECORDS.len());
-    let shared = stage.context.clone();
+    proxy.silence("leaseUntil", RECORDS.len());
+    let shared = harness.context.clone();
     let renewing = tokio::spawn(async move { shared.state.leases.keep(&shared.leaser).await });
 
     for (id, end) in RECORDS.into_iter().zip(ends) {
@@ -44,8 +44,8 @@ async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the
         let until = outbox.record(id).await.get_datetime("leaseUntil").unwrap().to_system_time();
         assert!(until < end + lease, "{id} was renewed when its lease had ended");
     }
-    assert!(door.has_caught());
-    assert_eq!(stage.deliver(lanes).await, [const { LaneEnd::Drained }; 4]);
+    assert!(proxy.has_caught());
+    assert_eq!(harness.deliver(lanes).await, [const { LaneEnd::Drained }; 4]);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 4).await;
     renewing.abort();
 }

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use bson::doc;
 
-use crate::mongodb::{door, uri_through};
+use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::tcp::{Door, Then};
 
 /// `relay.shutdown_timeout`, the goodbyes to the sinks and to MongoDB, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(2 + 1 + 2 + 5);
 
-fn start(outbox: &TestOutbox, door: &Door) -> Postrider {
+fn start(outbox: &TestOutbox, proxy: &FaultProxy) -> Postrider {
     let more = [
-        format!("mongo.uri={}", uri_through(door)),
+        format!("mongo.uri={}", uri_through(proxy)),
         "relay.shutdown_timeout=2s".into(),
         "relay.lease=5s".into(),
         "sinks.out.timeout=4s".into(),
@@ -26,21 +26,21 @@ fn start(outbox: &TestOutbox, door: &Door) -> Postrider {
 #[fixture::test]
 async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its_lease() {
     let stopped = |then| async move {
-        let (outbox, door) = (TestOutbox::new().await, door().await);
-        let mut postrider = start(&outbox, &door);
+        let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
+        let mut postrider = start(&outbox, &proxy);
         postrider.until_ready().await;
         // All of one key: they are leased together.
-        door.before("doneAt", then);
+        proxy.on_request("doneAt", then);
         outbox.insert(["a1", "a2", "a3"].map(|id| record(id, "a"))).await;
-        eventually("settling", || async { door.has_caught() }).await;
+        eventually("settling", || async { proxy.has_caught() }).await;
 
         postrider.signal(Signal::TERM);
         let ended = postrider.until_ended(LIMIT).await.with_code(1);
 
         let told = "relay.shutdown_timeout: 3 records wait out their lease";
         assert!(ended.stderr.contains(told), "{ended}");
-        door.open();
-        let mut next = start(&outbox, &door);
+        proxy.open();
+        let mut next = start(&outbox, &proxy);
         next.until_ready().await;
         outbox.until_count(doc! { "status": "done" }, 3).await;
         let charged = outbox.count(doc! { "attempt": { "$gt": 2 } }).await;
@@ -48,17 +48,17 @@ async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its
         next.stop().await;
     };
 
-    tokio::join!(stopped(Then::Shut), stopped(Then::Freeze));
+    tokio::join!(stopped(ProxyFault::Close), stopped(ProxyFault::Freeze));
 }
 
 /// What it waits for in vain is a look: that holds nothing.
 #[fixture::test]
 async fn a_stop_with_nothing_in_flight_ends_with_0_though_mongodb_answers_nothing() {
-    let (outbox, door) = (TestOutbox::new().await, door().await);
-    let mut postrider = start(&outbox, &door);
+    let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
+    let mut postrider = start(&outbox, &proxy);
     postrider.until_ready().await;
-    door.before("lane_idx", Then::Freeze);
-    eventually("a look", || async { door.has_caught() }).await;
+    proxy.on_request("lane_idx", ProxyFault::Freeze);
+    eventually("a look", || async { proxy.has_caught() }).await;
 
     let signalled = Instant::now();
     postrider.signal(Signal::TERM);

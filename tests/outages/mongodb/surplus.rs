@@ -4,21 +4,21 @@ use bson::doc;
 use postrider::relay::settings::Settings;
 
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::peer::Peer;
 use crate::support::relay::settings;
+use crate::support::relay_harness::RelayHarness;
 use crate::support::replica_set::ReplicaSet;
+use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::TestSink;
-use crate::support::stage::Stage;
 
 #[fixture::test]
 async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_it() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
-    let peer = Peer::new(&outbox.collections);
+    let peer = RivalRelay::new(&outbox.collections);
     outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
     let settings = Settings { max_attempts: 1, ..settings() };
-    let stage = Stage::new(&outbox.collections, TestSink::default(), settings).await;
-    let seen = stage.scan().await;
+    let harness = RelayHarness::new(&outbox.collections, TestSink::default(), settings).await;
+    let seen = harness.scan().await;
     peer.take(&["a2"]).await;
     let admin = set.direct(0).database("admin");
     // Not the lease, but every update behind it.
@@ -29,7 +29,7 @@ async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_
     };
     let entered = admin.run_command(refused).await.unwrap().get_i32("count").unwrap();
 
-    let lanes = stage.acquire(seen).await;
+    let lanes = harness.acquire(seen).await;
     let tried = doc! {
         "waitForFailPoint": "failCommand",
         "timesEntered": i64::from(entered) + 2,
@@ -44,5 +44,5 @@ async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_
     };
     eventually("they are given back", is_free).await;
     assert_eq!(lanes.len(), 1, "the front goes");
-    stage.deliver(lanes).await;
+    harness.deliver(lanes).await;
 }

@@ -5,7 +5,7 @@ use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{Outage, all_settled, many, no_errors, to, until_charged, went_well};
-use crate::support::rabbitmq::hand::text;
+use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 
 /// How often this record's delivery was charged and not its last.
@@ -20,10 +20,10 @@ fn id(record: &Document) -> &str {
 #[fixture::test]
 async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_has_room() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let one = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
-    hand.queue("full", &one).await;
-    hand.classic("open").await;
+    amqp.queue("full", &one).await;
+    amqp.classic("open").await;
     let more =
         ["relay.backoff.kind=exponential", "relay.backoff.initial=400ms", "relay.max_attempts=4"];
     let postrider = outage.start(&outage.vhost.uri(), &more).await;
@@ -40,7 +40,7 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
     let dead = outbox.record("dies").await;
     outbox.insert([to("full", "waits", "b"), to("open", "follows", "b")]).await;
     until_charged(outbox, "waits", doubled).await;
-    assert_eq!(hand.take_ids("full").await, ["first"]);
+    assert_eq!(amqp.take_ids("full").await, ["first"]);
     outbox.until_count(doc! { "_id": "follows", "status": "done" }, 1).await;
 
     let (done, _) = all_settled(outbox).await;
@@ -60,8 +60,8 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
         }
     }
     let waited = done.iter().find(|record| id(record) == "waits").unwrap();
-    assert_eq!(hand.take_ids("full").await, ["waits"]);
-    let arrived = hand.take_ids("open").await;
+    assert_eq!(amqp.take_ids("full").await, ["waits"]);
+    let arrived = amqp.take_ids("open").await;
     assert_eq!(arrived.len(), 22, "{arrived:?}");
     assert_eq!(arrived[20..], ["behind", "follows"]);
     no_errors(&postrider);
@@ -74,10 +74,10 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
 #[fixture::test]
 async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("open").await;
-    hand.topic("forbidden").await;
-    hand.bind("open", "forbidden", "#").await;
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("open").await;
+    amqp.topic("forbidden").await;
+    amqp.bind("open", "forbidden", "#").await;
     let user = format!("{}-limited", outage.vhost.name);
     outage.vhost.add_user(&user, r"^(amq\.default|missing)$").await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
@@ -109,16 +109,16 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
         assert!(said.contains(words), "{id}: {said}");
     }
     outbox.until_count(doc! { "status": "done" }, 50).await;
-    let mut others = hand.take_ids("open").await;
+    let mut others = amqp.take_ids("open").await;
     others.sort();
     others.dedup();
     assert_eq!(others.len(), 50, "{others:?}");
     let untouched =
         doc! { "status": "pending", "lastError": null, "attempt": { "$in": [null, 0] } };
     assert_eq!(outbox.count(untouched).await, 3, "the followers wait, uncharged");
-    hand.topic("missing").await;
-    hand.bind("open", "missing", "#").await;
-    hand.classic("late").await;
+    amqp.topic("missing").await;
+    amqp.bind("open", "missing", "#").await;
+    amqp.classic("late").await;
     outage.vhost.add_user(&user, ".*").await;
     outbox.until_count(doc! { "status": "done" }, 56).await;
 
@@ -126,8 +126,8 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
     let (charged, well): (Vec<_>, Vec<_>) =
         done.iter().partition(|record| followers.contains(&id(record)));
     assert!(well.iter().all(|record| went_well(record)), "{well:#?}");
-    assert_eq!(hand.take_ids("late").await, ["returned"]);
-    let arrived = hand.take_ids("open").await;
+    assert_eq!(amqp.take_ids("late").await, ["returned"]);
+    let arrived = amqp.take_ids("open").await;
     for key in ["missing", "forbidden"] {
         let of_key: Vec<_> = arrived.iter().filter(|id| id.ends_with(key)).collect();
         assert_eq!(of_key, [key, &format!("behind {key}")]);
@@ -144,8 +144,8 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
 #[fixture::test]
 async fn a_key_that_its_dead_record_blocks_is_counted_until_that_one_is_requeued() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("open").await;
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("open").await;
     let more = ["relay.max_attempts=1", "relay.on_dead=block"];
     let postrider = outage.start(&outage.vhost.uri(), &more).await;
     let blocked = "postrider_keys_held{reason=\"blocked\"}";
@@ -157,8 +157,8 @@ async fn a_key_that_its_dead_record_blocks_is_counted_until_that_one_is_requeued
     outbox.insert([to("open", "other", "other")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     postrider.until_metric(blocked, |count| count == 2.0).await;
-    assert_eq!(hand.take_ids("open").await, ["other"]);
-    hand.classic("late").await;
+    assert_eq!(amqp.take_ids("open").await, ["other"]);
+    amqp.classic("late").await;
     let requeue = doc! {
         "$set": { "status": "pending", "attempt": 0 },
         "$unset": { "deadAt": "", "deadReason": "", "blocks": "" },
@@ -166,7 +166,7 @@ async fn a_key_that_its_dead_record_blocks_is_counted_until_that_one_is_requeued
     outbox.records().update_many(doc! { "status": "dead" }, requeue).await.unwrap();
     outbox.until_count(doc! { "status": "done" }, 5).await;
 
-    let mut late = hand.take_ids("late").await;
+    let mut late = amqp.take_ids("late").await;
     late.sort();
     assert_eq!(late, ["a", "b"]);
     let settled = Settled { dead: 2, ..Settled::done(5) };

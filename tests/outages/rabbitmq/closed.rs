@@ -26,7 +26,7 @@ async fn all_went_well(outage: &Outage, postrider: &Postrider) {
 #[fixture::test]
 async fn while_the_password_is_another_one_everything_waits_uncharged() {
     let outage = Outage::new().await;
-    outage.hand.classic("durable").await;
+    outage.amqp.classic("durable").await;
     let user = format!("{}-relay", outage.vhost.name);
     outage.vhost.add_user(&user, ".*").await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
@@ -49,7 +49,7 @@ async fn while_the_password_is_another_one_everything_waits_uncharged() {
     outage.vhost.set_password(&user, PASSWORD).await;
 
     all_went_well(&outage, &postrider).await;
-    assert_eq!(outage.hand.take_ids("durable").await.len(), COUNT);
+    assert_eq!(outage.amqp.take_ids("durable").await.len(), COUNT);
     outage.vhost.drop_user(&user).await;
     outage.end(postrider).await;
 }
@@ -69,9 +69,9 @@ async fn while_the_vhost_is_gone_everything_waits_uncharged() {
     until_down(&postrider, "rabbit").await;
     postrider.until_report(words, says).await;
     // The relay's own user may use it last: not before the queue is there.
-    let hand = outage.vhost.make_again(async |hand| hand.classic("durable").await).await;
+    let amqp = outage.vhost.make_again(async |amqp| amqp.classic("durable").await).await;
 
     all_went_well(&outage, &postrider).await;
-    assert_eq!(hand.take_ids("durable").await.len(), COUNT);
+    assert_eq!(amqp.take_ids("durable").await.len(), COUNT);
     outage.end(postrider).await;
 }

@@ -13,7 +13,7 @@ use crate::outage::{
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
-use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::node::{Node, turn};
 
 const COUNT: usize = 30;
@@ -104,7 +104,7 @@ async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider:
 async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_long() {
     let turn = turn().await;
     let outbox = TestOutbox::new().await;
-    Hand::on(&turn.node.uri()).await.classic("durable").await;
+    AmqpClient::on(&turn.node.uri()).await.classic("durable").await;
     let more = ["relay.max_attempts=2", "relay.backoff.initial=50ms"];
     let mut postrider = Postrider::start(&settings(&outbox, &turn.node.uri(), &more));
     until_well(&postrider).await;
@@ -116,7 +116,7 @@ async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_l
 
     let (done, dead) = all_settled(&outbox).await;
     assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
-    let arrived = Hand::on(&turn.node.uri()).await.take_all("durable").await;
+    let arrived = AmqpClient::on(&turn.node.uri()).await.take_all("durable").await;
     let arrived: Vec<Arrival> = arrived.iter().map(arrival).collect();
     judge(&read_back(&outbox.collections).await, &arrived).assert_kept();
     no_errors(&postrider);

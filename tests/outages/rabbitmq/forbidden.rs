@@ -25,10 +25,10 @@ fn innocents(round: &str) -> Vec<Document> {
 
 /// A user that may publish to the exchange with the routing keys `ok.…` only.
 async fn limited(outage: &Outage) -> String {
-    let hand = &outage.hand;
-    hand.classic("taken").await;
-    hand.topic(EXCHANGE).await;
-    hand.bind("taken", EXCHANGE, "#").await;
+    let amqp = &outage.amqp;
+    amqp.classic("taken").await;
+    amqp.topic(EXCHANGE).await;
+    amqp.bind("taken", EXCHANGE, "#").await;
     let user = format!("{}-limited", outage.vhost.name);
     outage.vhost.add_user(&user, ".*").await;
     outage.vhost.permit_routing_keys(&user, EXCHANGE, r"^ok\.").await;
@@ -42,7 +42,7 @@ fn id(record: &Document) -> &str {
 #[fixture::test]
 async fn a_forbidden_routing_key_charges_its_own_record_alone() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
     // The backoff lets several attempts reach the broker.
@@ -79,7 +79,7 @@ async fn a_forbidden_routing_key_charges_its_own_record_alone() {
         let reason = record.get_str("deadReason").unwrap();
         assert!(reason.contains("attempts exhausted") && reason.contains("'bad.x'"), "{reason}");
     }
-    let mut arrived = hand.take_ids("taken").await;
+    let mut arrived = amqp.take_ids("taken").await;
     arrived.sort();
     arrived.dedup();
     assert_eq!(arrived.len() as u64, expected);
@@ -94,7 +94,7 @@ async fn a_forbidden_routing_key_charges_its_own_record_alone() {
 #[fixture::test]
 async fn a_routing_key_that_is_permitted_again_is_delivered() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
     let postrider = outage.start(&uri, &["relay.max_attempts=1000"]).await;
@@ -106,7 +106,7 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     outage.vhost.permit_routing_keys(&user, EXCHANGE, ".*").await;
 
     outbox.until_count(doc! { "status": "done" }, 2).await;
-    let mut arrived = hand.take_ids("taken").await;
+    let mut arrived = amqp.take_ids("taken").await;
     arrived.dedup();
     assert_eq!(arrived, ["ok", "bad"]);
     // From now on it needs no trial.
@@ -122,7 +122,7 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
 #[fixture::test]
 async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
     let more = ["relay.max_attempts=2", "relay.follow=false"];
@@ -141,7 +141,7 @@ async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
     outbox.until_count(doc! { "status": "dead" }, 50).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    let mut arrived = hand.take_ids("taken").await;
+    let mut arrived = amqp.take_ids("taken").await;
     arrived.sort();
     arrived.dedup();
     assert_eq!(arrived.len(), 210);

@@ -4,14 +4,13 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{Outage, all_settled, no_errors, owned, settings, to, until_well};
-use crate::support::arrivals::Arrivals;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::history::{judge, read_back};
 use crate::support::outbox::mongodb_uri;
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::host_of;
+use crate::support::queue_consumer::QueueConsumer;
 use crate::support::rabbitmq::{address, at};
-use crate::support::tcp::Door;
-use crate::support::wire::Wire;
 
 /// What is leased when the outage begins: three keys of three.
 const LEASED: u64 = 9;
@@ -28,14 +27,14 @@ enum Trouble {
 async fn night_of(trouble: Trouble) {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
-    let arrivals = Arrivals::at(&outage.vhost.uri(), "taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let door = Door::to(&host_of(&mongodb_uri())).await;
+    let arrivals = QueueConsumer::at(&outage.vhost.uri(), "taken").await;
+    let to_broker = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
     // A publish may take nearly as long as its lease.
     let more = ["relay.lease=2s", "sinks.rabbit.timeout=1900ms", "relay.max_attempts=3"];
-    let uri = at(&outage.vhost.uri(), wire.address());
+    let uri = at(&outage.vhost.uri(), to_broker.address());
     // (The server must not tell its own address.)
-    let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", door.address);
+    let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", to_mongodb.address());
     let through_door = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
     // Of another name: one of the same would take its place.
     let named = |name: &str| owned(&[&format!("instance.name={name}")]);
@@ -47,13 +46,13 @@ async fn night_of(trouble: Trouble) {
         (0..9).map(move |n| to("taken", &number(n), &format!("key {}", n % 3)))
     };
 
-    wire.hold_answers(true);
+    to_broker.hold_answers(true);
     outbox.insert(records(0)).await;
     outbox.until_count(doc! { "leaseId": { "$ne": null }, "attempt": 1 }, LEASED).await;
     arrivals.until(3).await;
     match trouble {
         Trouble::Suspended => first.signal(Signal::STOP),
-        Trouble::CutOff => door.freeze(),
+        Trouble::CutOff => to_mongodb.freeze(),
     }
     // While it is away the others come, and those behind what it holds.
     let second = [settings(outbox, &outage.vhost.uri(), &more), named("second")].concat();
@@ -63,9 +62,9 @@ async fn night_of(trouble: Trouble) {
     let done = all_settled(outbox).await.0;
     match trouble {
         Trouble::Suspended => first.signal(Signal::CONT),
-        Trouble::CutOff => door.open(),
+        Trouble::CutOff => to_mongodb.open(),
     }
-    wire.hold_answers(false);
+    to_broker.hold_answers(false);
 
     let lost = "postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}";
     first.until_metric(lost, |count| count >= 3.0).await;

@@ -11,11 +11,11 @@ use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
     Outage, RABBIT_UP, all_settled, many, no_errors, to, told, until_down, until_well, went_well,
 };
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::{address, at};
-use crate::support::wire::Wire;
 
 const COUNT: usize = 20;
 
@@ -32,11 +32,11 @@ enum Loss {
 }
 
 /// Takes messages until there were so many; their ids.
-async fn take(hand: &Hand, count: usize) -> Vec<String> {
+async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
     let found = tokio::sync::Mutex::new(Vec::new());
     eventually("messages in the queue", async || {
         let mut found = found.lock().await;
-        found.extend(hand.take_ids("taken").await);
+        found.extend(amqp.take_ids("taken").await);
         found.len() >= count
     })
     .await;
@@ -56,16 +56,16 @@ async fn only_poison_dies(outbox: &TestOutbox, postrider: &Postrider) -> Documen
 
 async fn night_of(loss: Loss) {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     // One charge would kill; and a change stream would wake the relay for the first one, so that the
     // others were not under way.
     let postrider = outage.start(&uri, &["relay.max_attempts=1", "relay.follow=false"]).await;
     outbox.insert([to("taken", "before", "before")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
-    assert_eq!(take(hand, 1).await, ["before"]);
+    assert_eq!(take(amqp, 1).await, ["before"]);
 
     let records = many("taken", "lost", COUNT);
     let ids: BTreeSet<String> =
@@ -73,37 +73,37 @@ async fn night_of(loss: Loss) {
     let mut arrived = Vec::new();
     match loss {
         Loss::Cut | Loss::AnswersEnd => {
-            wire.hold_answers(true);
+            proxy.hold_answers(true);
             outbox.insert(records).await;
-            arrived = take(hand, COUNT).await;
-            wire.refuse(true);
+            arrived = take(amqp, COUNT).await;
+            proxy.refuse(true);
             match loss {
-                Loss::Cut => wire.cut(),
-                _ => wire.half_close_answers(),
+                Loss::Cut => proxy.cut(),
+                _ => proxy.half_close_answers(),
             }
             until_down(&postrider, "rabbit").await;
-            wire.refuse(false);
-            wire.hold_answers(false);
+            proxy.refuse(false);
+            proxy.hold_answers(false);
         }
         Loss::RequestsEnd => {
             // Else it would hear that the broker has heard the end.
-            wire.hold_answers(true);
-            wire.half_close_requests();
+            proxy.hold_answers(true);
+            proxy.half_close_requests();
             outbox.insert(records).await;
             until_down(&postrider, "rabbit").await;
-            wire.hold_answers(false);
+            proxy.hold_answers(false);
         }
         Loss::Frozen => {
-            wire.freeze(true);
+            proxy.freeze();
             outbox.insert(records).await;
             until_down(&postrider, "rabbit").await;
-            wire.freeze(false);
+            proxy.thaw();
         }
         Loss::Delayed => {
-            wire.delay(Duration::from_millis(1_300));
+            proxy.delay(Duration::from_millis(1_300));
             outbox.insert(records).await;
             until_down(&postrider, "rabbit").await;
-            wire.delay(Duration::ZERO);
+            proxy.delay(Duration::ZERO);
         }
     }
     outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
@@ -112,11 +112,11 @@ async fn night_of(loss: Loss) {
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{loss:?}: {done:#?}");
     if arrived.is_empty() {
-        arrived = take(hand, COUNT).await;
+        arrived = take(amqp, COUNT).await;
     } else {
         let first: BTreeSet<String> = arrived.iter().cloned().collect();
         assert_eq!(first, ids, "{loss:?}");
-        let again: BTreeSet<String> = take(hand, COUNT).await.into_iter().collect();
+        let again: BTreeSet<String> = take(amqp, COUNT).await.into_iter().collect();
         assert_eq!(again, ids, "{loss:?}: each again, by the same id");
     }
     assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), ids, "{loss:?}");
@@ -137,13 +137,13 @@ async fn whoever_is_under_way_when_a_connection_is_lost_is_sent_again_uncharged(
 #[fixture::test]
 async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_dies_alone() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    wire.cut_at("p0ison");
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    proxy.cut_at("p0ison");
     outbox.insert([to("taken", "p0ison", "k"), to("taken", "behind", "k")]).await;
     outbox.insert(many("taken", "other", COUNT)).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let postrider = outage.start(&uri, &["relay.max_attempts=2"]).await;
 
     let dead = only_poison_dies(outbox, &postrider).await;
@@ -159,8 +159,8 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
     // Twice in company, on the main connection, and twice alone, on the isolated one; on which one
     // of its neighbours is sent, too, before the others may go where it should have gone.
     assert_eq!(told(&postrider), (2, 3), "{}", postrider.stderr());
-    assert!((5..=6).contains(&wire.accepted()), "{} connections", wire.accepted());
-    let arrived: BTreeSet<String> = take(hand, COUNT + 1).await.into_iter().collect();
+    assert!((5..=6).contains(&proxy.accepted()), "{} connections", proxy.accepted());
+    let arrived: BTreeSet<String> = take(amqp, COUNT + 1).await.into_iter().collect();
     assert_eq!(arrived.len(), COUNT + 1);
     no_errors(&postrider);
     let settled = Settled { retry: 1, dead: 1, ..Settled::done(COUNT as u64 + 1) };
@@ -171,28 +171,28 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
 #[fixture::test]
 async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let more = ["relay.max_attempts=1", "relay.lease=60s"];
     let postrider = outage.start(&uri, &more).await;
-    wire.hold_answers(true);
+    proxy.hold_answers(true);
     outbox.insert(many("taken", "lost", COUNT)).await;
     outbox.insert((0..COUNT).map(|n| to("taken", &format!("more {n:03}"), "lost 000"))).await;
-    let first = take(hand, COUNT).await;
+    let first = take(amqp, COUNT).await;
 
-    wire.refuse(true);
-    wire.cut();
+    proxy.refuse(true);
+    proxy.cut();
     // Else the answers that were held may still arrive.
     until_down(&postrider, "rabbit").await;
-    wire.hold_answers(false);
-    wire.refuse(false);
+    proxy.hold_answers(false);
+    proxy.refuse(false);
 
     outbox.until_count(doc! { "status": "done" }, 2 * COUNT as u64).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    let again = take(hand, 2 * COUNT).await;
+    let again = take(amqp, 2 * COUNT).await;
     assert!(first.iter().all(|id| again.contains(id)), "each again, with the same id: {again:?}");
     let of_key = again.iter().filter(|id| *id == "lost 000" || id.starts_with("more"));
     let of_key: Vec<&String> = of_key.collect();
@@ -206,9 +206,9 @@ async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
 async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
-    outage.hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    outage.amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let more = [&["relay.max_attempts=1"], more].concat();
     let postrider = outage.start(&uri, &more).await;
     let mut count = 0;
@@ -221,7 +221,7 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     };
 
     load(20).await;
-    wire.freeze_existing();
+    proxy.freeze_existing();
     // For far longer than a broker may say nothing.
     load(100).await;
 
@@ -259,12 +259,12 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
     const ROUNDS: usize = 100;
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
-    outage.hand.classic("taken").await;
-    outage.hand.classic("killer").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    outage.amqp.classic("taken").await;
+    outage.amqp.classic("killer").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let postrider = outage.start(&uri, &["relay.probe_max=5s"]).await;
-    wire.cut_at("fatal");
+    proxy.cut_at("fatal");
 
     for round in 0..ROUNDS {
         outbox.insert(many("taken", &format!("well {round}"), 2)).await;
@@ -278,7 +278,7 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
     outbox.until_count(well, 2 * ROUNDS as u64).await;
     let (downs, _) = told(&postrider);
     assert!((1..=4).contains(&downs), "{downs} times\n{}", postrider.stderr());
-    wire.cut_at("");
+    proxy.cut_at("");
     outbox.until_count(doc! { "status": "pending" }, 0).await;
     no_errors(&postrider);
     outage.end(postrider).await;
@@ -288,16 +288,16 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
 async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
-    outage.hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    outage.amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     // What waits is to wait for longer than this test does.
     let patient = ["relay.lease=5m", "sinks.rabbit.timeout=2m", "relay.shutdown_timeout=1s"];
     let mut postrider = outage.start(&uri, &patient).await;
     outbox.insert([to("taken", "first", "first")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
 
-    wire.freeze_existing();
+    proxy.freeze_existing();
     outbox.insert(many("taken", "waits", COUNT)).await;
     postrider.until_logged("the broker says nothing on the connection").await;
     postrider.stop().await;
@@ -309,19 +309,19 @@ async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
 /// What is written of a record that was given up, and how many dead letters were sent and failed.
 async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     for queue in ["p0ison", "taken", "buried"] {
-        hand.classic(queue).await;
+        amqp.classic(queue).await;
     }
-    hand.topic("dead").await;
-    hand.bind("buried", "dead", "#").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
+    amqp.topic("dead").await;
+    amqp.bind("buried", "dead", "#").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     // In basic.publish: an empty exchange, then the length of the routing key, and the key. The
     // dead letter has another exchange.
-    wire.cut_at(if letter_breaks { "p0ison" } else { "\0\u{6}p0ison" });
+    proxy.cut_at(if letter_breaks { "p0ison" } else { "\0\u{6}p0ison" });
     outbox.insert([to("p0ison", "poison", "k"), to("taken", "behind", "k")]).await;
     outbox.insert(many("taken", "other", COUNT)).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let more = [
         "relay.max_attempts=2",
         "relay.dead_letter.sink=rabbit",
@@ -334,11 +334,11 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let reason = dead.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
     // Twice in company, twice alone, and up to four times with the dead letter.
-    assert!(wire.accepted() <= 12, "{} connections", wire.accepted());
+    assert!(proxy.accepted() <= 12, "{} connections", proxy.accepted());
     assert_eq!(told(&postrider).0, 2, "{}", postrider.stderr());
     no_errors(&postrider);
     let [sent, failed] = postrider.dead_letters("rabbit").await;
-    let buried = hand.take_ids("buried").await;
+    let buried = amqp.take_ids("buried").await;
     outage.end(postrider).await;
     (buried, sent, failed)
 }
@@ -358,23 +358,23 @@ async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
 #[fixture::test]
 async fn a_sink_that_is_down_is_probed_from_half_a_second_on_up_to_probe_max() {
     let outage = Outage::new().await;
-    outage.hand.classic("taken").await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
-    let uri = at(&outage.vhost.uri(), wire.address());
+    outage.amqp.classic("taken").await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
+    let uri = at(&outage.vhost.uri(), proxy.address());
     let more = ["relay.max_attempts=1", "relay.probe_max=1500ms"];
     let postrider = outage.start(&uri, &more).await;
-    wire.refuse(true);
-    wire.cut();
+    proxy.refuse(true);
+    proxy.cut();
 
     let mut probes = Vec::new();
     for count in 2..=6 {
-        eventually("a probe", async || wire.accepted() >= count).await;
+        eventually("a probe", async || proxy.accepted() >= count).await;
         probes.push(Instant::now());
     }
     outage.outbox.insert(many("taken", "waits", COUNT)).await;
     let pauses: Vec<Duration> = probes.windows(2).map(|two| two[1] - two[0]).collect();
     until_down(&postrider, "rabbit").await;
-    wire.refuse(false);
+    proxy.refuse(false);
 
     for (pause, expected) in pauses.iter().zip([500, 1_000, 1_500, 1_500]) {
         let expected = Duration::from_millis(expected);

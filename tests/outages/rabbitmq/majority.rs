@@ -7,7 +7,7 @@ use bson::{Document, doc};
 use crate::outage::{RABBIT_UP, all_settled, many, settings, until_well, went_well};
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::node::Node;
 
 /// Rounds of records for the healthy queue, while the other one does not confirm.
@@ -34,7 +34,7 @@ struct Stage {
     /// The last one is that which the relay and the queues are on; it is dropped last.
     cluster: [Node; 3],
     outbox: TestOutbox,
-    hand: Hand,
+    amqp: AmqpClient,
     postrider: Postrider,
 }
 
@@ -44,23 +44,23 @@ impl Stage {
         let cluster = Node::cluster().await;
         let [third, second, first] = &cluster;
         let outbox = TestOutbox::new().await;
-        let hand = Hand::on(&first.uri()).await;
-        hand.quorum("sick").await;
-        hand.classic("well").await;
+        let amqp = AmqpClient::on(&first.uri()).await;
+        amqp.quorum("sick").await;
+        amqp.classic("well").await;
         let postrider = Postrider::start(&settings(&outbox, &first.uri(), more));
         until_well(&postrider).await;
         outbox.insert([round("sick", 0), round("well", 0)].concat()).await;
         outbox.until_count(doc! { "status": "done" }, 2 * KEYS as u64).await;
         second.kill().await;
         third.kill().await;
-        Self { cluster, outbox, hand, postrider }
+        Self { cluster, outbox, amqp, postrider }
     }
 }
 
 /// Issue 16, F4: its records were charged, and died.
 #[fixture::test]
 async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none() {
-    let Stage { cluster, outbox, hand, mut postrider } =
+    let Stage { cluster, outbox, amqp, mut postrider } =
         Stage::without_majority(&["relay.max_attempts=2"]).await;
     outbox.insert(round("sick", 1)).await;
     postrider.until_logged("destination does not confirm").await;
@@ -79,10 +79,10 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
     outbox.until_count(doc! { "status": "done" }, ((2 + ROUNDS + 2) * KEYS) as u64).await;
     let (done, _) = all_settled(&outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    let well = hand.take_ids("well").await;
+    let well = amqp.take_ids("well").await;
     assert_eq!(well.iter().collect::<HashSet<_>>().len(), (ROUNDS + 1) * KEYS);
     assert_eq!(well.len(), (ROUNDS + 1) * KEYS, "none of them twice");
-    let sick = hand.take_ids("sick").await;
+    let sick = amqp.take_ids("sick").await;
     for key in round("sick", 0).iter().map(|record| record.get_str("key").unwrap()) {
         let mut of_key: Vec<&String> = sick.iter().filter(|id| id.starts_with(key)).collect();
         // What was published and not confirmed is there more than once.
@@ -101,7 +101,7 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     const AT_ONCE: usize = 300;
     // What waits on the first connection is to wait there for longer than this test does.
     let patient = ["relay.max_attempts=1", "relay.lease=5m", "sinks.rabbit.timeout=2m"];
-    let Stage { cluster, outbox, hand, mut postrider } = Stage::without_majority(&patient).await;
+    let Stage { cluster, outbox, amqp, mut postrider } = Stage::without_majority(&patient).await;
     outbox.insert(round_of(AT_ONCE, "sick", 1)).await;
     let stopped = || postrider.stderr().contains("another connection is opened");
     let mut number = 0;
@@ -133,9 +133,9 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
     outbox.until_count(doc! { "status": "done" }, well + (KEYS + AT_ONCE) as u64).await;
     let (done, _) = all_settled(&outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    let ids = hand.take_ids("well").await;
+    let ids = amqp.take_ids("well").await;
     assert_eq!(ids.len() as u64, well, "none of them twice");
-    let sick = hand.take_ids("sick").await;
+    let sick = amqp.take_ids("sick").await;
     assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + AT_ONCE);
     postrider.stop().await;
     drop(cluster);

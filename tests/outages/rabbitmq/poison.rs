@@ -6,10 +6,10 @@ use bson::{Document, doc};
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{Outage, all_settled, settings, to};
-use crate::support::arrivals::Arrivals;
 use crate::support::history::{judge, read_back};
 use crate::support::outbox::TestOutbox;
 use crate::support::process::{Postrider, command};
+use crate::support::queue_consumer::QueueConsumer;
 
 const POISON: &str = "poison";
 
@@ -39,7 +39,7 @@ fn first_key() -> String {
 async fn a_record_that_kills_its_relay_dies_and_none_of_499_neighbours_that_are_leased_with_it() {
     let outage = Outage::new().await;
     let (outbox, uri) = (&outage.outbox, outage.vhost.uri());
-    let arrivals = Arrivals::at(&uri, "taken").await;
+    let arrivals = QueueConsumer::at(&uri, "taken").await;
     let key = first_key();
     let behind = (0..9).map(|number| to("taken", &format!("behind {number}"), &key));
     let others = (0..490).map(|number| {

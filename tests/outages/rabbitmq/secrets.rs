@@ -6,15 +6,15 @@ use futures_util::TryStreamExt;
 use lapin::types::AMQPValue;
 
 use crate::outage::{Outage, owned, to, until_down, waits};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::kafka;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::{Ended, Postrider, call_with, command, finish};
 use crate::support::prometheus::Scraped;
-use crate::support::rabbitmq::hand::text;
+use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 use crate::support::rabbitmq::{address, at};
-use crate::support::wire::Wire;
 
 /// Texts as no other text holds them.
 const SECRET: &str = "pl4nted-s3cret";
@@ -85,10 +85,10 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     let mongo = server.uri(&format!("relay:{SECRET}@"), "");
     let outbox = TestOutbox::at(&mongo).await;
     let outage = Outage::new().await;
-    outage.hand.classic("open").await;
+    outage.amqp.classic("open").await;
     let one = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
-    outage.hand.queue("full", &one).await;
-    let wire = Wire::to(address(&outage.vhost.uri())).await;
+    outage.amqp.queue("full", &one).await;
+    let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let settings = [
         waits(),
         owned(&[
@@ -98,7 +98,7 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
             "relay.max_attempts=2",
             "relay.default_sink=rabbit",
             "sinks.rabbit.kind=rabbitmq",
-            &format!("sinks.rabbit.uri={}", at(&outage.vhost.uri(), wire.address())),
+            &format!("sinks.rabbit.uri={}", at(&outage.vhost.uri(), proxy.address())),
             "sinks.rabbit.timeout=1s",
             "sinks.small.kind=kafka",
             &format!("sinks.small.brokers={}", kafka::brokers()),
@@ -127,7 +127,7 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     outbox.until_count(doc! { "status": "dead" }, 15).await;
     outbox.until_count(doc! { "status": "done" }, 2).await;
     // The end of a connection as well, with something under way.
-    wire.freeze(true);
+    proxy.freeze();
     let mut under_way = to("open", "under way", "under way");
     under_way.insert("payload", PAYLOAD);
     outbox.insert([under_way]).await;
@@ -138,7 +138,7 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     let (_, page) = postrider.get("/metrics").await;
     let (_, report) = postrider.get("/readyz").await;
     let scraped = Scraped::new(&postrider).await.everything().await;
-    wire.freeze(false);
+    proxy.thaw();
     outbox.until_count(doc! { "status": "done" }, 3).await;
     let stopped = postrider.stop().await;
 

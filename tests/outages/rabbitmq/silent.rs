@@ -6,7 +6,7 @@ use bson::doc;
 use crate::outage::{Outage, all_settled, many, to, went_well};
 use crate::support::outbox::eventually;
 
-/// More than `relay.batch_size` lets publish (twice as many lanes), or be in hand (twelve times).
+/// More than `relay.batch_size` lets publish (twice as many lanes), or be in flight (twelve times).
 const BACKLOG: usize = 300;
 
 const ROUNDS: u64 = 10;
@@ -15,9 +15,9 @@ const ROUNDS: u64 = 10;
 #[fixture::test]
 async fn a_backlog_for_a_queue_that_does_not_confirm_takes_no_room_from_the_others() {
     let outage = Outage::new().await;
-    let (outbox, hand) = (&outage.outbox, &outage.hand);
-    hand.classic("sick").await;
-    hand.classic("well").await;
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("sick").await;
+    amqp.classic("well").await;
     let more = ["relay.batch_size=20", "sinks.rabbit.timeout=100s", "relay.lease=200s"];
     let postrider = outage.start(&outage.vhost.uri(), &more).await;
     outage.vhost.suspend_queue("sick").await;
@@ -41,7 +41,7 @@ async fn a_backlog_for_a_queue_that_does_not_confirm_takes_no_room_from_the_othe
     outbox.until_count(doc! { "status": "done" }, all).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    assert_eq!(hand.take_ids("sick").await.len(), BACKLOG, "none of them twice");
-    assert_eq!(hand.take_ids("well").await.len() as u64, all - BACKLOG as u64);
+    assert_eq!(amqp.take_ids("sick").await.len(), BACKLOG, "none of them twice");
+    assert_eq!(amqp.take_ids("well").await.len() as u64, all - BACKLOG as u64);
     outage.end(postrider).await;
 }

@@ -1,4 +1,4 @@
-//! Kafka: a topic of the test's own, by a wire to the binary's broker.
+//! Kafka: a topic of the test's own, by a proxy to the binary's broker.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::message::message;
 
 /// The test binary's broker, whose connections to the sink can be hurt.
 pub struct Broker {
-    wire: Wired,
+    proxy: Wired,
     /// Of one partition, so that what arrives has one order.
     topic: Topic,
 }
@@ -23,13 +23,13 @@ impl Harness for Broker {
     const CONNECTS: bool = true;
 
     async fn new() -> Self {
-        let wire = Wired::take().await;
-        let topic = wire.topic(1).await;
-        Self { wire, topic }
+        let proxy = Wired::take().await;
+        let topic = proxy.topic(1).await;
+        Self { proxy, topic }
     }
 
     fn sink(&self, timeout: Duration) -> Kafka {
-        let settings = KafkaSettings::new("test", &self.wire.brokers());
+        let settings = KafkaSettings::new("test", &self.proxy.brokers());
         Kafka::new(KafkaSettings { timeout, ..settings }).unwrap()
     }
 
@@ -58,24 +58,24 @@ impl Harness for Broker {
     }
 
     async fn freeze(&self) {
-        self.wire.freeze(true);
+        self.proxy.freeze();
     }
 
     async fn thaw(&self) {
-        self.wire.freeze(false);
+        self.proxy.thaw();
     }
 
     async fn take_down(&self) {
-        self.wire.refuse(true);
-        self.wire.cut();
+        self.proxy.refuse(true);
+        self.proxy.cut();
     }
 
     async fn bring_back(&self) {
-        self.wire.refuse(false);
+        self.proxy.refuse(false);
     }
 
     async fn slow_down(&self, by: Duration) -> bool {
-        self.wire.delay(by);
+        self.proxy.delay(by);
         true
     }
 }

@@ -7,19 +7,19 @@ use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{HeaderValue, Message};
 
 use crate::contract::harness::{Arrived, Harness};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
-use crate::support::rabbitmq::hand::{Hand, id};
+use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{self, address, at};
-use crate::support::wire::Wire;
 
 const QUEUE: &str = "taken";
 
 /// The shared broker, whose connections to the sink can be hurt.
 pub struct Broker {
     vhost: Vhost,
-    hand: Hand,
-    proxy: Wire,
+    amqp: AmqpClient,
+    proxy: FaultProxy,
     found: Mutex<Vec<Arrived>>,
 }
 
@@ -30,10 +30,10 @@ impl Harness for Broker {
 
     async fn new() -> Self {
         let vhost = Vhost::new().await;
-        let hand = vhost.hand().await;
-        hand.classic(QUEUE).await;
-        let proxy = Wire::to(address(&vhost.uri())).await;
-        Self { vhost, hand, proxy, found: Mutex::default() }
+        let amqp = vhost.amqp_client().await;
+        amqp.classic(QUEUE).await;
+        let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
+        Self { vhost, amqp, proxy, found: Mutex::default() }
     }
 
     fn sink(&self, timeout: Duration) -> RabbitMq {
@@ -64,7 +64,7 @@ impl Harness for Broker {
     }
 
     async fn arrived(&self) -> Vec<Arrived> {
-        let taken = self.hand.take_all(QUEUE).await;
+        let taken = self.amqp.take_all(QUEUE).await;
         let mut found = self.found.lock().unwrap();
         found.extend(
             taken
@@ -75,11 +75,11 @@ impl Harness for Broker {
     }
 
     async fn freeze(&self) {
-        self.proxy.freeze(true);
+        self.proxy.freeze();
     }
 
     async fn thaw(&self) {
-        self.proxy.freeze(false);
+        self.proxy.thaw();
     }
 
     async fn take_down(&self) {

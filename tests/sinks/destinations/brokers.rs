@@ -8,14 +8,14 @@ use tempfile::NamedTempFile;
 use crate::support::kafka;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 use crate::support::process::Postrider;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 
 /// An outbox, and a place of the test's own on each broker.
 pub struct Brokers {
     pub outbox: TestOutbox,
     pub vhost: Vhost,
-    pub hand: Hand,
+    pub amqp: AmqpClient,
     file: Option<NamedTempFile>,
 }
 
@@ -23,8 +23,8 @@ impl Brokers {
     pub async fn new() -> Self {
         let outbox = TestOutbox::new().await;
         let vhost = Vhost::new().await;
-        let hand = vhost.hand().await;
-        Self { outbox, vhost, hand, file: None }
+        let amqp = vhost.amqp_client().await;
+        Self { outbox, vhost, amqp, file: None }
     }
 
     /// Starts the process with the sinks `rabbit` and `kafka`, and more configuration in TOML,

@@ -12,7 +12,7 @@ use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::record::Record;
 use crate::support::kafka::topic::Topic;
 use crate::support::oracle;
-use crate::support::rabbitmq::hand::id;
+use crate::support::rabbitmq::amqp_client::id;
 
 const QUEUE: &str = "events";
 
@@ -196,13 +196,13 @@ async fn a_topic_has_of_each_record_the_event_that_it_is() {
 #[fixture::test]
 async fn a_queue_has_of_each_record_the_event_that_it_is() {
     let mut brokers = Brokers::new().await;
-    brokers.hand.classic(QUEUE).await;
+    brokers.amqp.classic(QUEUE).await;
     let cases = cases("cloudEvents_");
 
     let table = to_queue(&brokers, "cloudevents = true");
     relay(&mut brokers, &cases, "queue", &table).await;
 
-    let arrived = brokers.hand.take_all(QUEUE).await;
+    let arrived = brokers.amqp.take_all(QUEUE).await;
     let messages = arrived.iter().map(from_rabbitmq).collect();
     judge(&brokers, &cases, "amqp", messages).await;
     let all = texts(arrived.iter().find(|message| id(message) == "all").unwrap());
@@ -227,14 +227,14 @@ async fn a_queue_has_of_each_record_the_event_that_it_is() {
 async fn the_prefix_may_be_another() {
     for (prefix, binding) in [("cloudEvents:", "amqp"), ("ce-", "rabbitmq")] {
         let mut brokers = Brokers::new().await;
-        brokers.hand.classic(QUEUE).await;
+        brokers.amqp.classic(QUEUE).await;
         let cases = cases(prefix);
         let prefix = format!("cloudevents = true\ncloudevents_prefix = {prefix:?}");
 
         let table = to_queue(&brokers, &prefix);
         relay(&mut brokers, &cases, "queue", &table).await;
 
-        let arrived = brokers.hand.take_all(QUEUE).await.iter().map(from_rabbitmq).collect();
+        let arrived = brokers.amqp.take_all(QUEUE).await.iter().map(from_rabbitmq).collect();
         judge(&brokers, &cases, binding, arrived).await;
     }
     let mut brokers = Brokers::new().await;
@@ -264,7 +264,7 @@ fn to_both(brokers: &Brokers, topic: &Topic, more: &str) -> String {
 async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
-    brokers.hand.classic(QUEUE).await;
+    brokers.amqp.classic(QUEUE).await;
     let source = "cloudevents = true\ncloudevents_source = \"{tenantId}{header.path}\"";
     let of = |id, kind: &str, tenant: &str| {
         record(id, kind, kind, doc! { "tenantId": tenant, "headers": { "path": "/shop" } })
@@ -295,7 +295,7 @@ async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
     postrider.stop().await;
     let records: Vec<Value> = topic.read().await.iter().map(from_kafka).collect();
     let messages: Vec<Value> =
-        brokers.hand.take_all(QUEUE).await.iter().map(from_rabbitmq).collect();
+        brokers.amqp.take_all(QUEUE).await.iter().map(from_rabbitmq).collect();
     for (kind, binding, arrived) in [("K", "kafka", records), ("Q", "amqp", messages)] {
         let events = oracle::ask("cloud_events.py", &[binding], &arrived.into()).await;
         let events = events.as_array().unwrap().iter().map(|event| &event["attributes"]);
@@ -319,7 +319,7 @@ async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
 async fn without_cloudevents_a_message_has_no_attributes_and_the_records_own_stay() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
-    brokers.hand.classic(QUEUE).await;
+    brokers.amqp.classic(QUEUE).await;
     let own = doc! { "traceparent": TRACE, "ce_own": "o", "cloudEvents_id": "own" };
     let of = |id, kind| record(id, kind, "k", doc! { "headers": own.clone() });
     brokers.outbox.insert([of("k", "K"), of("q", "Q")]).await;
@@ -334,7 +334,7 @@ async fn without_cloudevents_a_message_has_no_attributes_and_the_records_own_sta
     let ours = ["message-id", "message-type", "content-type"];
     let own: Vec<&str> = own.keys().map(String::as_str).collect();
     assert_eq!(names, [&own[..], &ours].concat());
-    let message = brokers.hand.take(QUEUE).await.unwrap();
+    let message = brokers.amqp.take(QUEUE).await.unwrap();
     assert_eq!(id(&message), "q");
     let found: Vec<(String, Value)> = texts(&message);
     let expected =

@@ -12,7 +12,7 @@ use postrider::sink::{HeaderValue, PublishFailure};
 use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::rabbitmq::hand::id;
+use crate::support::rabbitmq::amqp_client::id;
 use crate::support::relay::{settings, start_with};
 use crate::support::sink::{Fault, TestSink};
 
@@ -20,9 +20,9 @@ use crate::support::sink::{Fault, TestSink};
 async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_gone() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
-    brokers.hand.topic("dead").await;
-    brokers.hand.classic("buried").await;
-    brokers.hand.bind("buried", "dead", "#").await;
+    brokers.amqp.topic("dead").await;
+    brokers.amqp.classic("buried").await;
+    brokers.amqp.bind("buried", "dead", "#").await;
     let more = format!(
         r#"
         [relay]
@@ -50,7 +50,7 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
     let mut postrider = brokers.start(&more).await;
 
     brokers.until_done(1).await;
-    let buried = brokers.hand.take_all("buried").await;
+    let buried = brokers.amqp.take_all("buried").await;
     assert_eq!(buried.iter().map(id).collect::<Vec<_>>(), ["missing", "illegal"]);
     let header = |at: usize, name: &str| {
         let properties = &buried[at].delivery.properties;
@@ -76,7 +76,7 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
 #[fixture::test]
 async fn a_dead_letter_that_no_queue_takes_leaves_the_record_dead_all_the_same() {
     let mut brokers = Brokers::new().await;
-    brokers.hand.classic("T").await;
+    brokers.amqp.classic("T").await;
     let more = r#"
         [relay]
         default_sink = "rabbit"

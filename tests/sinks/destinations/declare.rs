@@ -10,7 +10,7 @@ async fn what_is_declared_is_there_before_the_first_record() {
     let mut brokers = Brokers::new().await;
     let topic = format!("test-{}", uuid::Uuid::new_v4().simple());
     // Differs from what is declared, and stays so.
-    brokers.hand.queue("old", &[("x-max-length", AMQPValue::LongInt(7))]).await;
+    brokers.amqp.queue("old", &[("x-max-length", AMQPValue::LongInt(7))]).await;
     let more = format!(
         r#"
         [relay]
@@ -55,7 +55,7 @@ async fn what_is_declared_is_there_before_the_first_record() {
     brokers.until_done(4).await;
     assert_eq!(brokers.outbox.count(doc! { "attempt": 1 }).await, 4);
     for queue in ["new", "old", "rest"] {
-        assert_eq!(brokers.hand.take_ids(queue).await, [queue]);
+        assert_eq!(brokers.amqp.take_ids(queue).await, [queue]);
     }
     let kind = brokers.vhost.queue("new").await["arguments"]["x-queue-type"].clone();
     assert_eq!(kind, "quorum");

@@ -4,14 +4,14 @@ use bson::doc;
 
 use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
-use crate::support::rabbitmq::hand::id;
+use crate::support::rabbitmq::amqp_client::id;
 
 #[fixture::test]
 async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
     let mut brokers = Brokers::new().await;
     let (orders, named) = (Topic::new(1).await, Topic::new(1).await);
     for queue in ["Invoice", "by-key.k", "Order"] {
-        brokers.hand.classic(queue).await;
+        brokers.amqp.classic(queue).await;
     }
     let routes = format!(
         r#"
@@ -56,16 +56,16 @@ async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
     assert_eq!(arrived[0].header("via"), Some("OrderCreated of cart"));
     assert_eq!(arrived[0].header("color"), Some("record"));
     assert_eq!(named.read_ids().await, ["5"]);
-    assert_eq!(brokers.hand.take_ids("by-key.k").await, ["2"]);
-    assert_eq!(brokers.hand.take_ids("Invoice").await, ["3"]);
-    assert_eq!(brokers.hand.take_ids("Order").await, ["4"]);
+    assert_eq!(brokers.amqp.take_ids("by-key.k").await, ["2"]);
+    assert_eq!(brokers.amqp.take_ids("Invoice").await, ["3"]);
+    assert_eq!(brokers.amqp.take_ids("Order").await, ["4"]);
     postrider.stop().await;
 }
 
 #[fixture::test]
 async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
     let mut brokers = Brokers::new().await;
-    brokers.hand.classic("T").await;
+    brokers.amqp.classic("T").await;
     let routes = r#"
         [[routes]]
         type = "T"
@@ -93,7 +93,7 @@ async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
     let mut postrider = brokers.start(routes).await;
 
     brokers.until_done(2).await;
-    assert_eq!(brokers.hand.take_ids("T").await, ["before", "behind"]);
+    assert_eq!(brokers.amqp.take_ids("T").await, ["before", "behind"]);
     for (id, reason) in [
         ("unroutable", "unroutable: no route matches its type, and relay.default_sink is not set"),
         ("no header", "template: the record has no header \"region\""),
@@ -111,11 +111,11 @@ async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
 #[fixture::test]
 async fn a_record_may_name_only_what_its_sink_allows() {
     let mut brokers = Brokers::new().await;
-    brokers.hand.topic("orders.eu").await;
-    brokers.hand.topic("secret").await;
-    brokers.hand.classic("all").await;
-    brokers.hand.bind("all", "orders.eu", "#").await;
-    brokers.hand.bind("all", "secret", "#").await;
+    brokers.amqp.topic("orders.eu").await;
+    brokers.amqp.topic("secret").await;
+    brokers.amqp.classic("all").await;
+    brokers.amqp.bind("all", "orders.eu", "#").await;
+    brokers.amqp.bind("all", "secret", "#").await;
     let allow = r#"
         [relay]
         default_sink = "limited"
@@ -136,7 +136,7 @@ async fn a_record_may_name_only_what_its_sink_allows() {
     let mut postrider = brokers.start(&format!("{allow}{uri}")).await;
 
     brokers.until_done(2).await;
-    let arrived = brokers.hand.take_all("all").await;
+    let arrived = brokers.amqp.take_all("all").await;
     assert_eq!(arrived.iter().map(id).collect::<Vec<_>>(), ["allowed", "behind"]);
     assert_eq!(arrived[0].delivery.exchange.as_str(), "orders.eu");
     let dead = brokers.outbox.record("refused").await;

@@ -192,7 +192,7 @@ async fn one_key_arrives_in_order_on_both_real_brokers() {
     const COUNT: usize = 2_000;
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(4).await;
-    brokers.hand.quorum("T").await;
+    brokers.amqp.quorum("T").await;
     let more = format!(
         r#"
         [relay]
@@ -230,7 +230,7 @@ async fn one_key_arrives_in_order_on_both_real_brokers() {
     let mut postrider = brokers.start(&more).await;
 
     brokers.until_done(2 * COUNT as u64).await;
-    for (kind, arrived) in [("K", topic.read_ids().await), ("T", brokers.hand.take_ids("T").await)]
+    for (kind, arrived) in [("K", topic.read_ids().await), ("T", brokers.amqp.take_ids("T").await)]
     {
         let expected = (0..COUNT).map(|number| format!("{kind}-{number:05}"));
         let odd = arrived.iter().zip(expected).position(|(arrived, expected)| *arrived != expected);

@@ -1,4 +1,4 @@
-//! A client behind a wire feels what is done to the wire, and only to that.
+//! A client behind a proxy feels what is done to the proxy, and only to that.
 
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ async fn a_frozen_wire_holds_a_send_until_it_is_thawed() {
     let (held, free) = (producer(&wired.brokers(), &[]), producer(&other.brokers(), &[]));
     send(&held, record(&topic.name, "before", b"x")).await.outcome.unwrap();
 
-    wired.freeze(true);
+    wired.freeze();
     let mut sending = Box::pin(send(&held, record(&topic.name, "held", b"x")));
     assert!(tokio::time::timeout(PATIENCE, &mut sending).await.is_err());
     send(&free, record(&topic.name, "free", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["before", "free"]);
-    wired.freeze(false);
+    wired.thaw();
 
     sending.await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["before", "free", "held"]);
@@ -65,7 +65,7 @@ async fn a_wire_is_given_back_in_good_order() {
         let wired = Wired::take().await;
         let producer = producer(&wired.brokers(), &[]);
         producer.client().fetch_metadata(None, Duration::from_secs(10)).unwrap();
-        wired.freeze(true);
+        wired.freeze();
         wired.refuse(true);
         wired.delay(Duration::from_secs(60));
     }

@@ -7,10 +7,10 @@ use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::rabbitmq::util::{AMPLE, Outcome, connected, publish_all, until_up, verdict};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 use crate::support::rabbitmq::{address, at, sink};
-use crate::support::wire::Wire;
 
 pub const QUEUE: &str = "taken";
 
@@ -33,9 +33,9 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
 #[fixture::test]
 async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
 
     for round in 0..3 {
@@ -50,7 +50,7 @@ async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours()
         assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
     }
 
-    assert_eq!(hand.take_ids(QUEUE).await.len(), 150);
+    assert_eq!(amqp.take_ids(QUEUE).await.len(), 150);
     assert_eq!(proxy.accepted(), 1);
     let lost = tokio::time::timeout(Duration::from_secs(1), sink.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
@@ -59,14 +59,14 @@ async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours()
 #[fixture::test]
 async fn a_missing_exchange_is_found_once_it_was_made() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
+    let amqp = vhost.amqp_client().await;
     let sink = connected(&vhost.uri()).await;
     let outcome = sink.publish(message("early", "late", QUEUE)).await;
     assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable));
 
-    hand.topic("late").await;
-    hand.classic(QUEUE).await;
-    hand.bind(QUEUE, "late", "#").await;
+    amqp.topic("late").await;
+    amqp.classic(QUEUE).await;
+    amqp.bind(QUEUE, "late", "#").await;
 
     // That it was missing is remembered for a moment.
     let deadline = Instant::now() + AMPLE;
@@ -75,7 +75,7 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(hand.take_ids(QUEUE).await, ["again"]);
+    assert_eq!(amqp.take_ids(QUEUE).await, ["again"]);
 }
 
 /// A first round may take the channel along, and charges none but the exchange's own messages;
@@ -116,13 +116,13 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
 #[fixture::test]
 async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    hand.topic("gone").await;
-    hand.bind(QUEUE, "gone", "#").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    amqp.topic("gone").await;
+    amqp.bind(QUEUE, "gone", "#").await;
     let sink = connected(&vhost.uri()).await;
     sink.publish(message("before", "gone", "any")).await.unwrap();
-    hand.delete_exchange("gone").await;
+    amqp.delete_exchange("gone").await;
 
     disturbs_once(&sink, "gone").await;
 }
@@ -130,9 +130,9 @@ async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
 #[fixture::test]
 async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    hand.topic("forbidden").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    amqp.topic("forbidden").await;
     let user = format!("{}-limited", vhost.name);
     vhost.add_user(&user, r"^amq\.default$").await;
     let uri = vhost.uri_of(&user, PASSWORD);
@@ -147,8 +147,8 @@ async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
 #[fixture::test]
 async fn a_forbidden_default_exchange_is_charged() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let user = format!("{}-limited", vhost.name);
     vhost.add_user(&user, "^other$").await;
     let sink = connected(&vhost.uri_of(&user, PASSWORD)).await;

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use postrider::sink::{PublishFailure, Sink};
 
 use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::outbox::eventually;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{address, at, sink};
-use crate::support::wire::Wire;
 
 const QUEUE: &str = "taken";
 
 /// Takes messages until there were `count`.
-async fn take(hand: &Hand, count: usize) -> Vec<String> {
+async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
     let found = std::sync::Mutex::new(Vec::new());
     eventually(&format!("{count} messages in the queue"), || async {
-        let taken = hand.take_ids(QUEUE).await;
+        let taken = amqp.take_ids(QUEUE).await;
         let mut found = found.lock().unwrap();
         found.extend(taken);
         found.len() >= count
@@ -30,15 +30,15 @@ async fn take(hand: &Hand, count: usize) -> Vec<String> {
 #[fixture::test]
 async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the_id_the_same() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     let messages = || (0..20).map(|number| message(format!("{number:02}"), "", QUEUE));
     proxy.hold_answers(true);
 
     let publishing: Vec<_> = messages().map(|message| start(&sink, message)).collect();
-    let mut found = take(&hand, 20).await;
+    let mut found = take(&amqp, 20).await;
     proxy.cut();
 
     for publishing in publishing {
@@ -49,7 +49,7 @@ async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the
     until_up(&sink).await;
     let outcomes = publish_all(&sink, messages()).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    let mut again = take(&hand, 20).await;
+    let mut again = take(&amqp, 20).await;
     found.sort();
     again.sort();
     assert_eq!(found, again);
@@ -58,13 +58,13 @@ async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the
 #[fixture::test]
 async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     proxy.hold_answers(true);
     let publishing = start(&sink, message("m", "", QUEUE));
-    take(&hand, 1).await;
+    take(&amqp, 1).await;
 
     // All at once, when both are listed: one that is closed is not listed again.
     eventually("the connections are listed", || async { vhost.connections().await.len() >= 2 })
@@ -80,19 +80,19 @@ async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
     assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{down}");
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
-    assert_eq!(vhost.hand().await.take_ids(QUEUE).await, ["after"]);
+    assert_eq!(vhost.amqp_client().await.take_ids(QUEUE).await, ["after"]);
 }
 
 #[fixture::test]
 async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let limit = Duration::from_secs(1);
     let sink = std::sync::Arc::new(sink(&at(&vhost.uri(), proxy.address()), limit));
     sink.probe().await.unwrap();
-    proxy.freeze(true);
+    proxy.freeze();
 
     let begin = Instant::now();
     let outcomes =
@@ -107,7 +107,7 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
     assert!(down.detail.contains("no answer within 1s"), "{down}");
 
-    proxy.freeze(false);
+    proxy.thaw();
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
 }
@@ -115,13 +115,13 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
 #[fixture::test]
 async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.topic("topic").await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.topic("topic").await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let limit = Duration::from_secs(1);
     let sink = std::sync::Arc::new(sink(&at(&vhost.uri(), proxy.address()), limit));
     sink.probe().await.unwrap();
-    proxy.freeze(true);
+    proxy.freeze();
 
     let begin = Instant::now();
     let messages = (0..20).map(|number| message(number.to_string(), "topic", QUEUE));
@@ -136,8 +136,8 @@ async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
 #[fixture::test]
 async fn a_connection_whose_half_has_ended_is_lost() {
     let vhost = Vhost::new().await;
-    vhost.hand().await.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    vhost.amqp_client().await.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     sink.publish(message("before", "", QUEUE)).await.unwrap();
 
@@ -156,9 +156,9 @@ async fn a_connection_whose_half_has_ended_is_lost() {
 #[fixture::test]
 async fn a_connection_cut_again_and_again_loses_no_message() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    let proxy = Wire::to(address(&vhost.uri())).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     let cutting = async {
         for round in 1..=8 {
@@ -190,7 +190,7 @@ async fn a_connection_cut_again_and_again_loses_no_message() {
 
     let (confirmed, ()) = tokio::join!(publishing, cutting);
 
-    let found: std::collections::BTreeSet<_> = hand.take_ids(QUEUE).await.into_iter().collect();
+    let found: std::collections::BTreeSet<_> = amqp.take_ids(QUEUE).await.into_iter().collect();
     let lost: Vec<_> = confirmed.iter().filter(|id| !found.contains(*id)).collect();
     assert!(lost.is_empty(), "confirmed, and not in the queue: {lost:?}");
     assert!(!confirmed.is_empty());

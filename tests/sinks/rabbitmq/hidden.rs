@@ -1,5 +1,5 @@
 //! A broker that lets nobody look whether there is an exchange, as RabbitMQ from 4.2.6 on does with
-//! users who may only write. Ours is older: a wire that answers the look-up in its place.
+//! users who may only write. Ours is older: a proxy that answers the look-up in its place.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ impl Frame {
     }
 }
 
-/// The same broker behind such a wire.
+/// The same broker behind such a proxy.
 async fn hiding(uri: &str) -> String {
     let broker = address(uri);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -125,14 +125,14 @@ async fn pass(client: TcpStream, broker: TcpStream) {
 #[fixture::test]
 async fn an_exchange_that_may_not_be_looked_up_is_published_to_and_a_missing_one_found_once() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
-    hand.topic("there").await;
-    hand.bind(QUEUE, "there", "#").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
+    amqp.topic("there").await;
+    amqp.bind(QUEUE, "there", "#").await;
     let sink = connected(&hiding(&vhost.uri()).await).await;
 
     sink.publish(message("1", "there", "any")).await.unwrap();
-    assert_eq!(hand.take_ids(QUEUE).await, ["1"]);
+    assert_eq!(amqp.take_ids(QUEUE).await, ["1"]);
 
     disturbs_once(&sink, "missing").await;
 }

@@ -7,14 +7,14 @@ use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
 use crate::support::message::message;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::node::turn;
 use crate::support::rabbitmq::sink;
 
 /// A queue that no other test of this node has, with nothing in it.
 async fn queue(uri: &str) -> String {
     let name = format!("q-{}", uuid::Uuid::new_v4().simple());
-    Hand::on(uri).await.classic(&name).await;
+    AmqpClient::on(uri).await.classic(&name).await;
     name
 }
 
@@ -40,7 +40,7 @@ async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
     turn.node.start().await;
     until_up(&sink).await;
     sink.publish(message("after", "", &queue)).await.unwrap();
-    assert_eq!(Hand::on(&turn.node.uri()).await.take_ids(&queue).await, ["before", "after"]);
+    assert_eq!(AmqpClient::on(&turn.node.uri()).await.take_ids(&queue).await, ["before", "after"]);
 }
 
 #[fixture::test]
@@ -104,7 +104,7 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
     let messages = (0..50).map(|number| message(format!("{number:02}"), "", &queue));
     let outcomes = publish_all(&sink, messages).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    let found = Hand::on(&turn.node.uri()).await.take_ids(&queue).await;
+    let found = AmqpClient::on(&turn.node.uri()).await.take_ids(&queue).await;
     let found: std::collections::BTreeSet<_> = found.into_iter().collect();
     assert_eq!(found.len(), 51);
 }
@@ -125,7 +125,7 @@ async fn a_broker_that_dies_while_it_blocks_is_found_again() {
     assert!(down.detail.contains("Connection refused"), "{down}");
     // The alarm's threshold does not survive; nor, perhaps, does a queue so young.
     turn.node.start().await;
-    Hand::on(&turn.node.uri()).await.classic(&queue).await;
+    AmqpClient::on(&turn.node.uri()).await.classic(&queue).await;
     until_up(&sink).await;
     sink.publish(message("after", "", &queue)).await.unwrap();
 }

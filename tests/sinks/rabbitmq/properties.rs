@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::rabbitmq::util::connected;
 use crate::support::message::message;
-use crate::support::rabbitmq::hand::{id, text};
+use crate::support::rabbitmq::amqp_client::{id, text};
 use crate::support::rabbitmq::vhost::Vhost;
 
 const QUEUE: &str = "q";
@@ -18,14 +18,14 @@ const QUEUE: &str = "q";
 #[fixture::test]
 async fn a_consumer_finds_the_properties_of_the_contract() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let message = Message { tenant_id: Some("t-1".into()), ..message("m-1", "", QUEUE) };
 
     sink.publish(message.clone()).await.unwrap();
 
-    let found = hand.take(QUEUE).await.unwrap();
+    let found = amqp.take(QUEUE).await.unwrap();
     let properties = &found.delivery.properties;
     assert_eq!(id(&found), "m-1");
     assert_eq!(properties.kind().as_ref().unwrap().as_str(), "OrderCreated");
@@ -44,8 +44,8 @@ async fn a_consumer_finds_the_properties_of_the_contract() {
 #[fixture::test]
 async fn headers_arrive_with_their_types_and_ours_win() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let object_id = ObjectId::from_str("65f1c0ffee0123456789abcd").unwrap();
     let uuid = Uuid::from_str("0123abcd-89ef-4567-8901-abcdef012345").unwrap();
@@ -76,7 +76,7 @@ async fn headers_arrive_with_their_types_and_ours_win() {
 
     sink.publish(message).await.unwrap();
 
-    let found = hand.take(QUEUE).await.unwrap();
+    let found = amqp.take(QUEUE).await.unwrap();
     let found = found.delivery.properties.headers().clone().unwrap();
     let expected = sent.into_iter().map(|(name, _, value)| (name.into(), value));
     assert_eq!(found.inner(), &expected.collect::<BTreeMap<_, _>>());
@@ -85,8 +85,8 @@ async fn headers_arrive_with_their_types_and_ours_win() {
 #[fixture::test]
 async fn what_a_record_lacks_is_not_there() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let bare = Message { key: None, payload: None, timestamp: None, ..message("m-1", "", QUEUE) };
     // An empty key is one.
@@ -95,12 +95,12 @@ async fn what_a_record_lacks_is_not_there() {
     sink.publish(bare).await.unwrap();
     sink.publish(empty).await.unwrap();
 
-    let bare = hand.take(QUEUE).await.unwrap();
+    let bare = amqp.take(QUEUE).await.unwrap();
     assert_eq!(bare.delivery.data, b"");
     assert_eq!(bare.delivery.properties.timestamp(), &None);
     let headers = bare.delivery.properties.headers().clone().unwrap_or_default();
     assert!(headers.inner().is_empty(), "{headers:?}");
-    let empty = hand.take(QUEUE).await.unwrap();
+    let empty = amqp.take(QUEUE).await.unwrap();
     let headers = empty.delivery.properties.headers().clone().unwrap();
     assert_eq!(headers.inner()["message-key"], text(""));
 }
@@ -108,8 +108,8 @@ async fn what_a_record_lacks_is_not_there() {
 #[fixture::test]
 async fn a_body_of_many_frames_arrives_whole() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic(QUEUE).await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let payload: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     let message = Message { payload: Some(payload.clone()), ..message("m-1", "", QUEUE) };
@@ -117,5 +117,5 @@ async fn a_body_of_many_frames_arrives_whole() {
     sink.publish(message).await.unwrap();
 
     // Compared without showing them.
-    assert!(hand.take(QUEUE).await.unwrap().delivery.data == payload);
+    assert!(amqp.take(QUEUE).await.unwrap().delivery.data == payload);
 }

@@ -5,15 +5,15 @@ use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::rabbitmq::util::{AMPLE, connected, publish_all, verdict};
 use crate::support::message::message;
-use crate::support::rabbitmq::hand::{Hand, text};
+use crate::support::rabbitmq::amqp_client::{AmqpClient, text};
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{self};
 
 #[fixture::test]
 async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.topic("topic").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.topic("topic").await;
     let sink = connected(&vhost.uri()).await;
 
     for (exchange, key) in [("", "nowhere"), ("topic", "nowhere"), ("amq.fanout", "")] {
@@ -36,7 +36,12 @@ async fn without_mandatory_a_message_that_no_queue_takes_is_delivered() {
 }
 
 /// Of hundreds at once, through `exchange` into `queue`, every third goes nowhere.
-async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: &str, queue: &str) {
+async fn exactly_the_unroutable_ones_fail(
+    vhost: &Vhost,
+    amqp: &AmqpClient,
+    exchange: &str,
+    queue: &str,
+) {
     const COUNT: usize = 600;
     let sink = connected(&vhost.uri()).await;
     for round in 0..4 {
@@ -66,7 +71,7 @@ async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: 
         let ids = |lost| (0..COUNT).filter(move |number| is_lost(*number) == lost);
         let name = |number| format!("{round}/{number}");
         assert_eq!(lost, ids(true).map(name).collect::<Vec<_>>(), "charged in round {round}");
-        let mut found = hand.take_ids(queue).await;
+        let mut found = amqp.take_ids(queue).await;
         found.sort();
         there.sort();
         assert_eq!(found, there, "in the queue after round {round}");
@@ -76,50 +81,50 @@ async fn exactly_the_unroutable_ones_fail(vhost: &Vhost, hand: &Hand, exchange: 
 #[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_classic_queue() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic("taken").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic("taken").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
+    exactly_the_unroutable_ones_fail(&vhost, &amqp, "", "taken").await;
 }
 
 #[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_quorum_queue() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.quorum("taken").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.quorum("taken").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &hand, "", "taken").await;
+    exactly_the_unroutable_ones_fail(&vhost, &amqp, "", "taken").await;
 }
 
 #[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_classic_queue() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.topic("topic").await;
-    hand.classic("taken").await;
-    hand.bind("taken", "topic", "taken.#").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.topic("topic").await;
+    amqp.classic("taken").await;
+    amqp.bind("taken", "topic", "taken.#").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
+    exactly_the_unroutable_ones_fail(&vhost, &amqp, "topic", "taken").await;
 }
 
 #[fixture::test]
 async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_quorum_queue() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.topic("topic").await;
-    hand.quorum("taken").await;
-    hand.bind("taken", "topic", "taken.#").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.topic("topic").await;
+    amqp.quorum("taken").await;
+    amqp.bind("taken", "topic", "taken.#").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &hand, "topic", "taken").await;
+    exactly_the_unroutable_ones_fail(&vhost, &amqp, "topic", "taken").await;
 }
 
 #[fixture::test]
 async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
+    let amqp = vhost.amqp_client().await;
     let refuses = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
-    hand.queue("full", &refuses).await;
-    hand.classic("roomy").await;
+    amqp.queue("full", &refuses).await;
+    amqp.classic("roomy").await;
     let sink = connected(&vhost.uri()).await;
     sink.publish(message("fits", "", "full")).await.unwrap();
 
@@ -142,15 +147,15 @@ async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
             (queue, outcome) => panic!("{number} to {queue}: {outcome:?}"),
         }
     }
-    assert_eq!(hand.take_ids("full").await, ["fits"]);
-    assert_eq!(hand.take_ids("roomy").await.len(), 200);
+    assert_eq!(amqp.take_ids("full").await, ["fits"]);
+    assert_eq!(amqp.take_ids("roomy").await.len(), 200);
 }
 
 #[fixture::test]
 async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
     let vhost = Vhost::new().await;
-    let hand = vhost.hand().await;
-    hand.classic("taken").await;
+    let amqp = vhost.amqp_client().await;
+    amqp.classic("taken").await;
     let sink = connected(&vhost.uri()).await;
     let to = |key| -> Message { message("same", "", key) };
 
@@ -162,6 +167,6 @@ async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
         for (number, (key, outcome)) in keys.iter().zip(&outcomes).enumerate() {
             assert_eq!(outcome.is_ok(), *key == "taken", "{round}, {number}: {outcome:?}");
         }
-        assert_eq!(hand.take_ids("taken").await.len(), 3);
+        assert_eq!(amqp.take_ids("taken").await.len(), 3);
     }
 }

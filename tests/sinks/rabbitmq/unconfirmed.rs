@@ -7,33 +7,33 @@ use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{PublishFailure, Sink};
 
 use crate::rabbitmq::util::{AT_ONCE, publish_all, start, until_up, verdict};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
-use crate::support::rabbitmq::hand::Hand;
+use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{address, at, sink};
-use crate::support::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Two queues, of which `sick` takes nothing until it is resumed.
 struct Stage {
     vhost: Vhost,
-    hand: Hand,
-    wire: Wire,
+    amqp: AmqpClient,
+    proxy: FaultProxy,
     sink: Arc<RabbitMq>,
 }
 
 impl Stage {
     async fn new() -> Self {
         let vhost = Vhost::new().await;
-        let hand = vhost.hand().await;
-        hand.classic("sick").await;
-        hand.classic("well").await;
-        let wire = Wire::to(address(&vhost.uri())).await;
-        let sink = Arc::new(sink(&at(&vhost.uri(), wire.address()), LIMIT));
+        let amqp = vhost.amqp_client().await;
+        amqp.classic("sick").await;
+        amqp.classic("well").await;
+        let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
+        let sink = Arc::new(sink(&at(&vhost.uri(), proxy.address()), LIMIT));
         sink.probe().await.unwrap();
         vhost.suspend_queue("sick").await;
-        Self { vhost, hand, wire, sink }
+        Self { vhost, amqp, proxy, sink }
     }
 
     /// Ends the test: the sink has never given up its connection.
@@ -43,7 +43,7 @@ impl Stage {
 
     /// Ends the test: the sink has opened so many connections, and given up none.
     async fn end_after(self, connections: usize) {
-        assert_eq!(self.wire.accepted(), connections);
+        assert_eq!(self.proxy.accepted(), connections);
         let lost = tokio::time::timeout(Duration::from_secs(1), self.sink.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
     }
@@ -72,10 +72,10 @@ async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections
         let outcome = publishing.await.unwrap();
         assert_eq!(verdict(&outcome), Some(expected), "{outcome:?}");
     }
-    assert_eq!(stage.hand.take_ids("well").await.len(), count);
+    assert_eq!(stage.amqp.take_ids("well").await.len(), count);
     stage.vhost.resume_queue("sick").await;
     sink.publish(message("after", "", "sick")).await.unwrap();
-    assert_eq!(stage.hand.take_ids("sick").await.len(), waiting + 1);
+    assert_eq!(stage.amqp.take_ids("sick").await.len(), waiting + 1);
     stage.end_after(connections).await;
 }
 
@@ -112,8 +112,8 @@ async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
     let outcome = last.await.unwrap();
     assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Unconfirmed)), "{outcome:?}");
     assert_eq!(sink.publish(message("same", "", "sick")).await, Ok(()));
-    assert_eq!(stage.hand.take_ids("well").await, ["same"; 3]);
-    assert_eq!(stage.hand.take_ids("sick").await, ["same"; 4]);
+    assert_eq!(stage.amqp.take_ids("well").await, ["same"; 3]);
+    assert_eq!(stage.amqp.take_ids("sick").await, ["same"; 4]);
     stage.end_undisturbed().await;
 }
 

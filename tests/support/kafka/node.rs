@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::options::{DIRECT, Listener, Options};
+use crate::support::child_guard::{dismiss, watched};
 use crate::support::stopped::until_stopped;
-use crate::support::watched::{dismiss, watched};
 
 /// The variable with the folder of the broker's jars.
 const HOME: &str = "POSTRIDER_TEST_KAFKA_HOME";

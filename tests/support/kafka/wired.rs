@@ -1,7 +1,7 @@
-//! A broker behind many wires: each test takes one, which it may cut, hold or delay.
+//! One broker behind many proxies: each test takes a proxy, which it may cut, hold or delay.
 //!
 //! A Kafka client leaves its `bootstrap.servers` for the address that the broker names, so a
-//! proxy must be known to the broker: each of these listeners names the wire in front of it.
+//! proxy must be known to the broker: each of these listeners names the proxy in front of it.
 
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex};
@@ -13,12 +13,12 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use super::node::Node;
 use super::options::{Listener, Options};
 use super::topic::Topic;
-use crate::support::wire::Wire;
+use crate::support::fault_proxy::FaultProxy;
 
 /// More than tests that run at the same time; whoever finds none left waits.
-const WIRES: usize = 16;
+const PROXIES: usize = 16;
 
-/// The tests' own runtimes end with each test, and with them what they carry; the wires stay.
+/// The tests' own runtimes end with each test, and with them what they carry; the proxies stay.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
 
@@ -27,14 +27,14 @@ static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 struct Shared {
     node: Node,
-    wires: Vec<Wire>,
+    proxies: Vec<FaultProxy>,
     free: Mutex<Vec<usize>>,
     count: Semaphore,
 }
 
-/// Exclusive use of a wire to the binary's broker, who goes on serving all others.
+/// Exclusive use of a proxy to the binary's broker, who goes on serving all others.
 ///
-/// What is done by [`Wire`]'s methods is undone when this value is dropped.
+/// What is done by [`FaultProxy`]'s methods is undone when this value is dropped.
 pub struct Wired {
     number: usize,
     shared: &'static Shared,
@@ -42,7 +42,7 @@ pub struct Wired {
 }
 
 impl Wired {
-    /// Takes a wire; the first call starts the broker.
+    /// Takes a proxy; the first call starts the broker.
     pub async fn take() -> Self {
         let shared = SHARED.get_or_init(Shared::start).await;
         let permit = shared.count.acquire().await.unwrap();
@@ -50,17 +50,17 @@ impl Wired {
         Self { number, shared, _permit: permit }
     }
 
-    /// `bootstrap.servers` of who is to go by this wire.
+    /// `bootstrap.servers` of who is to go by this proxy.
     pub fn brokers(&self) -> String {
         self.address().to_string()
     }
 
-    /// `bootstrap.servers` of the same broker by no wire.
+    /// `bootstrap.servers` of the same broker by no proxy.
     pub fn direct(&self) -> String {
         self.shared.node.brokers()
     }
 
-    /// A topic on this broker, made and read by no wire.
+    /// A topic on this broker, made and read by no proxy.
     pub async fn topic(&self, partitions: i32) -> Topic {
         self.topic_with(partitions, &[]).await
     }
@@ -72,10 +72,10 @@ impl Wired {
 }
 
 impl Deref for Wired {
-    type Target = Wire;
+    type Target = FaultProxy;
 
-    fn deref(&self) -> &Wire {
-        &self.shared.wires[self.number]
+    fn deref(&self) -> &FaultProxy {
+        &self.shared.proxies[self.number]
     }
 }
 
@@ -85,7 +85,7 @@ impl Drop for Wired {
         self.cut_at("");
         self.delay(Duration::ZERO);
         self.cut();
-        self.freeze(false);
+        self.thaw();
         self.shared.free.lock().unwrap().push(self.number);
     }
 }
@@ -94,15 +94,15 @@ impl Shared {
     async fn start() -> Self {
         // Nobody kills this one, and a machine that is slow for once must not cost it its lead.
         let mut options = Options::default().property("broker.session.timeout.ms", "30000");
-        let mut wires = Vec::new();
-        for number in 0..WIRES {
+        let mut proxies = Vec::new();
+        for number in 0..PROXIES {
             let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
-            let wire = RUNTIME.spawn(Wire::to(listener.address())).await.unwrap();
-            options = options.listener(listener.advertised_at(wire.address()));
-            wires.push(wire);
+            let proxy = RUNTIME.spawn(FaultProxy::to_address(listener.address())).await.unwrap();
+            options = options.listener(listener.advertised_at(proxy.address()));
+            proxies.push(proxy);
         }
         let node = Node::with(options).await;
-        let free = Mutex::new((0..WIRES).rev().collect());
-        Self { node, wires, free, count: Semaphore::new(WIRES) }
+        let free = Mutex::new((0..PROXIES).rev().collect());
+        Self { node, proxies, free, count: Semaphore::new(PROXIES) }
     }
 }

@@ -1,6 +1,6 @@
 //! A real RabbitMQ: a vhost of the test's own, or a whole node where the broker must be hurt.
 
-pub mod hand;
+pub mod amqp_client;
 pub mod node;
 pub mod vhost;
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::support::authority::Authority;
-use crate::support::watched::{afterwards, dismiss};
+use crate::support::child_guard::{afterwards, dismiss};
 
 /// The variable with the path of the script that runs nodes.
 const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";

@@ -6,7 +6,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::address;
-use super::hand::Hand;
+use super::amqp_client::AmqpClient;
 use super::node::queue_order;
 use crate::support::cleanup::Cleanup;
 
@@ -90,17 +90,17 @@ impl Vhost {
     }
 
     /// Makes it again after [`delete`](Self::delete). Its user may use it when `furnish` is done.
-    pub async fn make_again(&self, furnish: impl AsyncFnOnce(&Hand)) -> Hand {
+    pub async fn make_again(&self, furnish: impl AsyncFnOnce(&AmqpClient)) -> AmqpClient {
         self.call(Method::PUT, &format!("vhosts/{}", self.name), json!({})).await;
         self.permit("guest", ".*").await;
-        furnish(&Hand::on(&self.uri_of("guest", "guest")).await).await;
+        furnish(&AmqpClient::on(&self.uri_of("guest", "guest")).await).await;
         self.permit(&self.name, ".*").await;
-        self.hand().await
+        self.amqp_client().await
     }
 
-    /// A hand on this vhost.
-    pub async fn hand(&self) -> Hand {
-        Hand::on(&self.uri()).await
+    /// A client of this vhost.
+    pub async fn amqp_client(&self) -> AmqpClient {
+        AmqpClient::on(&self.uri()).await
     }
 
     pub async fn drop_user(&self, user: &str) {

@@ -149,7 +149,7 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
     let sink = shared_sink(&wired.brokers(), limit, [("queue.buffering.max.messages", "2")]);
     sink.probe().await.unwrap();
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
-    wired.freeze(true);
+    wired.freeze();
 
     let begin = Instant::now();
     let outcomes =
@@ -161,7 +161,7 @@ async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_
     let unknown =
         outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
     assert!(unknown <= 4, "{outcomes:?}");
-    wired.freeze(false);
+    wired.thaw();
     until_confirmed(&sink, &topic.name, "late").await;
 }
 

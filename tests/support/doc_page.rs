@@ -1,4 +1,4 @@
-//! The pages of the documentation, and what stands in them.
+//! The pages of the documentation: their blocks of code, links and lines.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 /// A page of the documentation.
-pub struct Page {
+pub struct DocPage {
     /// From the repository's root.
     pub path: PathBuf,
     text: String,
@@ -38,7 +38,7 @@ pub fn root() -> &'static Path {
 }
 
 /// Every page that is written for people.
-pub fn pages() -> Vec<Page> {
+pub fn pages() -> Vec<DocPage> {
     let mut paths = Vec::new();
     markdown_in(root(), false, &mut paths);
     for folder in ["docs", "helm"] {
@@ -47,12 +47,12 @@ pub fn pages() -> Vec<Page> {
     paths.sort();
     assert!(paths.len() > 5, "only {paths:?} are there");
     let relative = |path: &PathBuf| path.strip_prefix(root()).unwrap().to_owned();
-    paths.iter().map(|path| Page::read(&relative(path))).collect()
+    paths.iter().map(|path| DocPage::read(&relative(path))).collect()
 }
 
 /// All blocks of all pages.
 pub fn blocks() -> Vec<Block> {
-    pages().iter().flat_map(Page::blocks).collect()
+    pages().iter().flat_map(DocPage::blocks).collect()
 }
 
 fn markdown_in(folder: &Path, below: bool, found: &mut Vec<PathBuf>) {
@@ -67,7 +67,7 @@ fn markdown_in(folder: &Path, below: bool, found: &mut Vec<PathBuf>) {
     }
 }
 
-impl Page {
+impl DocPage {
     /// Reads one, by its path from the root.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(root().join(path)).unwrap();

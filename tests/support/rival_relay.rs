@@ -1,4 +1,4 @@
-//! Another relay, by hand: what it leases and settles, and when, a test decides.
+//! Another relay of the same outbox, which leases and settles what the test says, when it says.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 
 use super::outbox::eventually;
 
-/// A peer that has the same outbox.
-pub struct Peer {
+/// Leases and settles records of an outbox, as another relay does.
+pub struct RivalRelay {
     collections: Collections,
     leaser: Leaser,
     settlements: Settlements,
@@ -22,7 +22,7 @@ pub fn ids(ids: &[&str]) -> Vec<RecordId> {
     ids.iter().map(|id| RecordId::String((*id).to_owned())).collect()
 }
 
-impl Peer {
+impl RivalRelay {
     /// One whose leases outlast any test.
     pub fn new(collections: &Collections) -> Self {
         let leaser = Leaser::new(

@@ -8,14 +8,14 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
-/// A hand on the broker.
-pub struct Hand {
+/// A connection to the broker, and a channel on it.
+pub struct AmqpClient {
     // Its end would end the channel.
     _connection: Connection,
     channel: Channel,
 }
 
-impl Hand {
+impl AmqpClient {
     pub async fn on(uri: &str) -> Self {
         let connection = Connection::connect(uri, ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();

@@ -1,4 +1,4 @@
-//! A consumer that writes down what arrives at a queue, in order, for the judge.
+//! A consumer of a queue, which records what arrives, in order.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 use super::history::Arrival;
 use super::outbox::eventually;
 
-/// What has arrived at one queue so far.
-pub struct Arrivals {
+/// Consumes one queue, and records what has arrived so far.
+pub struct QueueConsumer {
     seen: Arc<Mutex<Vec<Arrival>>>,
     task: JoinHandle<()>,
     _connection: Connection,
 }
 
-impl Arrivals {
+impl QueueConsumer {
     /// Declares a durable queue and writes down everything that comes.
     pub async fn at(uri: &str, queue: &str) -> Self {
         let connection = Connection::connect(uri, ConnectionProperties::default()).await.unwrap();
@@ -65,7 +65,7 @@ impl Arrivals {
     }
 }
 
-impl Drop for Arrivals {
+impl Drop for QueueConsumer {
     fn drop(&mut self) {
         self.task.abort();
     }

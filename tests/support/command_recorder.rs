@@ -1,4 +1,4 @@
-//! A client of the test's own, whose commands it sees, and can stop at.
+//! A MongoDB client that records the commands it sends, and can pause after one.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,12 +32,12 @@ struct Inner {
 }
 
 /// The outbox by another client.
-pub struct Spy {
+pub struct CommandRecorder {
     pub collections: Collections,
     inner: Arc<Inner>,
 }
 
-impl Spy {
+impl CommandRecorder {
     pub async fn on(outbox: &TestOutbox) -> Self {
         Self::at(&outbox.uri, outbox).await
     }

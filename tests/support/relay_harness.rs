@@ -1,4 +1,4 @@
-//! A relay taken apart: a test scans, leases and runs the lanes itself.
+//! The parts of a relay: a test scans, leases and runs the lanes itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use super::relay::parts;
 use super::sink::TestSink;
 
 /// The parts of a relay, with its sink up and its settlement writer at work; nothing moves by itself.
-pub struct Stage {
+pub struct RelayHarness {
     pub context: Arc<RelayContext<TestSink>>,
     /// Keeps the settlement writer and the receiver of refills.
     _relay: Relay<TestSink>,
 }
 
-impl Stage {
+impl RelayHarness {
     pub async fn new(collections: &Collections, sink: TestSink, settings: Settings) -> Self {
         let (_, share) = watch::channel(Share::of(0..=255));
         let parts = parts(collections, sink.clone(), settings, share, Wakeup::default());

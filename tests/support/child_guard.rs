@@ -1,20 +1,20 @@
-//! Processes that end with the test, however that ends.
+//! Child processes that end with the test, even if it is killed.
 
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Runs a command, and beside it a watcher, which holds the other end of a pipe from us: when we
-/// end without a word, though it be by SIGKILL, it kills the process and removes its folder.
+/// Runs a command, and next to it a watcher, which holds the other end of a pipe from the test. When
+/// the test ends without a word, even by SIGKILL, the watcher kills the process and removes its folder.
 const WATCHED: &str = r#"
 exec 3<&0
 (read -r _ <&3 || { kill -9 $$; [ -z "$0" ] || { sleep 0.2; rm -rf "$0"; }; }) >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null
 "#;
 
-/// The same command, watched; its id is that of the process, and its standard input ours.
-/// [`dismiss`] ends the watch where the process is to end by our hand.
+/// The same command with a watcher. Its id is that of the process; its standard input is the pipe.
+/// [`dismiss`] ends the watch before the test itself ends the process.
 pub fn watched(command: &Command, folder: Option<&Path>) -> Command {
     let mut watched = Command::new("sh");
     watched.args(["-c", WATCHED]).arg(folder.unwrap_or(Path::new("")));
@@ -36,13 +36,13 @@ pub fn watched(command: &Command, folder: Option<&Path>) -> Command {
     watched
 }
 
-/// Runs a command when we end without a word, and removes a folder.
+/// Runs a command when the test ends without a word, and removes a folder.
 const AFTERWARDS: &str = r#"
 exec >/dev/null 2>&1
 read -r _ || { "$@"; rm -rf "$0"; }
 "#;
 
-/// A watcher who does this when we are gone, unless he is [dismissed](dismiss) before.
+/// A watcher that does this when the test is gone, unless it is [dismissed](dismiss) before.
 pub fn afterwards(command: &[&OsStr], folder: &Path) -> Child {
     let mut watcher = Command::new("sh");
     watcher.args(["-c", AFTERWARDS]).arg(folder).args(command).stdin(Stdio::piped());
