@@ -3,13 +3,20 @@
 
 # shellcheck source=scripts/services/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
+# shellcheck source=scripts/services/packages.sh
+source "$repo/scripts/services/packages.sh"
 cd "$repo"
 
 "$repo/scripts/services.sh" install toolchain deny
 eval "$("$repo/scripts/services.sh" env deny)"
+have python3 || install_packages python3
 
 say lint "formatting…"
 cargo fmt --all --check
+say lint "words…"
+python3 scripts/words.py --self-test
+# All folders, once each of them is clean.
+python3 scripts/words.py scripts examples
 say lint "clippy…"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 say lint "documentation…"
