@@ -1,4 +1,4 @@
-//! Draining a backlog into a sink that discards, beside the ceiling: the same find, lease
+//! Draining a backlog into a sink that discards, compared with the ceiling: the same find, lease
 //! and settle commands in a bare loop through the same driver.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
@@ -127,7 +127,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     rate
 }
 
-/// The record of the README, and one that names its partition.
+/// The README's record without, and with a partition.
 const KINDS: [&str; 2] = ["README's", "stamped"];
 
 /// Records per second of the relay over a backlog of one kind.
@@ -187,7 +187,7 @@ async fn run() {
             support::drop(collections).await;
         }
         let mut rates = [0.0; 2];
-        // In turn, so that none has the better moment each time.
+        // The order alternates, so that no kind always runs first.
         let kinds = [KINDS, [KINDS[1], KINDS[0]]][round % 2];
         for kind in kinds {
             rates[usize::from(kind == "stamped")] = measured(round, kind, count).await;

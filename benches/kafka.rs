@@ -1,5 +1,5 @@
-//! From MongoDB to Kafka, beside a bare producer with the same settings; one hot key; two brokers
-//! at once; and a live sink beside a million records of one that is paused.
+//! From MongoDB to Kafka, compared with a bare producer with the same settings; one hot key; two
+//! brokers at once; and an active sink next to a million records of a paused one.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -16,10 +16,10 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use support::daemon::{Daemon, Relayed};
 use support::queue::Queue;
-use support::topic::{PATIENCE, Topic, brokers};
+use support::topic::{BROKER_TIMEOUT, Topic, brokers};
 use support::{KEYS, KIND, cost, daemon};
 
-/// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
+/// Unconfirmed messages of the ceiling: as many as the relay publishes keys at a time.
 const WINDOW: usize = 1_000;
 
 /// Records of the hot key.
@@ -52,7 +52,7 @@ impl Topic {
                 .insert(header("content-type", "text/plain; charset=utf-8"));
             let (key, payload) = (format!("{KIND}-{}", n % keys), format!("{n:0>400}"));
             let record = FutureRecord::to(&self.name).key(&key).payload(&payload).headers(headers);
-            producer.send(record, PATIENCE).await.unwrap();
+            producer.send(record, BROKER_TIMEOUT).await.unwrap();
         };
         let started = Instant::now();
         let mut under_way = FuturesUnordered::new();
@@ -73,7 +73,8 @@ async fn relay(collections: &Collections, topic: &Topic, count: usize) -> Relaye
     daemon::drain(collections, &topic.settings(), count, arrived, settled).await
 }
 
-/// The same outbox into the daemon's standard output, which goes nowhere: what MongoDB leaves.
+/// Sends the same outbox to the daemon's standard output, which is discarded: the limit that
+/// MongoDB sets.
 async fn discarded(count: usize) -> f64 {
     let collections = support::outbox().await;
     support::fill(&collections, 0, count, KEYS).await;
@@ -126,7 +127,7 @@ async fn hot_key(count: usize) -> f64 {
     rate / ceiling
 }
 
-/// Half of the records to each broker, beside all of them to one.
+/// Half of the records to each broker, compared with all of them to one.
 async fn both(count: usize) -> f64 {
     let (topic, queue) = (Topic::make().await, Queue::declare("classic").await);
     let collections = support::outbox().await;
@@ -161,7 +162,7 @@ async fn both(count: usize) -> f64 {
     }
     topic.delete().await;
     queue.delete().await;
-    // What the two would need one after the other.
+    // The time of both, one after the other.
     let apart = 2.0 / (1.0 / alone[0] + 1.0 / alone[1]);
     println!(
         "both     Kafka {:>6.0}/s  RabbitMQ {:>6.0}/s  half to each {both:>6.0}/s  ratio {:.2}",
@@ -172,25 +173,25 @@ async fn both(count: usize) -> f64 {
     both / apart
 }
 
-/// A live sink alone, and beside the backlog of a sink that is down: once the relay has met it,
-/// and at a start that has it to meet.
+/// An active sink alone, and next to the backlog of a sink that is down: after the relay has read
+/// that backlog, and at a start that must still read it.
 async fn paused(count: usize, waiting: usize, keys: usize) -> f64 {
     let alone = live(count, 0, 0).await.0;
-    let (beside, learned) = live(count, waiting, keys).await;
+    let (loaded, learned) = live(count, waiting, keys).await;
     println!(
-        "paused   alone {alone:>6.0}/s  beside {waiting} waiting records of {keys} keys {beside:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
-        beside / alone
+        "paused   alone {alone:>6.0}/s  beside {waiting} waiting records of {keys} keys {loaded:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
+        loaded / alone
     );
-    beside / alone
+    loaded / alone
 }
 
-/// Records per second that come while a relay runs, and how long it took to know what waits.
+/// Records per second that arrive while a relay runs, and how long it took to read what waits.
 async fn live(count: usize, waiting: usize, keys: usize) -> (f64, f64) {
     let topic = Topic::make().await;
     let collections = support::outbox().await;
     support::fill_with(&collections, WAITING, 0, waiting, keys).await;
     let more = [
-        // Nothing listens there.
+        // No server listens there.
         "sinks.down.kind=rabbitmq".to_owned(),
         "sinks.down.uri=amqp://guest:guest@127.0.0.1:1/".to_owned(),
         "relay.default_sink=stream".to_owned(),

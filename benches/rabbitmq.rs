@@ -1,5 +1,5 @@
-//! From MongoDB to RabbitMQ, beside the broker's own ceiling by `lapin` with as many
-//! unconfirmed messages; and one hot key beside confirms one by one.
+//! From MongoDB to RabbitMQ, compared with the broker's own ceiling by `lapin` with as many
+//! unconfirmed messages; and one hot key compared with confirms one by one.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -19,10 +19,10 @@ use support::daemon::Relayed;
 use support::queue::Queue;
 use support::{cost, daemon};
 
-/// Unconfirmed messages of the ceiling: as many as the relay has keys to publish at a time.
+/// Unconfirmed messages of the ceiling: as many as the relay publishes keys at a time.
 const WINDOW: usize = 1_000;
 
-/// Records of the hot key: some seconds, beside which the start is nothing.
+/// Records of the hot key: some seconds, so that the start does not matter.
 const HOT: usize = 10_000;
 
 impl Queue {
@@ -101,7 +101,7 @@ async fn hot_key(count: usize) -> f64 {
     rate / ceiling
 }
 
-/// Records so large that `relay.batch_bytes` bounds what is in hand: the memory that they take.
+/// Records so large that `relay.batch_bytes` limits what is in flight: the memory that they take.
 async fn large(size: usize, count: usize) {
     let queue = Queue::declare("classic").await;
     let collections = support::outbox().await;
@@ -118,12 +118,12 @@ async fn large(size: usize, count: usize) {
     queue.delete().await;
 }
 
-/// How large, and how many of them: what is in hand, some times over.
+/// Size and number of the records: several times what is in flight.
 const LARGE: [(usize, usize); 3] = [(64_000, 2_000), (1_000_000, 300), (8_000_000, 40)];
 
 /// `cargo bench --bench rabbitmq -- hot large` measures those parts alone.
 fn main() {
-    // What the relay has to say: nothing, if all is well.
+    // The relay's warnings: none are expected.
     postrider::telemetry::init(Some(false), "warn").unwrap();
     let asked: Vec<String> = std::env::args().collect();
     let parts = ["classic", "quorum", "hot", "large"];

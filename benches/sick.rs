@@ -1,11 +1,11 @@
-//! What the records of one destination wait for while another one of the same sink is sick for a
-//! third of the time, with the daemon's defaults:
+//! How long the records of one destination wait while another destination of the same sink fails
+//! for a third of the time, with the daemon's defaults:
 //!
 //! - `majority`: a RabbitMQ quorum queue, on three nodes of which two are killed;
-//! - `killer`: a RabbitMQ queue; whatever goes there ends its connection;
+//! - `killer`: a RabbitMQ queue; each message to it ends its connection;
 //! - `replicas`: a Kafka topic below `min.insync.replicas`.
 //!
-//! All of them, or the ones that are named: `cargo bench --bench sick -- killer`.
+//! All of them, or the named ones: `cargo bench --bench sick -- killer`.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 #![allow(clippy::duplicate_mod, reason = "the benchmarks share some files with the tests")]
@@ -32,18 +32,18 @@ use support::rabbitmq::node::Node;
 use support::rabbitmq::{address, at};
 use tokio::task::JoinSet;
 
-/// Records a second, of which one in ten is for the sick destination.
+/// Records per second, one in ten of them for the failing destination.
 const RATE: u64 = 500;
 
 const PHASES: [&str; 3] = ["all is well", "it is sick", "it is well again"];
 
-/// Where records go, by their types.
+/// The destinations, by the types of their records.
 struct Destinations {
     well: String,
     sick: String,
 }
 
-/// Inserts for so long, one by one; the number of the next record.
+/// Inserts one by one for this long; returns the number of the next record.
 async fn flow(collections: &Collections, to: &Destinations, from: usize, time: Duration) -> usize {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE as u32);
     let (began, mut inserts, mut n) = (Instant::now(), JoinSet::new(), from);
@@ -60,7 +60,7 @@ async fn flow(collections: &Collections, to: &Destinations, from: usize, time: D
     n
 }
 
-/// Milliseconds from the record to its settlement, of the records of a type by phase.
+/// Milliseconds from insertion to settlement, of the records of a type, by phase.
 async fn waits(collections: &Collections, kind: &str, begins: &[DateTime]) -> Vec<Vec<f64>> {
     let records = collections.records().clone_with_type::<Document>();
     let times = doc! { "createdAt": 1, "doneAt": 1 };
@@ -82,7 +82,7 @@ async fn until_drained(collections: &Collections) {
     }
 }
 
-/// Three phases of a steady flow, and what each waited for; `arrived` counts a destination's messages.
+/// Measures a steady flow in three phases; `arrived` counts a destination's messages.
 async fn measure(
     what: &str,
     sink: &[String],
@@ -117,7 +117,7 @@ async fn measure(
             );
         }
         let sent: usize = by_phase.iter().map(Vec::len).sum();
-        // The first one is not among the records any more.
+        // The first one is no longer among the records.
         let arrived = arrived(kind).await - usize::from(*kind == to.well);
         println!("{what}: {name}: {} of {sent} are there twice", arrived - sent);
     }
@@ -157,10 +157,10 @@ fn rabbitmq(uri: &str) -> [String; 2] {
     ["sinks.rabbit.kind=rabbitmq".to_owned(), format!("sinks.rabbit.uri={uri}")]
 }
 
-/// One of the two replicas of the sick topic is on a broker that is gone.
+/// One of the two replicas of the failing topic is on a broker that is killed.
 async fn replicas(phase: Duration) {
     let node = kafka::node::Node::with(Options::default()).await;
-    kafka::node::Node::beside(&node).await.stop().await;
+    kafka::node::Node::joining(&node).await.stop().await;
     let both = [&[1, 2] as &[i32]; PARTITIONS as usize];
     let brokers = node.brokers();
     let well = Topic::on(&brokers, PARTITIONS, &[]).await;

@@ -1,8 +1,8 @@
 //! A steady flow of the README's records, window by window: how long each takes from before its
 //! insertion to its arrival at a consumer, and what MongoDB, the broker and the relay spend on it.
 //!
-//! The insertion alone is measured first, by the same producer without a relay, so that what the
-//! relay adds can be told.
+//! First the insertion alone is measured, by the same producer without a relay, to find what the
+//! relay adds.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -34,7 +34,7 @@ struct Scenario {
     broker: Broker,
     /// Records a second.
     rate: usize,
-    /// Records of one insertion.
+    /// Records per insertion.
     by: usize,
     daemons: usize,
 }
@@ -53,7 +53,7 @@ const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "three", broker: Broker::RabbitMq, rate: 1_000, by: 10, daemons: 3 },
 ];
 
-/// When records were sent, and when they arrived first, by their number.
+/// When each record was sent, and when it first arrived, by its number.
 #[derive(Default)]
 struct Times {
     sent: Mutex<Vec<Instant>>,
@@ -78,7 +78,7 @@ impl Times {
         arrived.len() == self.sent.lock().unwrap().len() && arrived.iter().all(Option::is_some)
     }
 
-    /// Milliseconds that the records took which were sent within this time, sorted.
+    /// Milliseconds from sending to arrival of the records sent within this time, sorted.
     fn took(&self, from: Instant, to: Instant) -> Vec<f64> {
         let (sent, arrived) = (self.sent.lock().unwrap(), self.arrived.lock().unwrap());
         let both = sent.iter().zip(arrived.iter()).filter(|(sent, _)| (from..to).contains(*sent));
@@ -90,7 +90,7 @@ impl Times {
         took
     }
 
-    /// Milliseconds that the answers took to insertions which were sent within this time, sorted.
+    /// Milliseconds from sending to answer of the insertions sent within this time, sorted.
     fn answered(&self, from: Instant, to: Instant) -> Vec<f64> {
         let answers = self.answers.lock().unwrap();
         let within = answers.iter().filter(|(sent, _)| (from..to).contains(sent));
@@ -100,7 +100,7 @@ impl Times {
     }
 }
 
-/// Inserts for so long, at an even pace.
+/// Inserts for this long, at an even pace.
 async fn produce(collections: &Collections, flow: Scenario, time: Duration, times: &Arc<Times>) {
     let mut ticks =
         tokio::time::interval(Duration::from_secs(1) * flow.by as u32 / flow.rate as u32);
@@ -146,7 +146,7 @@ impl Target {
         }
     }
 
-    /// Whatever runs the broker, by its command line.
+    /// A word in the command line of the broker's process.
     fn process(&self) -> &'static str {
         match self {
             Self::Queue(_) => "beam.smp",
@@ -188,7 +188,7 @@ impl Target {
                 consumer.assign(&partitions).unwrap();
                 tokio::spawn(async move {
                     loop {
-                        // A partition that was made just now has no leader yet.
+                        // A new partition has no leader yet.
                         if let Ok(message) = consumer.recv().await {
                             times.arrived(message.payload().unwrap());
                         }
@@ -206,7 +206,7 @@ impl Target {
     }
 }
 
-/// What was spent up to a moment.
+/// What was used up to a moment.
 struct Spent {
     at: Instant,
     mongod: u64,

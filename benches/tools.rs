@@ -1,4 +1,4 @@
-//! `postrider outbox …` on a million records, beside one bare pass of the server over them.
+//! `postrider outbox …` on a million records, compared with one bare pass of the server over them.
 //!
 //! `cargo bench --bench tools`; `POSTRIDER_BENCH_RECORDS` for another number.
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 use bson::{DateTime, Document, Timestamp, doc};
 use postrider::outbox::collections::Collections;
 
-/// Of so many: 70 % delivered, 20 % pending of 10,000 keys, 10 % dead.
+/// The shares: 70 % delivered, 20 % pending of 10,000 keys, 10 % dead.
 fn count() -> i32 {
     let count = std::env::var("POSTRIDER_BENCH_RECORDS").ok().and_then(|n| n.parse().ok());
     count.unwrap_or(1_000_000)
@@ -57,7 +57,7 @@ async fn main() {
     support::drop(collections).await;
 }
 
-/// Made on the server: their keys are `status-0` to `status-9999`, their types `T0` to `T99`.
+/// Fills the outbox on the server: keys `status-0` to `status-9999`, types `T0` to `T99`.
 async fn fill(collections: &Collections, status: &str, count: i32, fields: Document) {
     let number = |within: i32| doc! { "$toString": { "$mod": ["$n", within] } };
     let mut made = doc! {

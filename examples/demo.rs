@@ -63,7 +63,7 @@ async fn main() -> Result<()> {
     let amqp = variable("POSTRIDER_TEST_AMQP_URI")?;
     let client = Client::with_uri_str(&mongodb).await.context("MongoDB")?;
     let database = client.database(DATABASE);
-    // Of an earlier demo; the relay's own records stay, delivered.
+    // Left by an earlier demo; the relay's own records stay, delivered.
     database.collection::<Document>("orders").drop().await?;
     let connection = Connection::connect(&amqp, ConnectionProperties::default()).await?;
     let consumer = consume(&connection).await.context("RabbitMQ")?;
@@ -109,7 +109,7 @@ fn variable(name: &str) -> Result<String> {
     std::env::var(name).with_context(|| format!("{name} is not set: run `make demo`"))
 }
 
-/// The exchange that the relay publishes to, and a queue that takes everything from it.
+/// Declares the exchange that the relay publishes to, and a queue bound to all of it.
 async fn consume(connection: &Connection) -> Result<Consumer> {
     let channel = connection.create_channel().await?;
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
@@ -124,7 +124,7 @@ async fn consume(connection: &Connection) -> Result<Consumer> {
     Ok(channel.basic_consume(QUEUE.into(), "demo".into(), options, none()).await?)
 }
 
-/// Producers side by side, each with orders of its own.
+/// Runs the producers in parallel, each with orders of its own.
 async fn shop(
     client: Client,
     database: Database,
@@ -153,7 +153,7 @@ async fn shop(
     Ok(())
 }
 
-/// One order's life, a transaction each step.
+/// Writes one order's life, a transaction for each step.
 async fn live(
     client: &Client,
     database: &Database,
@@ -165,12 +165,12 @@ async fn live(
     let outbox = Outbox::new(database, "");
     let orders = database.collection::<Document>("orders");
     for (step, kind) in LIFE.iter().enumerate() {
-        // A tenth is written, and taken back: nobody may ever hear of it.
+        // A tenth of the transactions are aborted: their records must never arrive.
         if (number + step as u64).is_multiple_of(10) {
             let mut session = client.start_session().await?;
             session.start_transaction().await?;
             let ghost = NewRecord::new("Ghost", doc! { "order": order }).key(order);
-            // Whether the server aborts it (a conflict) or we do is the same to a ghost.
+            // It does not matter whether the server aborts it (a conflict) or the producer does.
             let _ = outbox.enqueue(&mut session, ghost).await;
             session.abort_transaction().await?;
             counts.aborted.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +183,7 @@ async fn live(
         let change = doc! { "$set": { "state": kind } };
         let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
         let mut session = client.start_session().await?;
-        // Runs it again where MongoDB says that it may succeed then.
+        // Repeats the transaction where MongoDB says that a repetition may succeed.
         let transaction = session.start_transaction().write_concern(majority);
         let written = transaction.and_run((), |session, ()| {
             let (orders, outbox) = (orders.clone(), outbox.clone());
@@ -202,7 +202,7 @@ async fn live(
     Ok(())
 }
 
-/// Checks everything that arrives.
+/// Checks every message that arrives.
 async fn watch(
     mut consumer: Consumer,
     counts: Arc<Counts>,
@@ -222,7 +222,7 @@ async fn watch(
         };
         let mut ledger = ledger.lock().await;
         if !ledger.committed.contains(&id) {
-            // A demo before this one was cut off, and its records still come.
+            // The record of an earlier demo that was interrupted.
             if order.starts_with(&format!("order-{}-", std::process::id())) {
                 bail!("{kind} of {order} arrived, but its transaction had aborted");
             }
@@ -264,7 +264,7 @@ async fn until_all_arrived(
     Ok(())
 }
 
-/// One line that is kept up to date on a terminal; elsewhere a line now and then.
+/// One line that is updated on a terminal; elsewhere a line now and then.
 async fn progress(counts: Arc<Counts>, started: Instant) {
     let terminal = std::io::stdout().is_terminal();
     let every = if terminal { Duration::from_millis(250) } else { Duration::from_secs(5) };
@@ -280,7 +280,7 @@ async fn progress(counts: Arc<Counts>, started: Instant) {
         match terminal {
             true => {
                 print!("\r{line}");
-                // A terminal that is gone shows nothing, and that is all.
+                // A terminal that is gone is not an error.
                 let _ = std::io::stdout().flush();
             }
             false => println!("{line}"),

@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
     run(Client::with_uri_str(&uri).await?, "postrider_example").await
 }
 
-/// The example, in this database.
+/// Runs the example in this database.
 pub async fn run(client: Client, database: &str) -> Result<()> {
     let outbox = Collections::new(client.clone(), database, "");
     schema::apply(&outbox, &SchemaOptions::default()).await?;
@@ -36,11 +36,11 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     println!("version {}, message {}", created.version, created.records[0]);
     append("request-2", "OrderPaid", Expected::Exact(1)).await?;
 
-    // Whoever got no answer asks again, and gets the first one.
+    // A client without an answer repeats the request, and gets the first answer.
     let again = append("request-1", "OrderCreated", Expected::None).await?;
     ensure!(again.replayed && again.records == created.records);
 
-    // Whoever decided on an older version is told so.
+    // An append that expects an older version is refused.
     match append("request-3", "OrderCancelled", Expected::Exact(1)).await {
         Err(AppendError::VersionConflict { actual, .. }) => println!("it is at version {actual}"),
         other => anyhow::bail!("expected a conflict: {other:?}"),

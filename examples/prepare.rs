@@ -1,7 +1,7 @@
 //! Unique user names, by prepare keys: `MONGODB_URI=… cargo run --example prepare`.
 //!
-//! A name is reserved for a while, the account is made, and the name is then kept for ever. Who
-//! comes meanwhile is told so at once, and who never comes back leaves the name to others.
+//! A name is reserved for a while, the account is made, and the name is then kept for ever. A
+//! second client is refused at once, and a reservation that is not used expires.
 
 use std::time::Duration;
 
@@ -22,31 +22,31 @@ async fn main() -> Result<()> {
     run(Client::with_uri_str(&uri).await?, "postrider_example").await
 }
 
-/// The example, in this database.
+/// Runs the example in this database.
 pub async fn run(client: Client, database: &str) -> Result<()> {
     let context = Context::new(client, ContextSettings::new(database));
     let names = PrepareKey::<Holder>::new(context, PrepareName::new("username")?);
     let (ada, bob) = (holder("account-1"), holder("account-2"));
-    // Of an earlier run.
+    // Left by an earlier run.
     for name in ["lovelace", "countess"] {
         names.rollback(name).await?;
     }
 
-    // Ten minutes to fill in the form; nobody else gets the name meanwhile.
+    // Ten minutes to fill in the form; no other client gets the name meanwhile.
     let reserved = Ttl::For(Duration::from_secs(600));
     ensure!(names.prepare("lovelace", &ada, reserved).await?);
     ensure!(!names.prepare("lovelace", &bob, reserved).await?);
     let holder = names.get("lovelace").await?.context("the name is held")?;
     println!("lovelace is reserved for {} until {:?}", holder.value.account, holder.ttl_at);
 
-    // The account is made: the name is kept, if it is still ours.
+    // The account is made: the name is kept, if it still belongs to this client.
     ensure!(names.reprepare("lovelace", Some(&ada), &ada, Ttl::Forever).await?);
 
     // Another name for the same account: both change, or neither.
     ensure!(names.move_key("lovelace", &ada, "countess", &ada, Ttl::Forever).await?);
     println!("lovelace is free again: {:?}", names.get_value("lovelace").await?);
 
-    // Work that fails gives its key back.
+    // Work that fails releases its key.
     let work = async { Err::<(), _>("the mail server is down") };
     let failed = names.using_prepared("lovelace", &bob, reserved, work).await;
     ensure!(failed.is_err());

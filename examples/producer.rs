@@ -15,7 +15,7 @@ async fn main() -> Result<()> {
     run(Client::with_uri_str(&uri).await?, "postrider_example").await
 }
 
-/// The example, in this database.
+/// Runs the example in this database.
 pub async fn run(client: Client, database: &str) -> Result<()> {
     let collections = Collections::new(client.clone(), database, "");
     schema::apply(&collections, &SchemaOptions::default()).await?;
@@ -27,7 +27,7 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     Ok(())
 }
 
-/// With this crate, which knows the names and the hash of keys.
+/// With this crate, which knows the field names and the hash of keys.
 async fn by_library(session: &mut ClientSession, db: &Database) -> DriverResult<()> {
     let order = Uuid::new().to_string();
     let orders = db.collection::<Document>("orders");

@@ -28,7 +28,7 @@ impl Aggregate for Account {
             "Deposited" => self.balance += event.body.get_i64("amount")?,
             "Withdrawn" => self.balance -= event.body.get_i64("amount")?,
             "Closed" => self.closed = true,
-            // Of a newer program: nothing that matters here.
+            // An event of a newer version of the program.
             _ => {}
         }
         Ok(())
@@ -45,7 +45,7 @@ async fn main() -> Result<()> {
     run(Client::with_uri_str(&uri).await?, "postrider_example").await
 }
 
-/// The example, in this database.
+/// Runs the example in this database.
 pub async fn run(client: Client, database: &str) -> Result<()> {
     let outbox = Collections::new(client.clone(), database, "");
     schema::apply(&outbox, &SchemaOptions::default()).await?;
@@ -78,7 +78,7 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     let before = accounts.load_version(&id, 2, None).await?.context("it has events")?;
     ensure!(before.state.balance == 70);
 
-    // Who is late with an older state changes nothing.
+    // A client that saves an older state changes nothing.
     let late = Snapshot::new(id.clone(), 2, doc! { "balance": 70_i64, "closed": false });
     let saved = snapshots.save(&name, late).await?;
     ensure!(!saved.written && saved.version == 3);

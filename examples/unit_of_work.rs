@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
     run(Client::with_uri_str(&uri).await?, "postrider_example").await
 }
 
-/// The example, in this database.
+/// Runs the example in this database.
 pub async fn run(client: Client, database: &str) -> Result<()> {
     let outbox = Collections::new(client.clone(), database, "");
     schema::apply(&outbox, &SchemaOptions::default()).await?;
@@ -35,11 +35,11 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     println!("{first:?}");
     ensure!(matches!(first, Outcome::Committed { value: 0, .. }));
 
-    // The same again takes nothing more, although nothing is left.
+    // The same request again takes nothing more, although nothing is left.
     let again = place(&store, &stock, &placed, &tea).await?;
     ensure!(matches!(again, Outcome::Replayed { .. }));
 
-    // Another one finds nothing left, and leaves no event and no message.
+    // Another request finds nothing left, and leaves no event and no message.
     let other = order(&uuid::Uuid::new_v4().to_string(), &tea)?;
     match place(&store, &stock, &other, &tea).await {
         Err(UnitError::Abandoned(reason)) => println!("no order: {reason}"),
@@ -57,16 +57,16 @@ fn order(request: &str, article: &str) -> Result<Append> {
     Ok(Append::new(name, id, request, vec![event]).expecting(Expected::None))
 }
 
-/// Places an order, takes an article for it, and answers how many are left.
+/// Places an order, takes an article for it, and returns how many are left.
 async fn place(
     store: &EventStore,
     stock: &Collection<Document>,
     order: &Append,
     article: &str,
 ) -> Result<Outcome<i32>, UnitError> {
-    // This may run several times: what it has written is undone before.
+    // This may run several times: what an earlier run has written is rolled back first.
     let outcome = store.unit_of_work(async |mut unit| {
-        // First: if all of it was there before, this tells so even where the rest fails.
+        // First, so that a repeated request returns here even where the rest would fail.
         unit.append(order.clone()).await?;
         let some_left = doc! { "_id": article, "left": { "$gt": 0 } };
         let taking = stock.find_one_and_update(some_left, doc! { "$inc": { "left": -1 } });

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # `make chaos`: histories of several processes between real servers, each with the faults that its seed decides
-# (tests/chaos). The exit code is 1 if one breaks the promise. For each of these the seed, the plan and the logs are named.
+# (tests/chaos). The exit code is 1 if one breaks the promise; its seed, plan and logs are then named.
 #
 #   SEEDS=10       how many histories, of random seeds; or a file as tests/chaos/seeds, whose histories are run again
 #   SEED=…         this one alone. The plan is the same to the millisecond; the course is real and differs
 #   KIND=mixed     with SEEDS=n or SEED: mixed (two brokers, sick destinations, odd records, operators, appends), single
 #                  (one broker), or both in turn
-#   DURATION=15    with SEEDS=n or SEED: seconds for which producers and faults go on; start, healing and verdict are extra
+#   DURATION=15    with SEEDS=n or SEED: seconds of producers and faults; start, healing and verdict are extra
 #   JOBS=1         how many histories run at a time, each in a process with servers and folders of its own
 #   RESULTS=FILE   adds a line for each verdict: seed, kind, duration, verdict, commit, date, time taken, CPU time
 

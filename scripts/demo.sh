@@ -17,8 +17,8 @@ cd "$repo"
 relay=postrider-demo
 relay_log=$logs/$relay.log
 
-# Ends the relay as an orchestrator would, and holds it to its promise: SIGTERM, then exit code 0. Runs before the
-# servers are stopped, since the relay still settles what is in flight.
+# Ends the relay as an orchestrator would, and checks its promise: SIGTERM, then exit code 0. Runs before the servers
+# stop, since the relay still settles what is in flight.
 before_return() {
   local pid result=0
   pid=$(cat "$run/$relay.pid" 2>/dev/null) || return 0
@@ -55,5 +55,5 @@ if ! await_ready "$relay" 60 http_ok "$POSTRIDER_DEMO_OPS_PORT" /readyz; then
 fi
 say relay "ready; http://127.0.0.1:$POSTRIDER_DEMO_OPS_PORT/metrics shows what it does"
 
-# Not `exec`: afterwards the relay and the servers are to be stopped.
+# Not `exec`: afterwards this script stops the relay and the servers.
 DEMO=${DEMO:-} target/release/examples/demo

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `make fuzz`: the targets of tests/fuzz, and every property beside the code, with fresh input for minutes. No servers.
+# `make fuzz`: the targets of tests/fuzz, and every property test in the code, with fresh input for minutes. No servers.
 #
 #   FUZZ_MINUTES=5      how long
-#   FUZZ_CASES=2000     inputs per property and round; rounds go on until the time is up
+#   FUZZ_CASES=2000     inputs per property and round; rounds repeat until the time is up
 #   scripts/fuzz.sh [TARGET]    one target of tests/fuzz alone, as in: scripts/fuzz.sh configuration
 #
-# Properties beside the code are found by their `proptest!`: of each module below src that has one, all unit tests run.
+# Properties in the code are found by their `proptest!`: of each module with one, all unit tests run.
 #
-# What is found is written by proptest to proptest-regressions/ (or tests/proptest-regressions/): commit it.
+# proptest writes what it finds to proptest-regressions/ (or tests/proptest-regressions/): commit it.
 # In a debug build, whose arithmetic panics where it overflows.
 
 # shellcheck source=scripts/services/common.sh
@@ -16,7 +16,7 @@ cd "$repo"
 
 minutes=${FUZZ_MINUTES:-5}
 export PROPTEST_CASES=${FUZZ_CASES:-2000}
-# A case that the generator can't make fit is no finding, however many rounds there are.
+# A case that the generator cannot make fit is not a finding, however many rounds there are.
 export PROPTEST_MAX_GLOBAL_REJECTS=$((PROPTEST_CASES * 4))
 target=${1:-}
 

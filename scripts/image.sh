@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # `make image`: builds the image from the Dockerfile, instruction by instruction, and proves it, on a Debian or Ubuntu with
-# neither a container engine nor a registry. Needs root. Who has Docker or Podman, and a registry: `docker build .`
+# neither a container engine nor a registry. Needs root. With Docker or Podman, and a registry: `docker build .`
 #
 # The two images that the Dockerfile begins with get stand-ins (scripts/image/stand-ins.sh), buildah builds, and
-# scripts/image/prove.py runs what came of it by crun, against the test servers.
-# Images and layers stay in .services/cache/image (or POSTRIDER_IMAGE_STORE), for a quicker next time; remove it to begin
-# anew.
+# scripts/image/prove.py runs the image by crun, against the test servers.
+# Images and layers stay in .services/cache/image (or POSTRIDER_IMAGE_STORE), for a quicker next time. Remove that
+# folder to start from an empty store.
 
 # shellcheck source=scripts/services/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
@@ -37,7 +37,7 @@ install_packages "${missing[@]}"
 
 # From here on the programs have these two in front. The checkout may be another user's.
 git() { command git -c "safe.directory=$repo" "$@"; }
-# All of its folders are ours: neither what the machine's own Podman has is seen, nor its settings.
+# All folders are in this work folder: images and settings of the machine's own Podman are not used.
 driver=overlay
 buildah() {
   command buildah --root "$store/images" --runroot "$store/run" --storage-driver "$driver" "$@"
@@ -46,16 +46,16 @@ buildah() {
 mkdir -p "$store"
 exec 8>"$store/lock"
 flock --nonblock 8 || die image "another image.sh is at work in $store"
-# Where root itself is an overlay, as in a container, there is no other on top of it.
+# Where the root file system itself is an overlay, as in a container, a second overlay on top of it is not possible.
 if ! buildah info >"$logs/image.log" 2>&1; then
   warn image "no overlay mounts here ($logs/image.log): every layer is a copy of all below it, which takes time and disk"
   driver=vfs
 fi
-# What an earlier run left when it was killed.
+# Left by an earlier run that was killed.
 buildah rm --all >/dev/null
 rm -rf "$work" && mkdir "$work"
 
-# Clean: what git knows, with changes that are not committed yet, each file as old as its commit.
+# A clean checkout: the files that git knows, with uncommitted changes, each as old as its commit.
 context=$work/context
 mkdir "$context"
 revision=$(git rev-parse HEAD)

@@ -56,12 +56,12 @@ declare -A tests=(
 )
 # The part of their names that the tests have in common.
 declare -A named=([plan]=plan [schedule]=schedule [lane]=lane [window]=window [assignment]=plan)
-# Of tests/ordering and tests/leases: what does not judge a guard, those that measure what the server reads (half of the time, for
-# nothing that these modules decide), and one that lasts longer than the patience below.
+# Tests of tests/ordering and tests/leases that do not check a guard, that measure what the server reads (half of the
+# time, for nothing that these modules decide), or that last longer than the time limit below.
 not_guards=(--skip delivery:: --skip end_to_end:: --skip history_checker:: --skip read_cost:: --skip no_read_grows
   --skip no_scan_under_load --skip sent_again_before_anything_new)
-# For a lane's worker: what is decided before there is one, or elsewhere (for which records there is no message, which instance has
-# which partition), and each sink by itself.
+# For a lane's worker: what is decided before there is one, or elsewhere (records without a message, the owner of a
+# partition), and each sink by itself.
 not_worker=(--skip malformed --skip of_another_kind --skip dies_alone --skip forbids_the_lease --skip cloud_events:: --skip declare::
   --skip standard_output:: --skip sizes:: --skip both_real_brokers --skip membership:: --skip contract:: --skip kafka::
   --skip rabbitmq:: --skip payloads::)
@@ -75,7 +75,8 @@ for module in $modules; do
 done
 ((${#servers[@]} == 0)) || borrow_services "${servers[@]}"
 
-# A copy of what git knows, always the same one: of each mutant only what it changes is built, without source lines.
+# A copy of the files that git knows, always the same folder: a mutant rebuilds only what it changes, without source
+# lines.
 # shellcheck disable=SC2154 # services_dir is of common.sh
 work=${MUTANTS_WORK:-$services_dir/mutants}
 source=$work/source
@@ -83,12 +84,12 @@ rm -rf "$source"
 mkdir -p "$source"
 git ls-files --cached --others --exclude-standard -z | tar --create --null --files-from=- | tar --extract --directory="$source"
 cd "$source"
-# What was built last may be a mutant of a run that was cut off: newer than the copy.
+# The last build may be of a mutant of a run that was interrupted: newer than the copy.
 read -ra changed <<<"${files[*]}"
 touch "${changed[@]}"
 export CARGO_TARGET_DIR=$work/target CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0
 
-# A run that ends at its first failure leaves the processes that its tests had started: they end with it.
+# A run that ends at its first failure leaves processes that its tests started: they end with it.
 mkdir -p "$work"
 cat >"$work/runner" <<'EOF'
 #!/usr/bin/env bash
@@ -112,7 +113,7 @@ target=$(rustc -vV | sed -n 's/^host: //p')
 target=${target//-/_}
 export "CARGO_TARGET_${target^^}_RUNNER=$work/runner"
 
-# The first failure ends a test run. Most of what tests do is to wait.
+# The first failure ends a test run. Tests mostly wait.
 export POSTRIDER_TEST_PATIENCE=10 RUST_TEST_THREADS=8
 
 failed=0
@@ -120,7 +121,7 @@ for module in $modules; do
   start=$(now_ms)
   say mutants "$module (${files[$module]})…"
   mkdir -p "$out/$module"
-  # For both, build and run: else all tests were built for each mutant.
+  # For both, build and run: otherwise each mutant would build all tests.
   read -ra chosen <<<"${tests[$module]}"
   filter=("${named[$module]:-}")
   skipped=()

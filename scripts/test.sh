@@ -14,7 +14,7 @@ start=$(now_ms)
 "$services" install toolchain mongosh python schemathesis faketime helm
 
 tests=(--workspace --features failpoints)
-# All but the benchmarks, which only `make bench` runs.
+# All targets except the benchmarks, which only `make bench` runs.
 all=(--lib --bins --tests --examples)
 (($# == 0)) || all=()
 say test "building; the first time takes some minutes…"
@@ -22,7 +22,7 @@ cargo test "${tests[@]}" "${all[@]}" --no-run "$@"
 
 borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 
-# Most of what tests do is to wait: with a thread per core half of the machine is idle.
+# Tests mostly wait: with one thread per core half of the machine is idle.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 
 say test "running the tests…"
@@ -32,7 +32,7 @@ if (($# == 0)); then
   export POSTRIDER_TEST_ROLES=1
   # Not those that start the whole process, and not the checker of histories, which needs no server.
   cargo test "${tests[@]}" --test ordering --test leases -- --skip bad_input:: --skip end_to_end:: --skip history_checker::
-  # Not those that make the schema by mongosh, as its administrator.
+  # Not those that create the schema by mongosh, as its administrator.
   cargo test "${tests[@]}" --test deployment -- schema::applying schema::a_changed_retention schema::ten_instances schema::verify
   unset POSTRIDER_TEST_ROLES
   say test "running the examples in the documentation…"

@@ -1,5 +1,5 @@
-//! What there would be without Postrider: one transaction for each append, with the same documents, indexes, concerns
-//! and driver.
+//! The baseline without Postrider: one transaction for each append, with the same documents,
+//! indexes, concerns and driver.
 
 use bson::{Document, doc};
 use mongodb::error::{Error, TRANSIENT_TRANSACTION_ERROR};
@@ -25,10 +25,11 @@ impl Alone {
         Self { client, streams, outbox }
     }
 
-    /// Appends at the version after `version`, which the caller knows; without one, after that which it reads.
+    /// Appends at the version after `version`, which the caller knows; without one, after the
+    /// version that it reads.
     pub async fn append(&self, aggregate: &str, request: &str, version: Option<i32>) {
         while let Err(error) = self.once(aggregate, request, version).await {
-            // Somebody else was first.
+            // Another client was first.
             let duplicate = error.to_string().contains("E11000");
             assert!(duplicate || error.contains_label(TRANSIENT_TRANSACTION_ERROR), "{error}");
         }

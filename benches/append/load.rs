@@ -1,4 +1,4 @@
-//! Reading a stream of 10,000 versions, beside a bare find of the same documents.
+//! Reading a stream of 10,000 versions, compared with a bare find of the same documents.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The append path beside one transaction for each append, as an application would write it with the same driver.
+//! The append path, compared with one transaction for each append by the same driver.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -31,12 +31,12 @@ fn main() {
     });
 }
 
-/// What every event of the benchmarks says: about 400 bytes.
+/// The payload of each event: about 400 bytes.
 fn body() -> Document {
     doc! { "order": 7, "total": "120.00", "lines": "x".repeat(350) }
 }
 
-/// The part of a sorted list below which this share of it is.
+/// The value below which this share of a sorted list lies.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share) as usize;
     sorted[at.min(sorted.len() - 1)]

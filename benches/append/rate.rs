@@ -12,14 +12,15 @@ use crate::alone::Alone;
 use crate::support;
 use crate::{body, quantile};
 
-/// How often each of the two is measured, in turn: the machine's moods meet both.
+/// How often each of the two is measured, alternately, so that a slow phase of the machine affects
+/// both.
 const ROUNDS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
-    /// Each client has an aggregate of its own, and knows its version.
+    /// Each client appends to an aggregate of its own, and knows its version.
     Many,
-    /// All append to one, at whichever version.
+    /// All clients append to one aggregate, at its current version.
     Hot,
 }
 

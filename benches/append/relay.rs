@@ -11,7 +11,7 @@ use crate::support;
 use crate::support::daemon::{Daemon, until_divided};
 use crate::support::queue::Queue;
 
-/// Appends a second: one that comes alone, and a steady flow.
+/// Appends per second: single ones, and a steady flow.
 const RATES: [u32; 2] = [5, 200];
 
 pub async fn measure() {

@@ -1,5 +1,5 @@
-//! One daemon becomes three, and three become two, under a steady flow: how long a record waits, and what
-//! MongoDB has to do for as many of them.
+//! One daemon becomes three, and three become two, under a steady flow: how long a record waits,
+//! and the load on MongoDB.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::support::daemon::{Daemon, until_divided};
 use crate::support::flow::{self, Flow};
 use crate::support::queue::Queue;
 
-/// Records a second: well below what the machine can do, so that what waits does so for a handover.
+/// Records per second: well below the machine's limit, so that a record waits only for a handover.
 const FLOW: u32 = 500;
 
-/// What a change is watched beyond its end.
+/// How long the flow is measured after a change.
 const AFTER: Duration = Duration::from_secs(2);
 
-/// A stretch of time in which something was so.
+/// One phase of the measurement.
 struct Phase {
     name: &'static str,
     from: Instant,
@@ -48,7 +48,7 @@ impl Phases {
         }
     }
 
-    /// What was so since the last call.
+    /// Ends the phase that began at the last call.
     async fn end(&mut self, name: &'static str) -> Instant {
         let next = Self::begin(&self.collections).await;
         self.all.push(Phase {

@@ -1,4 +1,4 @@
-//! What daemons cost that have nothing to do.
+//! The cost of idle daemons.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::support;
 use crate::support::cost;
 use crate::support::daemon::{Daemon, until_divided};
 
-/// Beyond the start: the pauses between two looks have grown to their longest.
+/// After this time the pauses between two scans have grown to their maximum.
 const SETTLED: Duration = Duration::from_secs(5);
 
 pub async fn measure() {
@@ -32,7 +32,7 @@ pub async fn measure() {
         let after = commands(&collections).await;
         let took = started.elapsed().as_secs_f64();
         let (own, mongod) = (cpu() - own, cost::cpu_micros(&pid) - mongod);
-        // Our own question, once.
+        // The command of this measurement itself, once.
         let mut by_kind: Vec<(f64, &str)> = after
             .iter()
             .map(|(name, total)| (*total - before[name], name.as_str()))
@@ -56,7 +56,7 @@ pub async fn measure() {
     }
 }
 
-/// How often each command was run on this server, by whomever.
+/// How often each command was run on this server, by any client.
 async fn commands(collections: &Collections) -> BTreeMap<String, f64> {
     let status = collections.database().run_command(doc! { "serverStatus": 1 }).await.unwrap();
     let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();

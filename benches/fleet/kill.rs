@@ -1,4 +1,4 @@
-//! One of two daemons dies at once: when its partitions go on, and what arrives twice.
+//! One of two daemons is killed: when its partitions resume, and what arrives twice.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -14,22 +14,23 @@ use crate::support::queue::{Arrivals, Queue};
 
 const KILLS: usize = 3;
 
-/// Records a second.
+/// Records per second.
 const FLOW: u32 = 500;
 
-/// A steady record that took so long was held up by the kill.
+/// A steady record that takes longer was delayed by the kill.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Seconds after the takeover in which all that waited for nothing else has gone.
+/// Seconds after the takeover in which all records arrive that waited for the takeover only.
 const CAUGHT_UP: f64 = 2.0;
 
-/// Seconds after a kill in which still arrives what the broker had been given.
+/// Seconds after a kill in which messages still arrive that the broker had received before.
 const MOMENT: f64 = 2.0;
 
-/// As the defaults have it; here to read the fleet, which judges by it who is stale.
+/// The default, by which an instance counts as stale.
 const STALE_AFTER: Duration = Duration::from_secs(12);
 
-/// By then all of it is over: stale_after, rebalance, and a lease that was just taken.
+/// The kill has no effect any more after this time: stale_after, rebalance, and a lease that was
+/// new.
 const OVER: Duration = Duration::from_secs(50);
 
 pub async fn measure() {
@@ -41,7 +42,7 @@ pub async fn measure() {
     }
 }
 
-/// Two daemons that share an outbox, and what arrives from them.
+/// Two daemons that share an outbox, and the messages that arrive from them.
 struct Pair {
     collections: Collections,
     queue: Queue,
@@ -72,11 +73,11 @@ async fn members(collections: &Collections) -> BTreeSet<InstanceId> {
     view.members.keys().copied().collect()
 }
 
-/// A steady flow.
+/// Measures a kill under a steady flow.
 async fn steady(number: usize) {
     let Pair { collections, queue, arrivals, other, victim, id } = Pair::start().await;
     let flow = Flow::start(&collections, FLOW);
-    // Wherever the kill falls between two heartbeats.
+    // The kill falls at a random time between two heartbeats.
     let until = Duration::from_millis(rand::random_range(4_000..7_000));
     tokio::time::sleep(until).await;
     let view = Fleet::new(collections.clone(), STALE_AFTER).view().await.unwrap();
@@ -97,7 +98,7 @@ async fn steady(number: usize) {
     let mut waited: Vec<f64> = late.map(|sent| since(killed, arrived[&sent.id])).collect();
     waited.sort_by(f64::total_cmp);
     let first = since(killed, first.unwrap());
-    // Their key was leased, by the dead.
+    // Their keys were leased by the killed daemon.
     let leased = waited.iter().filter(|at| **at > first + CAUGHT_UP).count();
     println!(
         "kill     {number}, {FLOW}/s, {} partitions of the dead: first arrival after {first:.1} s; of {} late ones {leased} waited out a lease, the last until {:.1} s; late of other partitions {of_others}; arrived twice {}",
@@ -109,7 +110,7 @@ async fn steady(number: usize) {
     end(collections, queue, other).await;
 }
 
-/// At full speed.
+/// Measures a kill at full speed.
 async fn backlog(number: usize) {
     let Pair { collections, queue, arrivals, other, victim, id } = Pair::start().await;
     let view = Fleet::new(collections.clone(), STALE_AFTER).view().await.unwrap();
@@ -132,7 +133,7 @@ async fn backlog(number: usize) {
     let of_orphans = arrived.iter().filter(|(id, _)| orphans.contains(&partitions[*id]));
     let mut times: Vec<f64> = of_orphans.map(|(_, at)| since(killed, *at)).collect();
     times.sort_by(f64::total_cmp);
-    // What the broker had got before the kill arrives in a moment.
+    // Messages that the broker had received before the kill arrive within a moment.
     let (before, after): (Vec<f64>, Vec<f64>) = times.into_iter().partition(|at| *at < MOMENT);
     let pairs = after.windows(2).map(|pair| (pair[0], pair[1]));
     let silence = pairs.max_by(|one, other| (one.1 - one.0).total_cmp(&(other.1 - other.0)));

@@ -1,5 +1,5 @@
-//! How soon a record goes that comes alone, and where its time is spent: the relay and its follower in this
-//! process, on a client that tells of each command.
+//! The latency of a single record, and where its time is spent: the relay and its change stream in
+//! this process, with a client that reports each command.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -29,40 +29,40 @@ use crate::support::daemon::{Daemon, until_divided};
 use crate::support::flow;
 use crate::support::queue::{Queue, amqp_uri};
 
-/// Records that are not counted: connections are opened, pages are warmed.
+/// Records that are not counted: they open connections and warm caches.
 const WARM_UP: usize = 40;
 
 /// Between two records, in milliseconds: about a quarter of a second.
 const PAUSE: std::ops::Range<u64> = 150..350;
 
-/// What happens to a record on its way, in order.
+/// The steps of a record, in order.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The change stream's answer has come.
+    /// The change stream has returned the event.
     Event,
-    /// The first read that follows was sent.
+    /// The first read after it was sent.
     Scan,
     /// The lease was sent.
     Lease,
-    /// It was answered.
+    /// The lease was answered.
     Leased,
-    /// The sink was given the message.
+    /// The sink received the message.
     Publish,
-    /// The broker has confirmed it.
+    /// The broker confirmed it.
     Confirmed,
 }
 
-/// When what happened to each record.
+/// The time of each step of each record.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Noted>>);
 
 #[derive(Default)]
 struct Noted {
     steps: HashMap<String, [Option<Instant>; 6]>,
-    /// Leases under way, by the number of their command.
+    /// Leases in progress, by the number of their command.
     leases: HashMap<i32, Vec<String>>,
-    /// Of which an event told, and for which nothing was read yet.
-    told: Vec<String>,
+    /// Records with an event, and no read yet.
+    unread: Vec<String>,
 }
 
 impl Noted {
@@ -86,7 +86,7 @@ impl Notes {
         match event {
             CommandEvent::Started(event) => match event.command_name.as_str() {
                 "find" | "aggregate" => {
-                    for id in std::mem::take(&mut noted.told) {
+                    for id in std::mem::take(&mut noted.unread) {
                         noted.note(id, Step::Scan);
                     }
                 }
@@ -98,9 +98,9 @@ impl Notes {
                 _ => {}
             },
             CommandEvent::Succeeded(event) if event.command_name == "getMore" => {
-                for id in told(&event.reply) {
+                for id in ids_of_events(&event.reply) {
                     noted.note(id.clone(), Step::Event);
-                    noted.told.push(id);
+                    noted.unread.push(id);
                 }
             }
             CommandEvent::Succeeded(event) => {
@@ -126,8 +126,8 @@ fn leased(command: &Document) -> Vec<String> {
     ids.flatten().map(text).collect()
 }
 
-/// The ids of which a change stream tells.
-fn told(reply: &Document) -> Vec<String> {
+/// The ids in a change stream's answer.
+fn ids_of_events(reply: &Document) -> Vec<String> {
     let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("nextBatch"));
     let ids = batch.into_iter().flatten().filter_map(|event| {
         event.as_document()?.get_document("fullDocument").ok()?.get("_id").map(text)
@@ -154,7 +154,7 @@ pub async fn measure() {
     daemon().await;
 }
 
-/// How many are counted.
+/// How many records are counted.
 fn count() -> usize {
     support::seconds_or(60) * 4
 }
@@ -233,27 +233,30 @@ async fn in_process(follow: bool) {
     let from_sent = |step| of(&|it| Some(millis(it.sent, notes.at(&it.id, step)?)));
     let from_ack = |step| of(&|it| Some(millis(it.acknowledged, notes.at(&it.id, step)?)));
     let between = |from, to| of(&|it| Some(millis(notes.at(&it.id, from)?, notes.at(&it.id, to)?)));
-    tell("insert sent to confirm", from_sent(Step::Confirmed));
-    tell("insert acknowledged to confirm", from_ack(Step::Confirmed));
-    tell("  insert sent to acknowledged", of(&|it| Some(millis(it.sent, it.acknowledged))));
+    print_quantiles("insert sent to confirm", from_sent(Step::Confirmed));
+    print_quantiles("insert acknowledged to confirm", from_ack(Step::Confirmed));
+    print_quantiles(
+        "  insert sent to acknowledged",
+        of(&|it| Some(millis(it.sent, it.acknowledged))),
+    );
     if follow {
-        tell("  insert sent to event", from_sent(Step::Event));
-        tell("  insert acknowledged to event", from_ack(Step::Event));
-        tell("  event to scan", between(Step::Event, Step::Scan));
-        tell("  scan to lease sent", between(Step::Scan, Step::Lease));
+        print_quantiles("  insert sent to event", from_sent(Step::Event));
+        print_quantiles("  insert acknowledged to event", from_ack(Step::Event));
+        print_quantiles("  event to scan", between(Step::Event, Step::Scan));
+        print_quantiles("  scan to lease sent", between(Step::Scan, Step::Lease));
     } else {
-        tell("  insert sent to lease sent", from_sent(Step::Lease));
+        print_quantiles("  insert sent to lease sent", from_sent(Step::Lease));
     }
-    tell("  lease", between(Step::Lease, Step::Leased));
-    tell("  leased to publish", between(Step::Leased, Step::Publish));
-    tell("  publish to confirm", between(Step::Publish, Step::Confirmed));
+    print_quantiles("  lease", between(Step::Lease, Step::Leased));
+    print_quantiles("  leased to publish", between(Step::Leased, Step::Publish));
+    print_quantiles("  publish to confirm", between(Step::Publish, Step::Confirmed));
     stop.cancel();
     running.await.unwrap().unwrap();
     support::drop(outbox).await;
     queue.delete().await;
 }
 
-/// The same records by the daemon itself, to a consumer.
+/// Measures the same records through the daemon, to a consumer.
 async fn daemon() {
     let (collections, queue) = (support::outbox().await, Queue::declare("classic").await);
     let arrivals = queue.arrivals().await;
@@ -269,18 +272,18 @@ async fn daemon() {
     let arrived = arrivals.first();
     println!("latency  the daemon, {} records on their own, in ms", inserted.len());
     let took = inserted.iter().map(|it| millis(it.sent, arrived[&it.id]));
-    tell("insert sent to arrival", took.collect());
+    print_quantiles("insert sent to arrival", took.collect());
     support::drop(collections).await;
     queue.delete().await;
 }
 
-/// Negative where the other order was the real one.
+/// Negative if the steps happened in the other order.
 fn millis(from: Instant, to: Instant) -> f64 {
     let ahead = to.saturating_duration_since(from).as_secs_f64();
     (ahead - from.saturating_duration_since(to).as_secs_f64()) * 1_000.0
 }
 
-fn tell(what: &str, mut times: Vec<f64>) {
+fn print_quantiles(what: &str, mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     let mean = times.iter().sum::<f64>() / times.len() as f64;
     let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|share| support::at(&times, share));

@@ -1,5 +1,5 @@
-//! Many daemons, and one that is idle: how soon a record goes, what instances bring, what their coming, leaving
-//! and dying costs, and what they cost when there is nothing to do.
+//! Several daemons, and idle ones: the latency of a record, the throughput of several instances,
+//! and the cost of instances that start, leave, die and idle.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -14,7 +14,7 @@ mod support;
 
 /// `cargo bench --bench fleet -- latency idle` measures those parts alone.
 fn main() {
-    // What the relay has to say: nothing, if all is well.
+    // The relay's warnings: none are expected.
     postrider::telemetry::init(Some(false), "warn").unwrap();
     let asked: Vec<String> = std::env::args().collect();
     let parts = ["latency", "scale", "gap", "kill", "restart", "idle"];

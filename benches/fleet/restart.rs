@@ -1,5 +1,5 @@
-//! A daemon that runs alone is killed in a backlog, and comes back under its name: when its leased records go
-//! on, and what arrives twice. And one that stands still for 5 s under load.
+//! A single daemon is killed during a backlog and restarts under the same name: when its leased
+//! records resume, and what arrives twice. Then one that is stopped for 5 s under load.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::support::queue::{Arrivals, Queue};
 
 const KILLS: usize = 3;
 
-/// Records a second.
+/// Records per second.
 const FLOW: u32 = 500;
 
-/// A frozen host, or a slow election.
+/// As for a frozen host, or a slow election.
 const PAUSE: Duration = Duration::from_secs(5);
 
 pub async fn measure() {
@@ -32,7 +32,7 @@ pub async fn measure() {
     suspended().await;
 }
 
-/// What of these has no outcome, though it is leased.
+/// The records of these that are leased and not settled.
 async fn leased(collections: &Collections) -> BTreeSet<String> {
     let filter = doc! { "status": "pending", "leaseId": { "$exists": true } };
     let records = collections.records().clone_with_type::<Document>();
@@ -66,7 +66,7 @@ async fn in_place(number: usize, stamped: bool) {
     let restarted = Instant::now();
     let next = Daemon::start(&collections, &queue.settings());
     until_all(&arrivals, records).await;
-    // What comes twice comes before its end, in the order of its key.
+    // A repeated message precedes its key's first new one.
     while !leased(&collections).await.is_empty() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -94,7 +94,7 @@ async fn in_place(number: usize, stamped: bool) {
     end(collections, queue, next).await;
 }
 
-/// It keeps its partitions: nobody else is there, and its heartbeat does not go stale.
+/// It keeps its partitions: there is no other instance, and its heartbeat does not become stale.
 async fn suspended() {
     let (collections, queue) = (support::outbox().await, Queue::declare("classic").await);
     let arrivals = queue.arrivals().await;

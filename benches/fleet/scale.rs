@@ -1,4 +1,4 @@
-//! One, two, four and eight daemons on one backlog, and what a record costs in all.
+//! One, two, four and eight daemons on one backlog, and the cost per record.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::support::queue::Queue;
 
 const ROUNDS: usize = 3;
 
-/// A share of a core that is little: eight idle daemons cost mongod 0.04.
+/// A small share of a core: eight idle daemons cost mongod 0.04.
 const REST: f64 = 0.15;
 
-/// Into nothing, and to RabbitMQ.
+/// The sink: none, or RabbitMQ.
 #[derive(Clone, Copy, Debug)]
 enum To {
     Nothing,
@@ -46,7 +46,7 @@ pub async fn measure() {
     }
 }
 
-/// Records per second of so many daemons, that have divided the partitions beforehand.
+/// Records per second of this many daemons, which have divided the partitions beforehand.
 async fn drain(to: To, count: usize, records: usize, round: usize) -> f64 {
     let collections = support::outbox().await;
     let queue = Queue::declare("classic").await;
@@ -103,7 +103,7 @@ async fn drain(to: To, count: usize, records: usize, round: usize) -> f64 {
     rate
 }
 
-/// Waits until mongod has done with what the filling left behind: its change streams read all of it, for each
+/// Waits until mongod is idle after the filling: the change streams read all of it, once for each
 /// daemon.
 async fn until_rest(mongod: &str, daemon: &mut Daemon) {
     loop {
@@ -124,14 +124,14 @@ fn relay(collections: &Collections, switch: &str) {
     assert!(command.status().unwrap().success());
 }
 
-/// The time of the oplog's end.
+/// The time of the oplog's last entry.
 async fn now(collections: &Collections) -> Timestamp {
     let hello = collections.database().run_command(doc! { "hello": 1 }).await.unwrap();
     let last = hello.get_document("lastWrite").unwrap().get_document("opTime").unwrap();
     last.get_timestamp("ts").unwrap()
 }
 
-/// What MongoDB writes and keeps for a record: oplog, data, indexes.
+/// What MongoDB writes and stores per record: oplog, data, indexes.
 async fn keeps(collections: &Collections, records: usize, filling: Timestamp, began: Timestamp) {
     let (inserting, relaying) =
         (oplog(collections, filling, Some(began)).await, oplog(collections, began, None).await);

@@ -1,4 +1,4 @@
-//! What a stretch of work cost: CPU of processes, commands to MongoDB.
+//! The cost of a phase: CPU of processes, commands to MongoDB.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ pub struct MongoCost {
     pub pid: String,
     pub commands: i64,
     pub finds: i64,
-    /// Of the network, both ways.
+    /// Bytes on the network, both ways.
     pub bytes: i64,
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::cost;
 
-/// What a daemon made of a backlog.
+/// The result of a daemon over a backlog.
 pub struct Relayed {
     /// Records per second, from its start on.
     pub rate: f64,
@@ -18,8 +18,8 @@ pub struct Relayed {
     pub peak_mb: u64,
 }
 
-/// Runs the daemon with its defaults and these settings over a backlog of `count`, until
-/// `arrived` says that all of it is there and `settled` that the outbox knows.
+/// Runs the daemon with its defaults and these settings over a backlog of `count` records, until
+/// `arrived` finds all of them and `settled` finds them settled.
 pub async fn drain(
     collections: &Collections,
     settings: &[String],
@@ -43,7 +43,7 @@ pub async fn drain(
 /// A running daemon; killed when dropped.
 pub struct Daemon {
     process: Child,
-    /// Where it serves its metrics.
+    /// The port of its metrics.
     ops: u16,
 }
 
@@ -72,13 +72,13 @@ impl Daemon {
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 
-    /// Records that it has settled as delivered by this sink.
+    /// Records that this sink has confirmed.
     pub async fn done(&self, sink: &str) -> f64 {
         let labels = format!("{{sink=\"{sink}\",outcome=\"done\"}}");
         self.metric(&format!("postrider_records_settled_total{labels}")).await
     }
 
-    /// The servers should have better to do than to answer us.
+    /// The pause between two polls, so that polling does not load the servers.
     pub async fn pause(&mut self) {
         assert!(self.process.try_wait().unwrap().is_none(), "the daemon has ended");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -89,12 +89,12 @@ impl Daemon {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// SIGKILL: it has no time for anything.
+    /// Kills it (SIGKILL).
     pub fn kill(mut self) {
         self.process.kill().unwrap();
     }
 
-    /// SIGTERM, until it has ended in good order.
+    /// Stops it (SIGTERM), and waits for its end.
     pub async fn stop(mut self) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
         loop {
@@ -114,7 +114,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until each of them has its equal share of the partitions.
+/// Waits until each of them has an equal share of the partitions.
 pub async fn until_divided(daemons: &mut [Daemon]) {
     let count = daemons.len();
     let fair = [256 / count, 256_usize.div_ceil(count)].map(|owned| owned as f64);
@@ -130,7 +130,7 @@ pub async fn until_divided(daemons: &mut [Daemon]) {
     }
 }
 
-/// The binary over this outbox, saying nothing.
+/// The binary on this outbox, without output.
 pub fn command(collections: &Collections, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
     command.args(arguments).env_clear().stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! A steady flow of insertions, and what became of it.
+//! A steady flow of insertions, and what arrives of it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use postrider::outbox::collections::Collections;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Enough that every partition has some.
+/// Enough keys for every partition.
 pub const KEYS: usize = 4_000;
 
 /// A record that was inserted.
@@ -26,20 +26,20 @@ impl Sent {
     }
 }
 
-/// The id of a record, as a message bears it.
+/// The id of a record, as a message has it.
 pub fn id(record: &RawDocumentBuf) -> String {
     let id = bson::Bson::try_from(record.get("_id").unwrap().unwrap()).unwrap();
     RecordId::from(id).to_string()
 }
 
-/// A producer at work.
+/// A running producer.
 pub struct Flow {
     stop: CancellationToken,
     task: JoinHandle<Vec<Sent>>,
 }
 
 impl Flow {
-    /// Inserts so many records a second, one by one.
+    /// Inserts this many records per second, one by one.
     pub fn start(collections: &Collections, per_second: u32) -> Self {
         let stop = CancellationToken::new();
         let (collections, stopped) = (collections.clone(), stop.clone());
@@ -59,7 +59,7 @@ impl Flow {
         Self { stop, task }
     }
 
-    /// Ends it; what it has inserted, in order.
+    /// Stops it; returns what it inserted, in order.
     pub async fn stop(self) -> Vec<Sent> {
         self.stop.cancel();
         self.task.await.unwrap()
@@ -72,7 +72,7 @@ pub struct Waited {
     pub partition: u8,
 }
 
-/// What was sent within a stretch of time, and how long it took to arrive.
+/// What was sent within this time, and how long it took to arrive.
 pub fn waited(
     sent: &[Sent],
     arrived: &HashMap<String, Instant>,

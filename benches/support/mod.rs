@@ -29,7 +29,7 @@ use postrider::schema::{self, SchemaOptions};
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use tokio::task::JoinHandle;
 
-/// As many as the issue asks for; fewer with `POSTRIDER_BENCH_RECORDS`.
+/// The number of records: `POSTRIDER_BENCH_RECORDS`.
 pub fn records() -> usize {
     std::env::var("POSTRIDER_BENCH_RECORDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
@@ -39,7 +39,7 @@ pub fn seconds() -> usize {
     seconds_or(10)
 }
 
-/// The same, where other than ten are usual.
+/// The same, with another default.
 pub fn seconds_or(usual: usize) -> usize {
     std::env::var("POSTRIDER_BENCH_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
@@ -93,7 +93,7 @@ pub async fn fill(collections: &Collections, from: usize, count: usize, keys: us
     fill_with(collections, KIND, from, count, keys).await;
 }
 
-/// The same with records of another type, whose keys are their own.
+/// The same with records of another type, with keys of its own.
 pub async fn fill_with(
     collections: &Collections,
     kind: &str,
@@ -145,7 +145,7 @@ pub fn record_with(kind: &str, n: usize, keys: usize) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&document).unwrap()
 }
 
-/// The partition that a record belongs to, and that [`stamped`] writes into it.
+/// The partition of a record, which [`stamped`] writes into it.
 pub fn partition_of(record: &RawDocumentBuf) -> u8 {
     postrider::partition::of_key(record.get_str("key").unwrap())
 }
@@ -160,7 +160,7 @@ fn payload(n: usize) -> String {
     format!("{n:0>400}")
 }
 
-/// A sink that tells of each message, by its id, that it was given, and that it was confirmed.
+/// A sink that reports each message, by its id, when it is published and when it is confirmed.
 pub struct Noting<S, G, F> {
     pub inner: S,
     pub given: G,
@@ -213,8 +213,8 @@ pub async fn until_drained<T>(
     }
 }
 
-/// Whether anything is pending: to be asked at the end only, since it must pass over the traces of all
-/// that was.
+/// Whether anything is pending. Only for the end: the query must pass over all index entries that
+/// were deleted.
 pub async fn is_pending(collections: &Collections) -> bool {
     let hint = mongodb::options::Hint::Name(LANE_INDEX.into());
     let records = collections.records();

@@ -1,4 +1,4 @@
-//! A queue of the benchmark's own on RabbitMQ, and what arrives there.
+//! A RabbitMQ queue for one benchmark, and what arrives there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,13 +23,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A durable queue of this kind, `classic` or `quorum`, and a channel that has its publishes confirmed.
+    /// Declares a durable queue of this kind, `classic` or `quorum`, and opens a channel with
+    /// confirms.
     pub async fn declare(kind: &str) -> Self {
         let name = format!("bench_{kind}_{}", uuid::Uuid::new_v4().simple());
         Self::declare_at(&amqp_uri(), kind, name).await
     }
 
-    /// The same at another broker, under this name.
+    /// The same on another broker, under this name.
     pub async fn declare_at(uri: &str, kind: &str, name: String) -> Self {
         let properties = ConnectionProperties::default();
         let connection = Connection::connect(uri, properties).await.unwrap();
@@ -64,7 +65,7 @@ impl Queue {
         ]
     }
 
-    /// Consumes from now on.
+    /// Starts to consume.
     pub async fn arrivals(&self) -> Arrivals {
         let channel = self.connection.create_channel().await.unwrap();
         let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
@@ -74,7 +75,7 @@ impl Queue {
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let noted = seen.clone();
         let task = tokio::spawn(async move {
-            // Open as long as it is consumed on.
+            // Keeps the channel open while it consumes.
             let _channel = channel;
             while let Some(message) = messages.next().await {
                 let message = message.unwrap();
@@ -109,12 +110,12 @@ impl Seen {
 }
 
 impl Arrivals {
-    /// Different messages so far.
+    /// How many different messages have arrived so far.
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap().first.len()
     }
 
-    /// Arrivals of what had arrived before.
+    /// How many messages have arrived again.
     pub fn repeated(&self) -> usize {
         self.seen.lock().unwrap().repeated
     }

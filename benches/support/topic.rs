@@ -1,4 +1,4 @@
-//! A topic of the benchmark's own on Kafka.
+//! A Kafka topic for one benchmark.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 pub const PARTITIONS: i32 = 12;
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const BROKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn brokers() -> String {
     super::variable("POSTRIDER_TEST_KAFKA_BROKERS")
@@ -37,8 +37,8 @@ impl Topic {
     /// How many messages are in it.
     pub async fn messages(&self) -> usize {
         let ends = (0..PARTITIONS).map(|partition| {
-            let marks = self.consumer.fetch_watermarks(&self.name, partition, PATIENCE);
-            // A partition that was made just now has no leader yet.
+            let marks = self.consumer.fetch_watermarks(&self.name, partition, BROKER_TIMEOUT);
+            // A new partition has no leader yet.
             marks.map_or(0, |(_, end)| usize::try_from(end).unwrap())
         });
         tokio::task::block_in_place(|| ends.sum())

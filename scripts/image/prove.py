@@ -25,13 +25,13 @@ ROOT, WORK = Path(sys.argv[1]).resolve(), Path(sys.argv[3]).resolve()
 CONFIG = json.loads(Path(sys.argv[2]).read_text())["Docker"]["config"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# What it may weigh, unpacked: 59 MB when this was written, 24 of them distroless. So that what creeps in is noticed.
-LARGEST = 64_000_000
-# Any container engine gives 10 s by default; an idle relay needs a fraction of one.
-PROMPTLY = 5
+# The unpacked size was 59 MB when this was written, 24 MB of them distroless. The limit makes growth noticed.
+MAX_IMAGE_BYTES = 64_000_000
+# Any container engine allows 10 s by default; an idle relay needs a fraction of one.
+STOP_SECONDS = 5
 
 NAME = f"image-proof-{os.getpid()}"
-# crun refuses a host that has control groups of both versions, though we want none: it is shown one.
+# crun refuses a host that has control groups of both versions; this one hides version 1.
 ONE_VERSION = ["unshare", "--mount", "sh", "-euc", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh"]
 CRUN = [*ONE_VERSION, "crun", "--root", str(WORK / "crun"), "--cgroup-manager=disabled"]
 
@@ -93,7 +93,7 @@ def bundle(name, arguments, environment=(), secrets=None):
     return [*CRUN, "run", "--bundle", str(folder), name]
 
 
-def the_image_tells_how_it_is_run():
+def the_image_says_how_it_is_run():
     user = CONFIG["User"].partition(":")[0]
     prove(user.isdigit() and user != "0", f"its user is a number, and not root's: {user}")
     prove(CONFIG["Entrypoint"] == ["postrider"] and CONFIG["Cmd"] == ["run"], "it starts `postrider run`, by no shell")
@@ -106,14 +106,14 @@ def the_image_tells_how_it_is_run():
 def it_is_small():
     sizes = [path.lstat().st_size for path in ROOT.rglob("*") if path.is_file() and not path.is_symlink()]
     binary = (ROOT / "usr/bin/postrider").stat().st_size
-    told = f"{sum(sizes) / 1e6:.1f} MB unpacked, {binary / 1e6:.1f} of them the binary"
-    prove(sum(sizes) < LARGEST, f"{told}, below {LARGEST / 1e6:.0f} MB")
+    size = f"{sum(sizes) / 1e6:.1f} MB unpacked, {binary / 1e6:.1f} of them the binary"
+    prove(sum(sizes) < MAX_IMAGE_BYTES, f"{size}, below {MAX_IMAGE_BYTES / 1e6:.0f} MB")
 
 
-def its_label_tells_its_version():
-    told = subprocess.run(bundle(f"{NAME}-version", ["--version"]), stdout=subprocess.PIPE, text=True, timeout=60)
+def its_label_names_its_version():
+    ended = subprocess.run(bundle(f"{NAME}-version", ["--version"]), stdout=subprocess.PIPE, text=True, timeout=60)
     label = CONFIG["Labels"]["org.opencontainers.image.version"]
-    prove(told.returncode == 0 and told.stdout == f"postrider {label}\n", f"its label tells its version: {label}")
+    prove(ended.returncode == 0 and ended.stdout == f"postrider {label}\n", f"its label tells its version: {label}")
 
 
 def environment_of(port, secrets):
@@ -128,7 +128,7 @@ def environment_of(port, secrets):
         "POSTRIDER__SINKS__QUEUE__URI_FILE": "/run/secrets/rabbitmq",
         "POSTRIDER__SINKS__QUEUE__ROUTING_KEY": NAME,
         "POSTRIDER__SINKS__QUEUE__DECLARE": f'{{ queues = [{{ name = "{NAME}", type = "classic" }}] }}',
-        # As in the image, but for the port, which others on this host may have.
+        # As in the image, but for the port, which other processes on this host may use.
         "POSTRIDER__OPS__LISTEN": f"0.0.0.0:{port}",
     }
 
@@ -168,7 +168,7 @@ def rabbitmq(method, path, body=None):
 def its_health_check_works():
     test = CONFIG["Healthcheck"]["Test"]
     asked = lambda: subprocess.run([*CRUN, "exec", NAME, *test[1:]], capture_output=True, text=True, timeout=30)
-    healthy = until("health", lambda: (told := asked()).returncode == 0 and told)
+    healthy = until("health", lambda: (printed := asked()).returncode == 0 and printed)
     prove(test[0] == "CMD" and '"status":"ok"' in healthy.stdout, f"its health check says: {healthy.stdout.strip()}")
 
 
@@ -189,7 +189,7 @@ def it_works_and_stops():
         a_record_goes_through(database.outbox_records)
         start = time.monotonic()
         os.kill(process_1(), signal.Signals[CONFIG.get("StopSignal", "SIGTERM")])
-        code = running.wait(PROMPTLY)
+        code = running.wait(STOP_SECONDS)
         prove(code == 0, f"a signal to process 1 ends it with {code}, in {time.monotonic() - start:.1f} s")
         prove("everything in flight was settled or released" in log.read_text(), "and it says that nothing was left")
     except BaseException:
@@ -205,7 +205,7 @@ def it_works_and_stops():
             pass  # It was not declared.
 
 
-the_image_tells_how_it_is_run()
+the_image_says_how_it_is_run()
 it_is_small()
-its_label_tells_its_version()
+its_label_names_its_version()
 it_works_and_stops()

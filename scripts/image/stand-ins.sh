@@ -23,7 +23,7 @@ stand_ins() { # stand_ins DOCKERFILE
   stand_in runtime "$runtime"
 }
 
-# Makes it, unless it is there, made by the same lines from the same Rust.
+# Makes it, unless it exists already, made by the same lines from the same Rust.
 stand_in() { # stand_in KIND NAME
   local kind=$1 name=$2 made_of made
   made_of=$({ cat "${BASH_SOURCE[0]}" && rustc --version; } | sha256sum | cut -c 1-16)
@@ -47,7 +47,7 @@ make_builder() { # make_builder ROOT NAME
   printf 'deb %s bookworm main\ndeb %s bookworm-updates main\ndeb %s bookworm-security main\n' \
     "$debian" "$debian" "$debian_security" >"$root/etc/apt/sources.list"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-  # Whom this machine trusts: a company's proxy may stand before crates.io.
+  # The certificates that this machine trusts: a company's proxy may be in front of crates.io.
   [[ ! -e $authorities ]] || cp "$authorities" "$root$authorities"
 
   version=${2#*:}
@@ -73,7 +73,7 @@ config_builder() { # config_builder CONTAINER
 make_runtime() { # make_runtime ROOT
   local root=$1 package parts=$work/packages container
   rm -rf "$parts" && mkdir -p "$parts"
-  # By the other stand-in's apt: it knows the same Debian, whatever this machine is.
+  # With the other stand-in's apt, which has the same Debian whatever this machine runs.
   container=$(buildah from --pull-never "$builder")
   buildah run --isolation chroot --volume "$parts:/packages" --workingdir /packages "$container" -- sh -euc \
     'apt-get -qq update; apt-get -qq -o APT::Sandbox::User=root download "$@"' sh \

@@ -4,8 +4,8 @@
 services=$repo/scripts/services.sh
 borrowed=()
 
-# Starts the servers that are not running yet, on empty data, and exports the environment for tests. When the script
-# ends, however it ends, those it started are stopped, unless KEEP_SERVICES=1.
+# Starts the servers that do not run yet, on empty data, and exports the environment for tests. When the script ends,
+# however it ends, stops those that it started, unless KEEP_SERVICES=1.
 borrow_services() { # borrow_services NAME…
   local name
   for name in "$@"; do

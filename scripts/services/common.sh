@@ -9,7 +9,7 @@ set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PATH=$PATH:/usr/sbin:/sbin # where Debian puts servers, and where only root looks
 
-# Everything we download or write lies under this one ignored folder.
+# Everything that is downloaded or written is in this one ignored folder.
 services_dir=${POSTRIDER_SERVICES_DIR:-$repo/.services}
 mkdir -p "$services_dir"
 services_dir=$(cd "$services_dir" && pwd)
@@ -19,7 +19,7 @@ logs=$services_dir/logs
 run=$services_dir/run # process ids and locks
 mkdir -p "$cache" "$data" "$logs" "$run"
 
-# Reads the pins; whatever the environment already sets, wins.
+# Reads the pins; variables of the environment win.
 load_versions() {
   local key value
   while IFS='=' read -r key value; do
@@ -46,7 +46,7 @@ since() { # since START_MS -> "2.1 s"
   printf '%d.%d s' $((ms / 1000)) $((ms % 1000 / 100))
 }
 
-# Runs a long step quietly: its output goes to a log, whose tail is shown when it fails.
+# Runs a long step quietly: its output goes to a log, whose tail is printed when the step fails.
 quietly() { # quietly NAME LOG COMMAND…
   local name=$1 log=$2
   shift 2
@@ -58,7 +58,7 @@ quietly() { # quietly NAME LOG COMMAND…
   return 1
 }
 
-# A mongod that aborts logs a stack frame per line at great length: of no use here.
+# A mongod that aborts logs each stack frame as a long line: of no use here.
 show_tail() { # show_tail LOG
   { grep -vE '"msg":"(BACKTRACE|Frame)"' "$1" || true; } | tail -n 25 | cut -c 1-400 | sed 's/^/  | /'
   echo "  full log: $1"
@@ -97,10 +97,10 @@ http_ok() { # http_ok PORT PATH
   [[ $status == *' 200 '* ]]
 } 2>/dev/null
 
-# Whether anybody listens on this port of the loopback interface.
+# Whether a process listens on this port of the loopback interface.
 listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# Fails with advice if somebody else holds the port.
+# Fails with advice if another process uses the port.
 need_port() { # need_port NAME PORT ADVICE
   listening "$2" || return 0
   local holder=''
@@ -108,14 +108,14 @@ need_port() { # need_port NAME PORT ADVICE
   die "$1" "port $2 is already taken$holder; stop that process, or choose another port: $3"
 }
 
-# Starts a server in the background; if it dies, we say so, not bash.
+# Starts a server in the background; if it dies, this script reports it, not bash.
 launch() { # launch NAME COMMAND…
   launch_job "$@"
   disown $!
 }
 
 # The same for a process whose exit code the caller waits for. It runs in a session of its own, so that Ctrl-C in this
-# terminal does not reach it, and in our folder, in case it dumps core.
+# terminal does not reach it, and in the run folder, for core dumps.
 launch_job() { # launch_job NAME COMMAND…
   local name=$1
   shift
@@ -150,13 +150,13 @@ await_ready() { # await_ready NAME SECONDS PROBE…
   done
 }
 
-# Whether a process has not ended yet, though it may be about to; a zombie has.
+# Whether a process has not ended yet, even if it is about to; a zombie has ended.
 still_there() {
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != [ZX]* ]]
 }
 
-# Asks the server to end, then ends it and whatever it left behind.
+# Sends SIGTERM to the server, then kills it and all processes that it left behind.
 stop_processes() { # stop_processes NAME SECONDS
   local name=$1 seconds=$2 pid start
   start=$(now_ms)
@@ -167,7 +167,7 @@ stop_processes() { # stop_processes NAME SECONDS
     if marked "$name" "$pid"; then warn "$name" "did not stop within $seconds s, killing it"; fi
   fi
   kill_members "$name"
-  # A process on its way out loses its memory, and our mark with it, some time before its ports.
+  # A process that exits loses its memory, and the mark with it, some time before its ports.
   while [[ -n $pid ]] && still_there "$pid" && (($(now_ms) < start + seconds * 1000)); do sleep 0.05; done
   rm -f "$run/$name.pid"
   [[ -z $pid ]] || say "$name" "stopped in $(since "$start")"
@@ -183,7 +183,7 @@ kill_marked() {
   done
 }
 
-# The frame of every start: nothing to do when running; leftovers of a killed run are removed first.
+# The beginning of every start: nothing to do if the server runs; leftovers of a killed run are removed first.
 running_already() { # running_already NAME PROBE…
   local name=$1
   shift

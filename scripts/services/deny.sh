@@ -1,5 +1,5 @@
-# cargo-deny, which `make lint` holds the dependencies to .deny.toml with. Only installed, and only where it is asked for: it
-# is built from crates.io.
+# cargo-deny, which `make lint` uses to check the dependencies against .deny.toml. Only installed, and only where it is
+# named: it is built from crates.io.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 # Named by the pin, so that a new one makes a new folder.
@@ -7,7 +7,7 @@ deny_dir=$cache/cargo-deny-$CARGO_DENY_VERSION
 
 deny_packages() { toolchain_packages; }
 
-# Without optimisation: measured at two minutes of one core, and it runs in seconds all the same.
+# Without optimisation: it takes two minutes of one core to build, and seconds to run.
 deny_install() {
   [[ ! -x $deny_dir/bin/cargo-deny ]] || return 0
   local start

@@ -1,5 +1,5 @@
 # libfaketime: only installed, for the tests that shift the clock of a process. Debian's package is unpacked, not
-# installed, so that nobody need be root.
+# installed, which needs no root.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 faketime_dir=$cache/libfaketime
@@ -11,7 +11,7 @@ faketime_library() {
 
 faketime_packages() { [[ -n $(faketime_library) ]] || have dpkg-deb || echo libfaketime; }
 
-# By the machine's package lists, else by fresh ones of our own: a bare machine has none.
+# By the machine's package lists, else by new ones: a bare machine has none.
 faketime_fetch() {
   local own=(-o "Dir::State::lists=$1/lists" -o "Dir::Cache=$1/cache")
   env --chdir="$1" apt-get download libfaketime && return

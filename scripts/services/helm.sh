@@ -1,6 +1,6 @@
-# Helm, kubeconform, and what they hold the chart against: the schemas of Kubernetes and of the operators' own kinds. Only
-# installed. Their makers ship binaries where not everybody gets to, so the two are built from the Go modules, whose
-# checksums are pinned here and, for all that they depend on, kept by Go's checksum database.
+# Helm, kubeconform, and the schemas that they check the chart against: those of Kubernetes and of the operators' kinds.
+# Only installed. Their binaries cannot be downloaded everywhere, so the two are built from the Go modules. The
+# checksums of these modules are pinned here; Go's checksum database covers their dependencies.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 # Named by the pins, so that new ones make a new folder.
@@ -14,8 +14,8 @@ helm_go_fits() {
   version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) && version_at_least "${version#go}" "$GO_MINIMUM"
 }
 
-# Go with everything that it keeps in our folder, which goes when all is built. The distributions' is too old; then from
-# a wheel.
+# Go with all its files in one folder, which is removed after the build. A distribution's Go is too old: then it comes
+# from a wheel.
 helm_go() {
   env GOTOOLCHAIN=local GOFLAGS=-modcacherw GOPATH="$helm_dir.part/go" GOCACHE="$helm_dir.part/go-cache" \
     GOBIN="$helm_dir.part" "$helm_go_binary" "$@"
@@ -23,15 +23,15 @@ helm_go() {
 
 # Fetches a module, and prints its folder; fails if its checksum is not the pinned one.
 helm_module() { # helm_module MODULE SUM
-  local told sum
-  told=$(helm_go mod download -json "$1") || return 1
-  sum=$(sed -n 's/^\t"Sum": "\(.*\)",\{0,1\}$/\1/p' <<<"$told")
+  local answer sum
+  answer=$(helm_go mod download -json "$1") || return 1
+  sum=$(sed -n 's/^\t"Sum": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer")
   # Reading versions.env cuts a "=" at the end.
   [[ ${sum%=} == "${2%=}" ]] || {
     echo "$1 has another checksum than $2" >&2
     return 1
   }
-  sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p' <<<"$told"
+  sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer"
 }
 
 helm_build() { # helm_build MODULE SUM COMMAND
@@ -58,7 +58,7 @@ helm_schemas() {
     mv "$wheel/kubernetes_validate/kubernetes-json-schema/v$version-local-strict" "$helm_dir.part/schemas/v$version" ||
       return 1
   done
-  # They name each other from where that package has them; here they are side by side.
+  # The schemas refer to each other by that package's paths; here they are in one folder.
   # shellcheck disable=SC2016 # the names begin so
   sed -i 's|"/api/_definitions.json#|"_definitions.json#|; s|"$id": "https|"x-id": "https|' \
     "$helm_dir.part"/schemas/*/*.json

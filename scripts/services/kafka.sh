@@ -24,7 +24,7 @@ kafka_install() {
   start=$(now_ms)
   say kafka "fetching the broker's jars (Kafka $KAFKA_VERSION, about 43 MB)…"
   rm -rf "$kafka_dir.part" && mkdir -p "$kafka_dir.part"
-  # Maven's own repository lies in our cache too, not in the user's home.
+  # Maven's repository is in the cache folder too, not in the user's home.
   quietly kafka "$logs/install-kafka.log" mvn --batch-mode --no-transfer-progress \
     --file "$repo/scripts/services/kafka/pom.xml" -Dmaven.repo.local="$cache/maven" \
     -Dkafka.version="$KAFKA_VERSION" -Dscala.version="$KAFKA_SCALA" -Dlog4j.version="$KAFKA_LOG4J" \
@@ -51,12 +51,13 @@ advertised.listeners=PLAINTEXT://127.0.0.1:$broker
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=$data/kafka/log
-# As in production: a topic is made by whoever runs the broker, and a misspelt one is an error.
+# As in production: the operator of the broker makes topics, and a misspelt name is an error.
 auto.create.topics.enable=false
 # For topics whose maker leaves the choice to the broker.
 num.partitions=4
 default.replication.factor=1
-# One broker: the internal topics have one replica, and few partitions so that the first consumer need not wait for fifty.
+# One broker: the internal topics have one replica, and few partitions, so that the first consumer does not wait for
+# fifty.
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=1
@@ -70,7 +71,7 @@ group.initial.rebalance.delay.ms=0
 PROPERTIES
 }
 
-# The port opens before the broker takes requests, so its own word counts too.
+# The port opens before the broker accepts requests, so its log line counts too.
 kafka_ready() { listening "$POSTRIDER_KAFKA_PORT" && grep -q 'Kafka Server started' "$logs/kafka.log"; }
 
 kafka_start() {

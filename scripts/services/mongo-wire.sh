@@ -31,7 +31,7 @@ mongo_command() { # mongo_command PORT ELEMENTS
 # shellcheck disable=SC2001 # "every two" is beyond ${variable//}
 escaped() { sed 's/../\\x&/g' <<<"$1"; }
 
-# What of a reply a person can read, for an error message.
+# The readable characters of a reply, for an error message.
 # shellcheck disable=SC2059 # the format is the reply
 readable() { printf "$(escaped "$1")" | tr -c '[:print:]' ' '; }
 
@@ -57,7 +57,7 @@ mongo_initiate() { # mongo_initiate PORT SET
 # "ok" as the double 1.0.
 mongo_said_ok() { [[ $1 == *"01$(hex ok)00000000000000f03f"* ]]; }
 
-# Makes the first user, which the server permits to whoever comes from its own host, until there is one.
+# Makes the first user. Until there is one, the server permits this to clients on its own host.
 mongo_create_admin() { # mongo_create_admin PORT USER PASSWORD
   local reply
   reply=$(mongo_command "$1" "$(bson_text createUser "$2")$(bson_text pwd "$3")$(bson_array roles "$(bson_text 0 root)")")

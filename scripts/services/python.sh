@@ -16,7 +16,7 @@ python_install() {
     'import bson.json_util, pymongo, cloudevents.core.bindings.rabbitmq, pika, confluent_kafka'
 }
 
-# Packages in a folder of their own, not a venv: for that Debian's python3 lacks a part; this needs no more than pip.
+# Packages in a folder of their own, not a venv: Debian's python3 lacks a part of venv; this needs only pip.
 install_python() { # install_python NAME REQUIREMENTS FOLDER PROBE
   local name=$1 requirements=$2 folder=$3 probe=$4
   local start part=$folder.part log=$logs/install-$name.log
@@ -28,7 +28,7 @@ install_python() { # install_python NAME REQUIREMENTS FOLDER PROBE
   quietly "$name" "$log" python3 -m pip install --target "$part/packages" --no-deps --require-hashes --no-cache-dir \
     --only-binary=:all: --requirement "$requirements" ||
     die "$name" "the packages could not be fetched; pip must reach its index"
-  # Names its Python, and keeps out whatever else that one has.
+  # Names its Python, and ignores that Python's other packages.
   # shellcheck disable=SC2016 # for the script to expand
   printf '#!/bin/sh\nPYTHONPATH="$(dirname "$0")/packages" exec %q -S "$@"\n' \
     "$(python3 -c 'import sys; print(sys.executable)')" >"$part/python"

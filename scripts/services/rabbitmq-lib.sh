@@ -2,11 +2,11 @@
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 node_main=$data/rabbitmq
-node_name=postrider@localhost # node names are told apart by epmd; each node has its own, or that of the one it joined
+node_name=postrider@localhost # epmd distinguishes node names; each node has its own epmd, or that of the node it joined
 node_joins='' # the folder of the node whose cluster it joined
 
-# Prints the folder of RabbitMQ's own scripts. Debian's commands on PATH are wrappers that drop to the user `rabbitmq`,
-# who could not write here; behind them lie the ones we want.
+# Prints the folder of RabbitMQ's own scripts. Debian's commands on PATH are wrappers that switch to the user
+# `rabbitmq`, who cannot write here; the scripts that they call are in this folder.
 rabbitmq_scripts() {
   local found
   found=$(command -v rabbitmq-server) || return 1
@@ -50,7 +50,7 @@ node_configure() { # node_configure PORT [MANAGEMENT_PORT]; NODE_DIST_PORT and N
   : >"$node_dir/rabbitmq-env.conf" # in place of the machine's
   {
     echo "listeners.tcp.1 = 127.0.0.1:$node_port"
-    # Far above what tests hold, far below what would hurt the machine. The default is 40 % of memory.
+    # Far above what tests need, far below the machine's memory. The default is 40 % of memory.
     echo "vm_memory_high_watermark.absolute = 2GB"
     echo "log.console.level = info"
     if [[ -n $node_management_port ]]; then
@@ -66,7 +66,7 @@ node_configure() { # node_configure PORT [MANAGEMENT_PORT]; NODE_DIST_PORT and N
   fi
 }
 
-# Sets `in_node`, the prefix that runs a command with everything of the node's, and nothing of the machine's.
+# Sets `in_node`, the prefix that runs a command with the node's environment, and nothing of the machine's.
 node_environment() {
   local loopback='-kernel inet_dist_use_interface {127,0,0,1}'
   in_node=(env HOME="$node_dir"
@@ -146,7 +146,7 @@ node_stop() {
   stop_processes rabbitmq 30
 }
 
-# Without this check rabbitmqctl would start an epmd that nobody stops.
+# Without this check rabbitmqctl would start an epmd that is never stopped.
 node_ctl() {
   leader_of rabbitmq >/dev/null || die rabbitmq "the node in $node_dir is not running"
   "${in_node[@]}" "$(rabbitmq_scripts)/rabbitmqctl" "$@"

@@ -1,8 +1,8 @@
-# What building needs beside Rust itself: a C compiler for `ring`, make and OpenSSL for librdkafka, which brings its own
+# What a build needs in addition to Rust: a C compiler for `ring`, make and OpenSSL for librdkafka, which brings its own
 # zlib and zstd.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# OPENSSL_DIR is how `openssl-sys` is told of an OpenSSL in another place.
+# `openssl-sys` reads OPENSSL_DIR, the path of an OpenSSL in another place.
 have_openssl_headers() {
   [[ -n ${OPENSSL_DIR:-} || -e /usr/include/openssl/ssl.h ]] || pkg-config --exists openssl 2>/dev/null
 }

@@ -1,4 +1,5 @@
-//! While batches are full nobody need be woken: the stream, which would read every write of them, is closed.
+//! While batches are full no record waits for a wake-up: the stream, which would read every write
+//! of them, is closed.
 
 use bson::doc;
 use mongodb::options::ReadConcern;
@@ -12,7 +13,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{parts, run};
 use crate::support::sink::TestSink;
-use crate::{Followed, opened, sleepy};
+use crate::{Followed, opened, settings_without_rescan};
 
 /// The server's open cursors on the records that are change streams.
 async fn streams(outbox: &TestOutbox) -> usize {
@@ -32,13 +33,13 @@ async fn streams(outbox: &TestOutbox) -> usize {
 }
 
 #[fixture::test]
-async fn the_stream_is_closed_while_batches_are_full_and_opened_again_after_them() {
+async fn the_stream_is_closed_only_while_batches_are_full() {
     // More keys than are read one by one, while the change stream carries the records.
     const MANY: usize = 8_000;
     let outbox = TestOutbox::new().await;
     let (recorder, sink, wake) =
         (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
-    let settings = Settings { batch_size: 20, ..sleepy() };
+    let settings = Settings { batch_size: 20, ..settings_without_rescan() };
     let followed = Followed::up(&recorder.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);
     let (owner, share) = watch::channel(Share::of(0..=255));

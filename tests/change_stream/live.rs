@@ -1,4 +1,4 @@
-//! While the change stream carries the records: the order of keys, and no record left behind.
+//! While the change stream carries the records: the order of keys, and no record is missed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
-use crate::{Followed, sleepy};
+use crate::{Followed, settings_without_rescan};
 
-/// A relay that lives from its stream: no timer helps it within any test.
+/// A relay that depends on its stream: no timer fires within any test.
 struct Scene {
     outbox: TestOutbox,
     recorder: CommandRecorder,
@@ -31,7 +31,7 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Self {
-        Self::with(sleepy()).await
+        Self::with(settings_without_rescan()).await
     }
 
     async fn with(settings: Settings) -> Self {
@@ -48,12 +48,12 @@ impl Scene {
         scene
     }
 
-    /// Waits until what is inserted costs no read.
+    /// Waits until an insert causes no read.
     async fn until_live(&self) {
         eventually("the stream carries the records", || self.costs_no_read()).await;
     }
 
-    /// What has arrived, but for what [`until_live`](Self::until_live) sent.
+    /// What has arrived, except the records of [`until_live`](Self::until_live).
     fn ids(&self) -> Vec<String> {
         self.sink.ids().into_iter().filter(|id| !id.starts_with("probe")).collect()
     }
@@ -62,7 +62,7 @@ impl Scene {
         let before = self.recorder.commands("find").len();
         let id = format!("probe {}", uuid::Uuid::new_v4());
         self.outbox.insert([record(&id, &id)]).await;
-        // Not until it is settled: that may wait for company for as long as a recheck takes to come.
+        // Not until it is settled: that write may wait for others until the next recheck.
         self.sink.until("the probe", |arrived| arrived.iter().any(|it| it.id == id)).await;
         let costs_none = self.recorder.commands("find").len() == before;
         self.until_done(&[&id]).await;
@@ -90,9 +90,9 @@ fn unstamped(id: &str, key: &str) -> Document {
     record
 }
 
-/// Of each key in the order of the insertions, single ones and several with one command.
+/// The keys in the order of the insertions, single ones and several with one command.
 #[fixture::test]
-async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
+async fn a_flow_is_delivered_in_key_order_without_a_read() {
     let scene = Scene::start().await;
     let before = scene.recorder.commands("find").len();
 
@@ -118,13 +118,13 @@ async fn a_flow_is_delivered_in_the_order_of_its_keys_and_costs_no_read() {
         assert_eq!(of_key, ids.iter().collect::<Vec<_>>(), "{key}");
     }
     let reads = scene.recorder.commands("find").len() - before;
-    // Housekeeping and the recheck read in their own time.
+    // Housekeeping and the recheck read at their own times.
     assert!(reads < 40, "{reads} reads for {} records", arrived.len());
     scene.stop().await;
 }
 
 #[fixture::test]
-async fn what_comes_into_a_key_in_flight_goes_behind_it() {
+async fn a_record_of_a_key_in_flight_goes_after_it() {
     let scene = Scene::start().await;
     scene.sink.script("1", [Fault::Hold]);
 
@@ -142,7 +142,7 @@ async fn what_comes_into_a_key_in_flight_goes_behind_it() {
 }
 
 #[fixture::test]
-async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
+async fn a_record_after_a_blocker_waits_whatever_ends_the_block() {
     let scene = Scene::start().await;
     scene.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
@@ -158,9 +158,9 @@ async fn what_comes_behind_a_blocker_waits_for_it_whatever_ends_the_block() {
     scene.stop().await;
 }
 
-/// Each is not what its event said when the relay leases it.
+/// Each has changed since its event when the relay leases it.
 #[fixture::test]
-async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key() {
+async fn a_record_changed_after_its_event_strands_none_of_its_key() {
     let scene = Scene::start().await;
     scene.sink.script("head", [Fault::Hold]);
     scene.outbox.insert([record("head", "k")]).await;
@@ -182,11 +182,14 @@ async fn what_was_taken_deleted_or_replaced_under_way_strands_nothing_of_its_key
     scene.stop().await;
 }
 
-/// No event says that it became pending: it was before, in another key.
+/// No event says that it became pending: it was pending before, in another key.
 #[fixture::test]
-async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() {
-    let scene =
-        Scene::with(Settings { poll_interval: Duration::from_millis(500), ..sleepy() }).await;
+async fn a_record_waits_for_an_earlier_one_that_got_its_key_later() {
+    let scene = Scene::with(Settings {
+        poll_interval: Duration::from_millis(500),
+        ..settings_without_rescan()
+    })
+    .await;
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
     let mut waits = unstamped("waits", "a");
     waits.insert("visibleAt", later);
@@ -208,10 +211,10 @@ async fn what_comes_behind_a_record_that_was_given_its_key_later_waits_for_it() 
     scene.stop().await;
 }
 
-/// A page ends within the second of its partitions, right behind the first.
+/// A page ends within the second of its partitions, directly after the first.
 #[fixture::test]
-async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() {
-    let scene = Scene::with(Settings { batch_size: 2, ..sleepy() }).await;
+async fn a_key_in_two_returning_partitions_is_delivered_completely() {
+    let scene = Scene::with(Settings { batch_size: 2, ..settings_without_rescan() }).await;
     scene.share.send_replace(Share::of(9..=255));
     let within = |id: &str, partition: i32| {
         let mut within = record(id, "k");
@@ -226,10 +229,11 @@ async fn nothing_is_left_of_a_key_that_lies_in_two_partitions_which_come_back() 
     scene.stop().await;
 }
 
-/// The pass after the partition's return goes over the key, which waits.
+/// The scan after the partition's return skips the key, which waits.
 #[fixture::test]
-async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_it_goes_on() {
-    let settings = Settings { poll_interval: Duration::from_millis(300), ..sleepy() };
+async fn a_waiting_keys_records_in_a_returning_partition_are_found() {
+    let settings =
+        Settings { poll_interval: Duration::from_millis(300), ..settings_without_rescan() };
     let scene = Scene::with(settings).await;
     let within = |id: &str, partition: i32| {
         let mut within = record(id, "k");
@@ -252,12 +256,15 @@ async fn what_a_key_that_waits_has_in_a_partition_that_comes_back_is_found_when_
     scene.stop().await;
 }
 
-/// A dead record blocks its key until an operator discards it, here without a word to the relay, or
-/// gives it another key.
+/// A dead record blocks its key until an operator discards it, here without a wake-up of the relay,
+/// or gives it another key.
 #[fixture::test]
-async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_or_of_another_key() {
-    let settings =
-        Settings { block_on_dead: true, poll_interval: Duration::from_millis(500), ..sleepy() };
+async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
+    let settings = Settings {
+        block_on_dead: true,
+        poll_interval: Duration::from_millis(500),
+        ..settings_without_rescan()
+    };
     let scene = Scene::with(settings).await;
     for id in ["dies", "dies too", "dies as well"] {
         scene.sink.script(id, [Fault::Answer(PublishFailure::Rejected)]);
@@ -270,7 +277,7 @@ async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_o
     scene.until_done(&["other"]).await;
     assert_eq!(scene.outbox.count(doc! { "status": "pending" }).await, 3);
 
-    let redriver = Redriver::new(scene.outbox.hand.clone());
+    let redriver = Redriver::new(scene.outbox.admin.clone());
     let id = |id: &str| RawId::from(&bson::Bson::from(id));
     redriver.one(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
     redriver.one(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
@@ -286,10 +293,10 @@ async fn a_key_that_its_dead_blocks_goes_on_when_that_is_discarded_or_requeued_o
     scene.stop().await;
 }
 
-/// A fraction and an array lie where no look at the key reads: the array among the records of partition 7, or
-/// nowhere at all.
+/// A fraction and an array are where no scan of the key reads: the array among the records of
+/// partition 7, or nowhere at all.
 #[fixture::test]
-async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
+async fn an_invalid_partition_goes_before_later_records() {
     let scene = Scene::start().await;
     let odd: [Bson; 5] = [
         3.5.into(),
@@ -321,9 +328,9 @@ async fn what_is_in_no_valid_partition_goes_before_what_comes_behind_it() {
     scene.stop().await;
 }
 
-/// A validator of the users' own forbids the correction, at each of several tries.
+/// An operator's validator forbids the correction, at each of several attempts.
 #[fixture::test]
-async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected() {
+async fn a_record_after_a_fraction_waits_until_it_is_corrected() {
     let scene = Scene::start().await;
     let database = scene.outbox.client.database(&scene.outbox.database);
     let change = async |validator: Document| {
@@ -340,7 +347,7 @@ async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected()
         let corrects = |sent: &str| sent.contains("first") && sent.contains("partition");
         updates.iter().filter(|update| corrects(&update.sent.to_string())).count()
     };
-    // One update for its partition, and one for the record alone, each time.
+    // Each time one update for its partition, and one for the record alone.
     eventually("it was tried again", || async { tries() >= 4 }).await;
     scene.outbox.insert([record("other", "o")]).await;
     scene.until_done(&["other"]).await;
@@ -354,9 +361,9 @@ async fn what_is_behind_a_fraction_waits_for_as_long_as_it_cannot_be_corrected()
     scene.stop().await;
 }
 
-/// More at once than can be taken, and then a flow again.
+/// More at once than the relay can lease, and then a flow again.
 #[fixture::test]
-async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after() {
+async fn a_burst_is_delivered_in_order_and_the_stream_resumes() {
     let scene = Scene::start().await;
     for batch in 0..20 {
         let burst =
@@ -379,9 +386,9 @@ async fn a_burst_is_delivered_in_order_and_the_stream_carries_what_comes_after()
     scene.stop().await;
 }
 
-/// Partitions go and come back, while records of them are inserted.
+/// Partitions leave and return, while records of them are inserted.
 #[fixture::test]
-async fn partitions_that_come_back_are_served_from_what_they_have_by_then() {
+async fn returning_partitions_are_served_from_a_new_scan() {
     let scene = Scene::start().await;
     for turn in 0..10 {
         scene.share.send_replace(Share::of(0..=100));
@@ -401,7 +408,7 @@ async fn partitions_that_come_back_are_served_from_what_they_have_by_then() {
     for n in 0..20 {
         let mut seen: Vec<&String> = Vec::new();
         let of_key = ids.iter().filter(|id| id[4..] == n.to_string());
-        // Repetitions are permitted where a partition is given away.
+        // Repetitions are permitted where a partition is handed over.
         of_key.for_each(|id| {
             if !seen.contains(&id) {
                 seen.push(id)

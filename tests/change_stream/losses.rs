@@ -1,4 +1,5 @@
-//! A stream that is lost, in every way: it is known why, and there is another as soon as there can be.
+//! A stream that is lost, in every way: the reason is known, and a new stream opens as soon as
+//! possible.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use postrider::wakeup::{ScanHint, Wakeup};
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::{Followed, opened, who_may_not_follow};
+use crate::{Followed, opened, user_without_change_stream};
 
-/// Waits until an insert is news again.
-async fn until_news(outbox: &TestOutbox, wake: &Wakeup) {
+/// Waits until an insert causes an event again.
+async fn until_an_insert_is_reported(outbox: &TestOutbox, wake: &Wakeup) {
     let key = uuid::Uuid::new_v4().to_string();
     outbox.insert([record(&key, &key)]).await;
     let (partition, key) = (postrider::partition::of_key(&key), key.as_str().into());
@@ -20,21 +21,21 @@ async fn until_news(outbox: &TestOutbox, wake: &Wakeup) {
     eventually("the news", || async { leads_to(wake, &hint) }).await;
 }
 
-/// Whether what the stream has said since it was last asked leads there.
+/// Whether the stream's last report has this effect.
 fn leads_to(wake: &Wakeup, hint: &ScanHint) -> bool {
     wake.take_events().iter().any(|change| change.hint().as_ref() == Some(hint))
 }
 
-/// Loses a stream, and sees it back.
+/// Loses a stream, and waits for the next one.
 async fn lose<F: Future<Output = ()>>(
     outbox: &TestOutbox,
     collections: &Collections,
     lost: impl AsyncFnOnce(),
-    mended: impl FnOnce() -> F,
+    restored: impl FnOnce() -> F,
 ) -> String {
     let wake = Wakeup::default();
     let mut followed = Followed::up(collections, &wake).await;
-    until_news(outbox, &wake).await;
+    until_an_insert_is_reported(outbox, &wake).await;
     wake.take();
 
     lost().await;
@@ -42,18 +43,18 @@ async fn lose<F: Future<Output = ()>>(
     let why = followed.until_lost().await;
     assert!(wake.take().all, "what came meanwhile is looked for at once");
     assert!(!wake.is_followed(), "and often");
-    mended().await;
+    restored().await;
     followed.until_up().await;
     assert!(wake.take().all, "what came meanwhile is looked for again");
     assert!(wake.is_followed());
-    until_news(outbox, &wake).await;
+    until_an_insert_is_reported(outbox, &wake).await;
     why
 }
 
 async fn nothing() {}
 
 #[fixture::test]
-async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
+async fn a_stream_whose_cursor_was_killed_is_reopened() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let kill = async || {
@@ -75,24 +76,24 @@ async fn a_stream_whose_cursor_was_killed_is_opened_anew() {
 }
 
 #[fixture::test]
-async fn a_stream_whose_connection_was_cut_frozen_or_fell_silent_is_opened_anew() {
+async fn a_stream_whose_connection_is_cut_or_silent_is_reopened() {
     let cut = async {
         let (outbox, proxy, collections) = behind_proxy().await;
         let lost = async || proxy.close();
-        let mended = || async { proxy.open() };
-        lose(&outbox, &collections, lost, mended).await
+        let restored = || async { proxy.open() };
+        lose(&outbox, &collections, lost, restored).await
     };
     let frozen = async {
         let (outbox, proxy, collections) = behind_proxy().await;
         let began = std::time::Instant::now();
         let lost = async || proxy.freeze();
-        let mended = || async { proxy.open() };
-        let why = lose(&outbox, &collections, lost, mended).await;
+        let restored = || async { proxy.open() };
+        let why = lose(&outbox, &collections, lost, restored).await;
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         why
     };
 
-    // Which the driver, whose monitor has a connection of its own, does not find out.
+    // The driver does not notice, since its monitor has a connection of its own.
     let silent = async {
         let (outbox, proxy, collections) = behind_proxy().await;
         let lost = async || proxy.silence("getMore", 1);
@@ -113,7 +114,7 @@ async fn behind_proxy() -> (TestOutbox, FaultProxy, Collections) {
 }
 
 #[fixture::test]
-async fn a_stream_on_a_collection_that_was_dropped_is_back_when_that_is() {
+async fn a_stream_on_a_dropped_collection_returns_with_it() {
     let outbox = TestOutbox::new().await;
     let drop = async || outbox.records().drop().await.unwrap();
     let again = || async {
@@ -126,9 +127,9 @@ async fn a_stream_on_a_collection_that_was_dropped_is_back_when_that_is() {
     assert!(why.contains("it ended: the collection was dropped or renamed"), "{why}");
 }
 
-/// What is large in a record does not reach the stream; its `_id` does, twice.
+/// Large fields of a record do not reach the stream; its `_id` does, twice.
 #[fixture::test]
-async fn an_event_that_is_too_large_for_the_stream_is_passed() {
+async fn an_event_that_is_too_large_is_skipped() {
     let outbox = TestOutbox::new().await;
     let large = async || {
         let mut large = record(&"x".repeat(8_000_000), "k");
@@ -143,7 +144,7 @@ async fn an_event_that_is_too_large_for_the_stream_is_passed() {
 }
 
 #[fixture::test]
-async fn a_record_of_almost_16_mib_is_news_like_any_other() {
+async fn a_record_of_almost_16_mib_wakes_the_relay() {
     let outbox = TestOutbox::new().await;
     let wake = Wakeup::default();
     let followed = Followed::up(&outbox.collections, &wake).await;
@@ -159,10 +160,10 @@ async fn a_record_of_almost_16_mib_is_news_like_any_other() {
 }
 
 #[fixture::test]
-async fn who_may_not_follow_polls_until_he_may() {
+async fn a_user_without_the_right_polls_until_it_is_granted() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
-    let (uri, follows) = who_may_not_follow(&outbox).await;
+    let (uri, follows) = user_without_change_stream(&outbox).await;
     let client = postrider::store::connect::client(&uri).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
     let wake = Wakeup::default();
@@ -174,5 +175,5 @@ async fn who_may_not_follow_polls_until_he_may() {
     let grant = doc! { "grantPrivilegesToRole": "polls", "privileges": follows };
     database.run_command(grant).await.unwrap();
     followed.until_up().await;
-    until_news(&outbox, &wake).await;
+    until_an_insert_is_reported(&outbox, &wake).await;
 }

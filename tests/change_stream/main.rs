@@ -1,6 +1,6 @@
-//! The change stream: what wakes the relay, what becomes of a lost stream, and when there is none.
+//! The change stream: how it wakes the relay, what follows a lost stream, and when there is none.
 //!
-//! Each test was seen to fail with what it is there for taken out of `src`.
+//! Each test was seen to fail with the code that it tests taken out of `src`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
@@ -29,7 +29,7 @@ use support::roles::{self, user_with};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A running follower; dropped, it stops.
+/// A running change stream; dropped, it stops.
 struct Followed {
     following: watch::Receiver<Following>,
     _stop: DropGuard,
@@ -55,7 +55,7 @@ impl Followed {
         self.until("a stream", |following| *following == Following::Up).await;
     }
 
-    /// Why it was lost, as soon as it is.
+    /// The reason of its loss, as soon as it is lost.
     async fn until_lost(&mut self) -> String {
         self.until("a loss", |following| matches!(following, Following::Lost(_))).await;
         match &*self.following.borrow() {
@@ -71,8 +71,8 @@ impl Followed {
     }
 }
 
-/// A relay that would not look again within any test.
-fn sleepy() -> Settings {
+/// A relay that would not scan again within any test.
+fn settings_without_rescan() -> Settings {
     Settings { poll_interval: Duration::from_secs(600), ..settings() }
 }
 
@@ -82,8 +82,9 @@ fn opened(recorder: &CommandRecorder) -> Vec<Command> {
     recorder.commands("aggregate").into_iter().filter(is_stream).collect()
 }
 
-/// A user with all that a relay needs but to follow; his URI, and what he lacks.
-async fn who_may_not_follow(outbox: &TestOutbox) -> (String, Vec<Document>) {
+/// A user with all rights of the relay except the change stream; returns the URI, and the missing
+/// right.
+async fn user_without_change_stream(outbox: &TestOutbox) -> (String, Vec<Document>) {
     let may_follow = |privilege: &Document| {
         privilege.get_array("actions").unwrap().contains(&"changeStream".into())
     };

@@ -1,4 +1,4 @@
-//! Nothing falls between the stream and the look at everything that goes with it.
+//! No insert is missed between the stream and the full scan that belongs to it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn hint(key: &str) -> ScanHint {
 
 /// The moment is known, and the stream is not open yet.
 #[fixture::test]
-async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
+async fn an_insert_while_the_stream_opens_is_reported() {
     let outbox = Arc::new(TestOutbox::new().await);
     let recorder = CommandRecorder::on(&outbox).await;
     let producing = outbox.clone();
@@ -26,7 +26,7 @@ async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     let followed = Followed::up(&recorder.collections, &wake).await;
 
     assert!(recorder.has_paused());
-    // (What was there before is not: the stream begins behind its moment.)
+    // (It does not report what was there before: the stream begins after its moment.)
     let mut hints: Vec<ScanHint> = Vec::new();
     eventually("the news", || {
         hints.extend(wake.take_events().iter().filter_map(StreamEvent::hint));
@@ -39,10 +39,10 @@ async fn what_is_inserted_while_the_stream_is_being_opened_is_news() {
     drop(followed);
 }
 
-/// A snapshot that is read later shows what is before the stream's moment, and no moment that is
-/// ahead of what a majority has is such a one.
+/// A later snapshot contains what precedes the stream's moment; a moment ahead of the majority's
+/// would not do.
 #[fixture::test]
-async fn the_moment_is_one_that_a_snapshot_was_read_at() {
+async fn the_moment_is_that_of_a_majority_snapshot() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
 

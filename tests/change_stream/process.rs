@@ -1,4 +1,4 @@
-//! What operators see of it, on the whole process.
+//! What operators see of the change stream, on the whole process.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
-use crate::who_may_not_follow;
+use crate::user_without_change_stream;
 
 const UP: &str = "postrider_follow_up";
 
@@ -19,7 +19,7 @@ fn settings(uri: &str, outbox: &TestOutbox, more: &[&str]) -> Vec<String> {
     stdout_sink().into_iter().chain(mongo).chain(more).collect()
 }
 
-/// How many lines the log has of a stream that is lost, and of one that is open.
+/// How many log lines report a lost stream, and how many an open one.
 fn changes(postrider: &Postrider) -> (usize, usize) {
     let lines = postrider.lines();
     let count = |text: &str| {
@@ -30,7 +30,7 @@ fn changes(postrider: &Postrider) -> (usize, usize) {
 }
 
 #[fixture::test]
-async fn an_insert_is_delivered_at_once_and_the_stop_waits_for_no_news() {
+async fn an_insert_is_delivered_at_once_and_the_stop_does_not_wait() {
     let outbox = TestOutbox::new().await;
     let more = ["relay.poll_interval=10m", "outbox.auto_init_schema=false"];
     let mut postrider = Postrider::start(&settings(&outbox.uri, &outbox, &more));
@@ -49,12 +49,12 @@ async fn an_insert_is_delivered_at_once_and_the_stop_waits_for_no_news() {
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
-/// He was made by the script of an older version.
+/// The user was made by an older version's script.
 #[fixture::test]
-async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
+async fn a_missing_right_is_logged_once_and_the_relay_polls() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
-    let (uri, follows) = who_may_not_follow(&outbox).await;
+    let (uri, follows) = user_without_change_stream(&outbox).await;
     let more = ["outbox.auto_init_schema=false", "relay.poll_interval=200ms"];
 
     let mut postrider = Postrider::start(&settings(&uri, &outbox, &more));
@@ -68,7 +68,7 @@ async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
     postrider.until_report("the reason", is_refused).await;
     // The first heartbeat may be acknowledged after that.
     postrider.until_ready().await;
-    // Each a round of polling.
+    // Each is a round of polling.
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
         let id = format!("{:?}", began.elapsed());
@@ -85,7 +85,7 @@ async fn a_user_who_may_not_follow_polls_and_it_is_said_once_until_he_may() {
 }
 
 #[fixture::test]
-async fn a_standalone_server_has_no_stream_and_it_is_said_once() {
+async fn a_standalone_server_has_no_stream_and_logs_it_once() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
 

@@ -1,4 +1,4 @@
-//! What becomes pending is delivered at once: the timer of these relays would come in ten minutes.
+//! What becomes pending is delivered at once: the timer of these relays fires after ten minutes.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use crate::support::relay::{Running, parts, run};
 use crate::support::relay_harness::RelayHarness;
 use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
-use crate::{Followed, sleepy};
+use crate::{Followed, settings_without_rescan};
 
-/// A relay with a change stream, which has nothing to do.
+/// A relay with a change stream, which is idle.
 struct Woken {
     outbox: TestOutbox,
     recorder: CommandRecorder,
@@ -35,7 +35,7 @@ impl Woken {
         Self::with(partitions, |collections| collections).await
     }
 
-    /// The same on a sharded cluster, as far as the relay knows: there an event is a reason to look.
+    /// The same on a sharded cluster, as far as the relay knows: there an event causes a scan.
     async fn hinted() -> Self {
         Self::with(0..=255, Collections::sharded).await
     }
@@ -50,15 +50,16 @@ impl Woken {
         let collections = on(recorder.collections.clone());
         let followed = Followed::up(&collections, &wake).await;
         let (owner, share) = watch::channel(Share::of(partitions));
-        let relay = run(parts(&collections, sink.clone(), sleepy(), share, wake), owner);
+        let relay =
+            run(parts(&collections, sink.clone(), settings_without_rescan(), share, wake), owner);
         let woken = Self { outbox, recorder, sink, relay, followed };
         eventually("the first look", || async { !woken.looks().is_empty() }).await;
         woken.until_idle().await;
         woken
     }
 
-    /// Waits until what has arrived is settled, which may lead to a look, and it has not looked for a
-    /// while: it will not before something wakes it.
+    /// Waits until what has arrived is settled, which may cause a scan, and until there was no scan
+    /// for a while: there will be none before a wake-up.
     async fn until_idle(&self) {
         eventually("what has arrived to be settled", || async {
             let arrived = doc! { "_id": { "$in": self.sink.ids() }, "status": "pending" };
@@ -75,7 +76,7 @@ impl Woken {
         }
     }
 
-    /// The reads of all looks so far.
+    /// The reads of all scans so far.
     fn looks(&self) -> Vec<Command> {
         self.recorder.commands("find")
     }
@@ -88,7 +89,7 @@ impl Woken {
     async fn insert(&self, record: Document) {
         self.until_idle().await;
         let id = record.get_str("_id").unwrap().to_owned();
-        insert_raw(&self.outbox.hand, record).await;
+        insert_raw(&self.outbox.admin, record).await;
         self.until_arrived(&id).await;
     }
 
@@ -105,7 +106,7 @@ fn without(fields: &[&str], mut record: Document) -> Document {
     record
 }
 
-/// Whether a read is one of a look at everything.
+/// Whether a read is part of a full scan.
 fn is_of_all(command: &Command) -> bool {
     let Ok(filter) = command.sent.get_document("filter") else { return false };
     let is_of_one = filter.contains_key("_id") || filter.get_str("key").is_ok();
@@ -113,7 +114,7 @@ fn is_of_all(command: &Command) -> bool {
 }
 
 #[fixture::test]
-async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes() {
+async fn an_insert_wakes_its_key_without_a_full_scan() {
     let woken = Woken::hinted().await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
@@ -136,7 +137,7 @@ async fn an_insert_wakes_its_key_and_costs_no_look_at_everything_before_it_goes(
 }
 
 #[fixture::test]
-async fn an_insert_is_taken_from_the_stream_and_costs_no_read() {
+async fn an_insert_is_read_from_the_stream_alone() {
     let woken = Woken::start(0..=255).await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
@@ -172,14 +173,15 @@ async fn a_record_without_a_key_is_woken_by_its_id() {
     woken.stop().await;
 }
 
-/// Between the event and the look it was replaced by one that has a key, with another before it.
+/// Between the event and the scan it was replaced by one that has a key, with another before it.
 #[fixture::test]
-async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
+async fn a_record_that_got_a_key_meanwhile_keeps_its_order() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("first", "k"), record("second", "k")]).await;
-    RivalRelay::new(&outbox.hand).take(&["first"]).await;
+    RivalRelay::new(&outbox.admin).take(&["first"]).await;
     let sink = TestSink::default();
-    let harness = RelayHarness::new(&outbox.collections, sink.clone(), sleepy()).await;
+    let harness =
+        RelayHarness::new(&outbox.collections, sink.clone(), settings_without_rescan()).await;
     let partition = postrider::partition::of_key("k");
     let target = ScanTarget::At(ScanHint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
@@ -195,7 +197,7 @@ async fn a_record_that_has_got_a_key_meanwhile_is_not_taken_for_one_without() {
 }
 
 #[fixture::test]
-async fn what_must_be_repaired_first_is_woken_too() {
+async fn a_record_that_needs_a_repair_is_woken_too() {
     let woken = Woken::start(0..=255).await;
 
     for (id, lacks) in [
@@ -210,7 +212,7 @@ async fn what_must_be_repaired_first_is_woken_too() {
 }
 
 #[fixture::test]
-async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
+async fn a_requeued_promoted_or_replaced_record_is_woken_too() {
     let woken = Woken::start(0..=255).await;
     let of_status = |id: &str, status: &str| {
         let mut record = record(id, id);
@@ -222,7 +224,7 @@ async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
     let records = woken.outbox.records();
 
     woken.until_idle().await;
-    let redriver = Redriver::new(woken.outbox.hand.clone());
+    let redriver = Redriver::new(woken.outbox.admin.clone());
     redriver.one(Redrive::Requeue, &[RawId::from(&Bson::from("dead"))]).await.unwrap().unwrap();
     woken.until_arrived("dead").await;
     woken.until_idle().await;
@@ -241,7 +243,7 @@ async fn what_is_requeued_promoted_by_a_peer_or_replaced_is_woken_too() {
 }
 
 #[fixture::test]
-async fn many_that_come_at_once_cost_no_look_each() {
+async fn many_inserts_at_once_do_not_cost_a_scan_each() {
     const MANY: usize = 100;
     let woken = Woken::start(0..=255).await;
     let before = woken.looks().len();
@@ -260,7 +262,7 @@ async fn many_that_come_at_once_cost_no_look_each() {
 }
 
 #[fixture::test]
-async fn what_is_in_others_partitions_costs_no_look() {
+async fn inserts_in_partitions_of_others_cost_no_scan() {
     const OTHERS: usize = 40;
     let woken = Woken::start(0..=127).await;
     let keys = |partitions: std::ops::RangeInclusive<u8>| {
@@ -276,7 +278,7 @@ async fn what_is_in_others_partitions_costs_no_look() {
     woken.outbox.insert([record("ours", &ours)]).await;
     woken.until_arrived("ours").await;
 
-    // Each look begins with this read.
+    // Each scan begins with this read.
     let is_first = |find: &&Command| {
         find.sent.get_document("filter").unwrap().get("partition") == Some(&Bson::Null)
     };
@@ -288,7 +290,7 @@ async fn what_is_in_others_partitions_costs_no_look() {
 
 /// It would find what the relay has already.
 #[fixture::test]
-async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done() {
+async fn an_insert_into_a_key_in_flight_costs_no_scan() {
     let woken = Woken::start(0..=255).await;
     woken.sink.script("first", [Fault::Hold]);
     woken.outbox.insert([record("first", "k")]).await;
@@ -311,33 +313,36 @@ async fn what_comes_into_a_key_in_hand_costs_no_look_and_goes_when_that_is_done(
     woken.stop().await;
 }
 
-/// Whoever looks already has read past what has just come.
+/// A scan in progress has read past what was just inserted.
 #[fixture::test]
-async fn a_look_that_is_asked_for_while_another_is_under_way_follows_it() {
+async fn a_scan_requested_during_another_follows_it() {
     let outbox = TestOutbox::new().await;
     let (recorder, sink, wake) =
         (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
-    let collections = outbox.hand.clone();
+    let collections = outbox.admin.clone();
     let waking = wake.clone();
-    // The relay is told that it is woken: it does not look often by itself.
+    // The relay knows that it will be woken: it does not poll often.
     wake.set_followed(true);
     recorder.after(is_of_all, || async move {
         insert_raw(&collections, record("late", "k")).await;
         waking.all();
-        // The relay has heard of it by then; if it has not, this test shows nothing.
+        // The relay has received it by then; if it has not, this test proves nothing.
         tokio::time::sleep(Duration::from_millis(200)).await;
     });
     let (owner, share) = watch::channel(Share::of(0..=255));
 
-    let relay = run(parts(&recorder.collections, sink.clone(), sleepy(), share, wake), owner);
+    let relay = run(
+        parts(&recorder.collections, sink.clone(), settings_without_rescan(), share, wake),
+        owner,
+    );
 
     sink.until("late", |arrived| arrived.iter().any(|message| message.id == "late")).await;
     relay.stop().await;
 }
 
-/// Delivering is full of updates; none of them is news.
+/// Deliveries cause many updates; none of them wakes the relay.
 #[fixture::test]
-async fn leases_settles_and_failures_are_no_news() {
+async fn leases_settlements_and_failures_wake_nothing() {
     let woken = Woken::start(0..=255).await;
     woken.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
 

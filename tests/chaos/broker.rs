@@ -382,7 +382,7 @@ impl Kafka {
     /// still knows it, as a broker that does not run. So a topic can have replicas there that are
     /// never in sync, and one process is enough for all histories of these servers.
     async fn lose_broker(&mut self) {
-        let mut second = Node::beside(&self.node).await;
+        let mut second = Node::joining(&self.node).await;
         // The controller counts a broker that is stopped in good order as gone at once.
         second.stop().await;
         self.has_lost_broker = true;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::outbox::eventually;
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 use bson::oid::ObjectId;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, doc};
@@ -55,7 +55,7 @@ fn code(error: &mongodb::error::Error) -> Option<i32> {
 
 #[fixture::test]
 async fn applying_twice_changes_nothing_and_leaves_no_difference() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
 
     let first = apply(&bare.collections, &defaults()).await.unwrap();
     let layout = bare.layout().await;
@@ -72,7 +72,7 @@ async fn applying_twice_changes_nothing_and_leaves_no_difference() {
 #[fixture::test]
 async fn ten_instances_that_apply_at_once_all_succeed() {
     for _ in 0..5 {
-        let bare = Bare::new("").await;
+        let bare = BareDatabase::new("").await;
 
         let applied = join_all((0..10_u64).map(|instance| {
             let collections = bare.collections.clone();
@@ -103,8 +103,8 @@ async fn the_script_makes_what_postrider_makes() {
         ),
         ("", 0, Validator::Off, vec![("OUTBOX_RETENTION", "0s"), ("OUTBOX_VALIDATOR", "off")]),
     ] {
-        let by_script = Bare::new(prefix).await;
-        let by_postrider = Bare::new(prefix).await;
+        let by_script = BareDatabase::new(prefix).await;
+        let by_postrider = BareDatabase::new(prefix).await;
         let options = SchemaOptions { validator, ..with_retention(retention) };
 
         let printed = by_script.mongosh_ok(&environment).await;
@@ -123,7 +123,7 @@ async fn the_script_makes_what_postrider_makes() {
 
 #[fixture::test]
 async fn the_script_reads_durations_as_the_configuration_does() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     for text in ["500ms", "1.5m 20s", "0", "1w", "1month 2days", "100years", "1001ms", "3 hours"] {
         bare.mongosh_ok(&[("OUTBOX_RETENTION", text)]).await;
 
@@ -135,7 +135,7 @@ async fn the_script_reads_durations_as_the_configuration_does() {
 
 #[fixture::test]
 async fn the_script_refuses_a_wrong_environment_before_it_does_anything() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     for (name, value) in [
         ("OUTBOX_PREFIX", "a$b"),
         ("OUTBOX_PREFIX", "a b"),
@@ -154,7 +154,7 @@ async fn the_script_refuses_a_wrong_environment_before_it_does_anything() {
 
 #[fixture::test]
 async fn a_changed_retention_is_adjusted_in_place_by_either() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let done =
         doc! { "_id": 1, "type": "T", "payload": 1, "status": "done", "doneAt": DateTime::now() };
@@ -208,7 +208,7 @@ async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
         ),
         (doc! { "name": "dedup_idx", "key": { "dedupKey": 1 }, "unique": true }, "dedup_idx"),
     ] {
-        let bare = Bare::new("app_").await;
+        let bare = BareDatabase::new("app_").await;
         let by = mine.get_str("name").unwrap().to_owned();
         bare.create_index(mine.clone()).await;
         let before = bare.indexes().await;
@@ -233,7 +233,7 @@ async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
 
 #[fixture::test]
 async fn records_that_share_a_dedup_key_are_named_as_what_stops_its_index() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     let twins = [smallest_with("dedupKey", "a"), smallest_with("dedupKey", "a")];
     bare.records().insert_many(twins).await.unwrap();
 
@@ -257,7 +257,7 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
             "a collection with a default collation",
         ),
     ] {
-        let bare = Bare::new("").await;
+        let bare = BareDatabase::new("").await;
         let name = create.get_str("create").unwrap().to_owned();
         bare.run(create).await;
 
@@ -276,7 +276,7 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
 
 #[fixture::test]
 async fn the_validator_accepts_the_smallest_record_null_options_and_every_kind_of_payload() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let mut records = vec![smallest(), doc! { "type": "T", "payload": 1, "status": "scheduled" }];
     for field in [
@@ -323,7 +323,7 @@ async fn the_validator_accepts_the_smallest_record_null_options_and_every_kind_o
 
 #[fixture::test]
 async fn the_validator_refuses_each_wrong_field_of_a_producer() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let number = Bson::Int32(7);
     let mut wrong: Vec<Document> = ["type", "payload", "status"]
@@ -369,7 +369,7 @@ async fn the_validator_refuses_each_wrong_field_of_a_producer() {
 #[fixture::test]
 async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
     for validator in [Validator::Warn, Validator::Off] {
-        let bare = Bare::new("").await;
+        let bare = BareDatabase::new("").await;
 
         apply(&bare.collections, &with_validator(validator)).await.unwrap();
 
@@ -381,9 +381,9 @@ async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
 
 #[fixture::test]
 async fn a_collection_that_exists_keeps_the_validator_that_it_has_or_lacks() {
-    let without = Bare::new("").await;
+    let without = BareDatabase::new("").await;
     without.run(doc! { "create": "outbox_records" }).await;
-    let with = Bare::new("").await;
+    let with = BareDatabase::new("").await;
     with.run(doc! { "create": "outbox_records", "validator": { "mine": true } }).await;
 
     for bare in [&without, &with] {
@@ -399,7 +399,7 @@ async fn a_collection_that_exists_keeps_the_validator_that_it_has_or_lacks() {
 
 #[fixture::test]
 async fn only_a_dedup_key_that_is_text_must_be_unique() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let records = bare.records();
 
@@ -418,7 +418,7 @@ async fn only_a_dedup_key_that_is_text_must_be_unique() {
 
 #[fixture::test]
 async fn verify_has_a_line_for_each_difference_and_none_for_what_is_the_users() {
-    let bare = Bare::new("app_").await;
+    let bare = BareDatabase::new("app_").await;
     let missing = verify(&bare.collections, &defaults()).await.unwrap();
     apply(&bare.collections, &with_retention(60)).await.unwrap();
     bare.run(doc! { "dropIndexes": "app_outbox_records", "index": "blocks_idx" }).await;
@@ -446,7 +446,7 @@ async fn verify_has_a_line_for_each_difference_and_none_for_what_is_the_users() 
 
 #[fixture::test]
 async fn only_done_records_expire() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &with_retention(1)).await.unwrap();
     let stale = DateTime::from_millis(DateTime::now().timestamp_millis() - 60_000);
     let statuses = ["pending", "scheduled", "done", "dead"];
@@ -473,7 +473,7 @@ async fn only_done_records_expire() {
 
 #[fixture::test]
 async fn each_query_uses_its_index() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let mut records = Vec::new();
     for status in ["pending", "scheduled", "done", "dead"] {
@@ -529,7 +529,7 @@ async fn each_query_uses_its_index() {
 
 #[fixture::test]
 async fn a_printed_script_has_the_configured_values_as_its_defaults() {
-    let bare = Bare::new("cfg_").await;
+    let bare = BareDatabase::new("cfg_").await;
     let options = SchemaOptions { validator: Validator::Off, ..with_retention(5_400) };
     let file = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
     std::fs::write(file.path(), script("cfg_", &options)).unwrap();

@@ -45,7 +45,7 @@ async fn an_append_is_answered_once_and_again_and_its_records_are_there() {
     expected["replayed"] = json!(true);
     assert_eq!((again.status, again.body), (200, expected));
     let record = bson::Uuid::parse_str(first.body["records"][0].as_str().unwrap()).unwrap();
-    let record = outbox.hand.records().find_one(doc! { "_id": record }).await.unwrap().unwrap();
+    let record = outbox.admin.records().find_one(doc! { "_id": record }).await.unwrap().unwrap();
     let record = bson::Document::try_from(record).unwrap();
     assert_eq!(record.get_document("payload").unwrap(), &doc! { "$date": 1, "n": [1.0, 2] });
     assert_eq!(record.get_document("headers").unwrap().get_str("traceparent").unwrap(), parent);

@@ -32,7 +32,7 @@ async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
 
     assert_eq!((answer.status, &answer.body["id"]), (201, &body["id"]), "{answer:?}");
     let uuid = bson::Uuid::parse_str(body["id"].as_str().unwrap()).unwrap();
-    let raw = outbox.hand.records().find_one(doc! { "_id": uuid }).await.unwrap().unwrap();
+    let raw = outbox.admin.records().find_one(doc! { "_id": uuid }).await.unwrap().unwrap();
     let mut stored = bson::Document::try_from(raw).unwrap();
     assert!(stored.remove("seq").unwrap().as_timestamp().unwrap().time > 0);
     assert_eq!(

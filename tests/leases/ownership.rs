@@ -1,4 +1,4 @@
-//! Hazards 3 and 4, and the lease's budget: who holds a record, and who must not go on.
+//! Hazards 3 and 4, and the lease's budget: which relay owns a record, and which one must stop.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn outcomes() -> [Outcome; 4] {
 }
 
 #[fixture::test]
-async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
+async fn a_record_done_by_a_peer_after_the_read_is_not_delivered() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -41,9 +41,9 @@ async fn what_a_peer_has_done_between_read_and_lease_is_not_delivered_again() {
     assert_eq!(outbox.record("a1").await, done, "what is done is final");
 }
 
-/// A first lease judges nothing but that nobody has touched the record.
+/// A first lease checks only that no other instance has leased or settled the record.
 #[fixture::test]
-async fn what_a_peer_has_given_back_between_read_and_lease_is_left_to_the_next_look() {
+async fn a_record_released_after_the_read_waits_for_the_next_scan() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -82,9 +82,9 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 2);
 }
 
-/// The server has leased, and the answer is lost: the same id is sent once more.
+/// The server has leased, and the answer is lost: the same id is sent again.
 #[fixture::test]
-async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
+async fn a_lease_whose_answer_was_lost_counts_once_and_is_complete() {
     let outbox = TestOutbox::new().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let wanted = ids(&["a1", "a2", "a3"]);
@@ -110,14 +110,14 @@ async fn a_lease_whose_answer_was_lost_is_charged_once_and_holds_all() {
     assert_eq!(outbox.count(doc! { "leaseId": lease, "attempt": 5 }).await, 1);
 }
 
-/// Both answers to a lease are lost: by now it is on the records, and no attempt was made.
+/// Both answers to a lease are lost: the lease is on the records, and no attempt was made.
 #[fixture::test]
-async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
+async fn a_lease_without_any_answer_is_released_without_an_attempt() {
     let outbox = TestOutbox::new().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let sink = TestSink::default();
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
-    // Charged, and left to their lease, they would be dead without having been published.
+    // Counted, and left to their lease, they would be dead without a publish.
     let settings = Settings { max_attempts: 1, lease: Duration::from_secs(3), ..settings() };
     proxy.lose_answers_to("leaseOwner", 2);
 
@@ -131,7 +131,7 @@ async fn a_lease_whose_answers_were_all_lost_is_released_uncharged() {
 
 /// A lane that waits for the death of its head must learn that it was written after all.
 #[fixture::test]
-async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
+async fn a_settlement_whose_answer_was_lost_is_confirmed_by_a_read() {
     let outbox = TestOutbox::new().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let peer = RivalRelay::new(&outbox.collections);
@@ -152,7 +152,7 @@ async fn a_settlement_whose_answer_was_lost_is_read_back_when_it_is_repeated() {
 }
 
 #[fixture::test]
-async fn a_settlement_of_a_record_in_other_hands_is_lost_and_changes_nothing() {
+async fn a_settlement_of_a_lost_lease_changes_nothing() {
     let outbox = TestOutbox::new().await;
     let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);
@@ -191,7 +191,7 @@ async fn no_publish_starts_after_the_lease_has_ended() {
     outbox.until_count(doc! { "leaseId": null, "attempt": 0, "status": "pending" }, 2).await;
 }
 
-/// What the command spent on its way is spent of the lease.
+/// The time of the command counts towards the lease.
 #[fixture::test]
 async fn the_budget_counts_from_before_the_lease_command() {
     let outbox = TestOutbox::new().await;
@@ -208,7 +208,7 @@ async fn the_budget_counts_from_before_the_lease_command() {
     let since = std::time::Instant::now();
     let leasing = harness.acquire(seen);
     let holding_up = async {
-        // The command may be sent a moment after `since`, on a busy machine.
+        // On a busy machine the command may be sent a moment after `since`.
         eventually("a lease's length", || async { since.elapsed() > short.lease * 3 }).await;
         session.abort_transaction().await.unwrap();
     };
@@ -219,9 +219,9 @@ async fn the_budget_counts_from_before_the_lease_command() {
     assert!(sink.ids().is_empty(), "{:?}", sink.ids());
 }
 
-/// It looks as ours would, but for the peer's charge.
+/// The record looks like our own outcome, except for the peer's counted attempt.
 #[fixture::test]
-async fn what_a_peer_has_settled_in_the_same_way_is_not_taken_for_ours() {
+async fn a_peers_equal_settlement_is_not_taken_for_ours() {
     let outbox = TestOutbox::new().await;
     let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);

@@ -1,4 +1,5 @@
-//! Hazard 7, poison: who crashes or hangs its deliverer goes alone, and dies alone.
+//! Hazard 7: a poison record, which crashes or hangs its instance, is delivered alone, and dies
+//! alone.
 
 use bson::{DateTime, Document, doc};
 use postrider::ids::LeaseId;
@@ -16,11 +17,11 @@ use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::{Fault, TestSink};
 
 /// A record whose last two leases ended without an outcome.
-fn suspect(id: &str, key: &str, attempt: i32) -> Document {
+fn poison(id: &str, key: &str, attempt: i32) -> Document {
     with_crashes(id, key, attempt, 2)
 }
 
-/// A record of which so many leases ended without an outcome: the last one is still on it.
+/// A record with this many leases that ended without an outcome; the last one is still on it.
 fn with_crashes(id: &str, key: &str, attempt: i32, crashes: i32) -> Document {
     let mut record = record(id, key);
     record.insert("attempt", attempt);
@@ -37,20 +38,21 @@ fn with_crashes(id: &str, key: &str, attempt: i32, crashes: i32) -> Document {
 async fn records_go_one_at_a_time_after_their_second_crash() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::default();
-    let suspects: Vec<String> = (0..6).map(|n| format!("suspect {n}")).collect();
+    let poisoned: Vec<String> = (0..6).map(|n| format!("poison {n}")).collect();
     let sound: Vec<String> = (0..40).map(|n| format!("sound {n}")).collect();
-    outbox.insert(suspects.iter().map(|id| suspect(id, id, 2))).await;
+    outbox.insert(poisoned.iter().map(|id| poison(id, id, 2))).await;
     outbox.insert(sound.iter().map(|id| record(id, id))).await;
 
     let relay = start(&outbox.collections, sink.clone(), settings());
 
     outbox.until_count(doc! { "status": "done" }, 46).await;
-    let in_company = sound.iter().any(|id| sink.company(id).iter().any(|with| !with.is_empty()));
-    assert!(in_company, "the sound ones went together");
-    for id in &suspects {
-        let company = sink.company(id);
-        assert_eq!(company.len(), 1, "published once");
-        assert!(company[0].is_empty(), "{id} went with {:?}", company[0]);
+    let with_neighbours =
+        sound.iter().any(|id| sink.neighbours(id).iter().any(|with| !with.is_empty()));
+    assert!(with_neighbours, "the sound ones went together");
+    for id in &poisoned {
+        let neighbours = sink.neighbours(id);
+        assert_eq!(neighbours.len(), 1, "published once");
+        assert!(neighbours[0].is_empty(), "{id} went with {:?}", neighbours[0]);
     }
     relay.stop().await;
 }
@@ -59,7 +61,7 @@ async fn records_go_one_at_a_time_after_their_second_crash() {
 async fn records_go_together_after_their_first_crash() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::default();
-    // Two of a key: after a crash, which is no failure, they are leased together.
+    // Two of each key: a crash is not a failure, so they are leased together.
     let ids: Vec<String> = (0..40).map(|n| format!("{n}")).collect();
     let key = |id: &str| format!("key {}", id.parse::<u32>().unwrap() / 2);
     outbox.insert(ids.iter().map(|id| with_crashes(id, &key(id), 1, 1))).await;
@@ -68,14 +70,15 @@ async fn records_go_together_after_their_first_crash() {
 
     let done = doc! { "status": "done", "attempt": 2, "leaseCrashes": 1 };
     outbox.until_count(done, 40).await;
-    let in_company = ids.iter().filter(|id| sink.company(id).iter().any(|with| !with.is_empty()));
-    assert!(in_company.count() > 20, "they went together");
+    let with_neighbours =
+        ids.iter().filter(|id| sink.neighbours(id).iter().any(|with| !with.is_empty()));
+    assert!(with_neighbours.count() > 20, "they went together");
     relay.stop().await;
 }
 
-/// A release or a failure has ended its lease in good order; it has been in two crashes all the same.
+/// A release or a failure has ended its lease normally; it was in two crashes all the same.
 #[fixture::test]
-async fn a_suspect_without_a_lease_goes_alone_and_again_after_a_failure() {
+async fn a_poison_record_without_a_lease_goes_alone_after_a_failure() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Answer(PublishFailure::Retryable)]);
@@ -93,7 +96,7 @@ async fn a_suspect_without_a_lease_goes_alone_and_again_after_a_failure() {
 
 /// Whatever `max_attempts` is: in such a lease another record may have been the cause.
 #[fixture::test]
-async fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
+async fn a_record_does_not_die_of_a_lease_with_neighbours() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox.insert([with_crashes("once", "a", 1, 1), with_crashes("twice", "b", 2, 2)]).await;
@@ -107,7 +110,7 @@ async fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
 }
 
 #[fixture::test]
-async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
+async fn a_poison_record_at_the_limit_dies_and_its_follower_goes() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox
@@ -135,7 +138,7 @@ async fn a_suspect_at_the_ceiling_dies_undelivered_and_its_follower_goes() {
 }
 
 #[fixture::test]
-async fn a_record_that_breaks_the_connection_is_charged_alone_and_dies_alone() {
+async fn a_record_that_breaks_the_connection_dies_alone() {
     let outbox = TestOutbox::new().await;
     let sink = FragileSink::poisoned(&["poison"]);
     let neighbours: Vec<String> = (0..20).map(|n| format!("neighbour {n}")).collect();
@@ -153,20 +156,20 @@ async fn a_record_that_breaks_the_connection_is_charged_alone_and_dies_alone() {
     );
     let of_others = doc! { "_id": { "$ne": "poison" }, "attempt": 1, "lastError": null };
     assert_eq!(outbox.count(of_others).await, 21, "nobody else was charged");
-    let publishes = sink.company("poison");
+    let publishes = sink.neighbours("poison");
     assert_eq!(publishes.len(), 2 + 3, "twice in company, then alone until it was dead");
     assert!(publishes[2..].iter().all(|with| with.is_empty()), "{publishes:?}");
     relay.stop().await;
 }
 
-/// While one goes alone the other one's key waits in the book for its turn.
+/// While one record goes alone, the other one's key waits for its turn.
 #[fixture::test]
-async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
+async fn a_key_whose_poison_record_is_gone_at_its_turn_continues() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Hold]);
     sink.script("b1", [Fault::Hold]);
-    outbox.insert([suspect("a1", "a", 2), suspect("b1", "b", 2)]).await;
+    outbox.insert([poison("a1", "a", 2), poison("b1", "b", 2)]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
     eventually("one goes alone", || async { sink.is_under_way("a1") || sink.is_under_way("b1") })
         .await;
@@ -181,12 +184,12 @@ async fn a_key_whose_suspect_is_gone_when_its_turn_comes_is_not_forgotten() {
 }
 
 #[fixture::test]
-async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
+async fn a_poison_record_without_a_key_has_one_turn() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let keyless = |id: &str| {
-        let mut record = suspect(id, "", 2);
+        let mut record = poison(id, "", 2);
         record.remove("key");
         record
     };
@@ -215,10 +218,10 @@ async fn a_suspect_without_a_key_has_one_turn_however_often_it_is_met() {
 
 /// A rotation read its pages while the record still waited, and plans them when it has gone.
 #[fixture::test]
-async fn a_suspect_that_had_its_turn_while_a_page_was_read_gets_no_second_one() {
+async fn a_poison_record_gets_no_second_turn_from_an_old_page() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
-    let mut keyless = suspect("a", "", 2);
+    let mut keyless = poison("a", "", 2);
     keyless.remove("key");
     outbox.insert([keyless]).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
@@ -249,9 +252,10 @@ fn is_snapshot(find: &Document) -> bool {
     find.get_document("readConcern").unwrap().get_str("level").unwrap_or("") == "snapshot"
 }
 
-/// A relay that was paused between its look and the burial must bury nobody else's record.
+/// A relay that was paused between its scan and the death must not mark a record of another
+/// instance dead.
 #[fixture::test]
-async fn a_spent_suspect_that_was_requeued_meanwhile_is_not_buried() {
+async fn an_exhausted_poison_record_requeued_meanwhile_does_not_die() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox.insert([with_crashes("a1", "a", 10, 3)]).await;

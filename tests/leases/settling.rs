@@ -1,4 +1,4 @@
-//! Contract 4.5, field by field: what each outcome writes, and what it leaves as it was.
+//! The stored fields, one by one: what each outcome writes, and what it leaves unchanged.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::relay::{parts, run, settings, start};
 use crate::support::relay::{rounds, until_under_way};
 use crate::support::sink::{Fault, TestSink};
 
-/// A record that has failed before, with whatever a producer may write.
+/// A record that has failed before, with every field that a producer may write.
 fn worn(id: &str) -> Document {
     let mut record = record(id, id);
     record.extend(doc! {
@@ -27,14 +27,14 @@ fn worn(id: &str) -> Document {
     record
 }
 
-/// What became of it, beside what it was: fields that came or changed, and fields that went.
+/// The changes to it: fields that were added or changed, and fields that were removed.
 fn changes(before: &Document, after: &Document) -> (Document, Vec<String>) {
     let changed = after.iter().filter(|(name, value)| before.get(name) != Some(value));
     let gone = before.keys().filter(|name| !after.contains_key(name));
     (changed.map(|(name, value)| (name.clone(), value.clone())).collect(), gone.cloned().collect())
 }
 
-/// Delivers one worn record until it is of `status`; the changes to it.
+/// Delivers one worn record until it is of `status`; returns its changes.
 async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Document {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -51,7 +51,7 @@ async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Docume
     changed
 }
 
-/// Takes a date of the last minute out of the changes.
+/// Removes a date of the last minute from the changes.
 fn take_now(changed: &mut Document, field: &str) {
     let date = changed.remove(field).and_then(|date| date.as_datetime().copied());
     let date = date.unwrap_or_else(|| panic!("no date {field} in {changed}"));
@@ -60,7 +60,7 @@ fn take_now(changed: &mut Document, field: &str) {
 }
 
 #[fixture::test]
-async fn done_writes_its_date_and_the_delivery_and_nothing_else() {
+async fn done_writes_its_date_and_the_delivery_only() {
     let mut changed = settled(vec![], settings(), "done").await;
 
     take_now(&mut changed, "doneAt");
@@ -68,7 +68,7 @@ async fn done_writes_its_date_and_the_delivery_and_nothing_else() {
 }
 
 #[fixture::test]
-async fn a_retry_writes_when_it_is_due_and_why_and_nothing_else() {
+async fn a_retry_writes_its_due_time_and_error_only() {
     let initial = Duration::from_secs(3_600);
     let backoff = Backoff { kind: Kind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
     let settings = Settings { backoff, ..settings() };
@@ -100,7 +100,7 @@ async fn the_last_failure_writes_the_death_and_the_failure() {
 }
 
 #[fixture::test]
-async fn a_death_at_once_leaves_the_last_error_as_it_was() {
+async fn a_death_at_once_keeps_the_last_error() {
     let mut changed =
         settled(vec![Fault::Answer(PublishFailure::Rejected)], settings(), "dead").await;
 
@@ -111,7 +111,7 @@ async fn a_death_at_once_leaves_the_last_error_as_it_was() {
 }
 
 #[fixture::test]
-async fn what_is_released_is_as_if_it_had_never_been_taken() {
+async fn a_released_record_is_as_if_never_leased() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("head", [Fault::HoldThenAnswer(PublishFailure::SinkDown)]);
@@ -142,7 +142,7 @@ async fn what_is_released_is_as_if_it_had_never_been_taken() {
     relay.stop().await;
 }
 
-/// Only retention, or a redelivery asked for, touches it again.
+/// Only retention or a requested redelivery changes it again.
 #[fixture::test]
 async fn a_done_record_is_never_touched_again() {
     let outbox = TestOutbox::new().await;
@@ -164,9 +164,9 @@ async fn a_done_record_is_never_touched_again() {
     relay.stop().await;
 }
 
-/// Retention `"0s"`: what is delivered is deleted, and nothing else.
+/// Retention `"0s"`: delivered records are deleted, and no others.
 #[fixture::test]
-async fn done_records_are_deleted_at_once_and_others_kept_when_retention_is_zero() {
+async fn done_records_are_deleted_at_once_when_retention_is_zero() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
     let sink = TestSink::default();
     sink.script("fails once", vec![Fault::Answer(PublishFailure::Retryable)]);

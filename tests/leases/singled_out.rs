@@ -1,4 +1,5 @@
-//! Of a batch that MongoDB cannot write as a whole, what it refuses is named, and the rest is written.
+//! In a batch that MongoDB cannot write as a whole, the refused records are named, and the others
+//! are written.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use postrider::outbox::settle::{Outcome, Settlement, Settlements, Unsettled};
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::rival_relay::{RivalRelay, ids};
-use crate::support::sizes::{LARGEST, LEASE, of_size};
+use crate::support::sizes::{LEASE_BYTES, MAX_DOCUMENT_BYTES, of_size};
 
 /// DocumentValidationFailure.
 const INVALID: i32 = 121;
@@ -22,7 +23,7 @@ fn sealed(id: &str) -> Document {
     record
 }
 
-/// From now on a sealed record must be as this says.
+/// From now on a sealed record must match this.
 async fn seal(outbox: &TestOutbox, condition: Document) {
     let validator = doc! { "$or": [{ "sealed": null }, condition] };
     let change = doc! { "collMod": "outbox_records", "validator": validator };
@@ -46,11 +47,11 @@ async fn statuses(outbox: &TestOutbox, names: &[&str]) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
+async fn a_lease_skips_refused_and_full_records() {
     let outbox = TestOutbox::new().await;
-    let (large, _) = of_size("b large", LARGEST - LEASE / 2);
+    let (large, _) = of_size("b large", MAX_DOCUMENT_BYTES - LEASE_BYTES / 2);
     outbox.insert([record("a", "a"), sealed("c sealed"), record("d", "d")]).await;
-    outbox.hand.records().insert_one(large).await.unwrap();
+    outbox.admin.records().insert_one(large).await.unwrap();
     seal(&outbox, doc! { "leaseId": null }).await;
     let leaser = Leaser::new(
         outbox.collections.clone(),
@@ -68,7 +69,7 @@ async fn a_lease_takes_all_but_what_it_does_not_fit_on_and_what_is_refused() {
 }
 
 #[fixture::test]
-async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none_is_read_back() {
+async fn a_refused_outcome_is_named_and_the_others_are_written() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["b", "d", "e"].map(|id| record(id, id))).await;
@@ -77,7 +78,7 @@ async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none
     seal(&outbox, doc! { "status": "pending", "lastError": null }).await;
     let settlements = Settlements::new(recorder.collections.clone(), false);
 
-    // One statement for those that are done, which stops at the first of them; one for each that
+    // One statement for those that are done, which stops at the first refusal; one for each that
     // failed.
     let done = ["a", "b", "d"].map(|id| settlement(id, lease, Outcome::Done));
     let failed = ["c", "e"].map(|id| settlement(id, lease, retry("it failed".to_owned())));
@@ -94,11 +95,11 @@ async fn an_outcome_that_is_refused_is_named_and_the_others_are_written_and_none
 }
 
 #[fixture::test]
-async fn an_error_that_does_not_fit_is_left_out_and_the_retry_is_written() {
+async fn an_error_that_does_not_fit_is_left_out_of_the_retry() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
-    let (large, _) = of_size("large", LARGEST - LEASE);
-    outbox.hand.records().insert_one(large).await.unwrap();
+    let (large, _) = of_size("large", MAX_DOCUMENT_BYTES - LEASE_BYTES);
+    outbox.admin.records().insert_one(large).await.unwrap();
     outbox.insert([record("other", "o")]).await;
     let lease = RivalRelay::new(&outbox.collections).take(&["large", "other"]).await;
 
@@ -115,7 +116,7 @@ async fn an_error_that_does_not_fit_is_left_out_and_the_retry_is_written() {
 
 /// Retention `"0s"`.
 #[fixture::test]
-async fn of_delivered_records_that_are_deleted_those_in_other_hands_are_lost() {
+async fn deleting_delivered_records_reports_lost_leases() {
     let outbox = TestOutbox::retaining(Duration::ZERO).await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["a", "b", "c"].map(|id| record(id, id))).await;

@@ -5,12 +5,12 @@ use bson::doc;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::Queue;
-use crate::util::{PROMPTLY, backlog, with};
+use crate::util::{PROMPT_LIMIT, backlog, with};
 
 #[fixture::test]
-async fn after_a_kill_the_next_one_delivers_everything() {
+async fn the_next_process_delivers_everything_after_a_kill() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    // What was in flight goes on one by one: little of it.
+    // What was in flight goes one by one: little of it.
     let settings = ["relay.lease=3s", "sinks.rabbit.timeout=1s", "relay.batch_size=10"];
     let settings = with(queue.settings(&outbox), &settings);
     outbox.insert(backlog(2000, 20)).await;
@@ -21,7 +21,7 @@ async fn after_a_kill_the_next_one_delivers_everything() {
     .await;
 
     killed.signal(Signal::KILL);
-    let ended = killed.until_ended(PROMPTLY).await;
+    let ended = killed.until_ended(PROMPT_LIMIT).await;
     let left = outbox.count(doc! { "status": "pending" }).await;
     let mut next = Postrider::start(&settings);
 
@@ -33,11 +33,11 @@ async fn after_a_kill_the_next_one_delivers_everything() {
 }
 
 #[fixture::test]
-async fn one_that_was_suspended_goes_on_and_nothing_is_lost() {
+async fn a_suspended_process_continues_and_loses_nothing() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = ["relay.lease=2s", "sinks.rabbit.timeout=1s", "relay.batch_size=10"];
     outbox.insert(backlog(2000, 20)).await;
-    // Of two names: one of the same would take the place of the other.
+    // Two names: an instance of the same name would take the other's place.
     let named = |name| [&settings[..], &[name]].concat();
     let start = |name| Postrider::start(&with(queue.settings(&outbox), &named(name)));
     let mut suspended = start("instance.name=one");

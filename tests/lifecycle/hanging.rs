@@ -1,4 +1,4 @@
-//! Stops while a broker hangs: the time for it, and its end by force.
+//! Stops while a broker hangs: the timeout, and the end by force.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
-use crate::util::{PROMPTLY, backlog, instances, says, with};
+use crate::util::{PROMPT_LIMIT, backlog, instances, says, with};
 
-/// A relay with a publish under way to a broker that has frozen.
+/// A relay with a publish in flight to a broker that has frozen.
 struct Hanging {
     outbox: TestOutbox,
     queue: Queue,
@@ -30,12 +30,12 @@ impl Hanging {
         let mut command = run_with(&settings);
         command.env("FAILPOINTS", "relay::before_publish=print");
         let postrider = Postrider::of(command);
-        // Until then it is connected, and the exchange is known.
+        // By then it is connected, and the exchange is known.
         outbox.insert([record("first", "k")]).await;
         outbox.until_count(doc! { "status": "done" }, 1).await;
         proxy.freeze();
         outbox.insert(backlog(10, 5)).await;
-        // What is leased and not handed over yet would be released at a stop.
+        // A stop would release what is leased and not published yet.
         let publishes = || postrider.stderr().matches("relay::before_publish executed").count();
         eventually("the first of each key is handed over", || async { publishes() == 1 + 5 }).await;
         Self { outbox, queue, proxy, postrider }
@@ -43,14 +43,14 @@ impl Hanging {
 }
 
 #[fixture::test]
-async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_released() {
+async fn a_publish_beyond_the_shutdown_timeout_is_released() {
     let settings = ["relay.shutdown_timeout=2s", "relay.lease=60s", "sinks.rabbit.timeout=40s"];
     let mut hanging = Hanging::start(&settings).await;
 
     hanging.postrider.signal(Signal::TERM);
     hanging.postrider.until_logged("a second signal ends at once").await;
     let (status, report) = hanging.postrider.readyz().await;
-    let ended = hanging.postrider.until_ended(PROMPTLY).await.with_code(0);
+    let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
     assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
     let detail = report["parts"]["relay"]["detail"].as_str().unwrap();
@@ -65,7 +65,7 @@ async fn a_publish_that_hangs_beyond_the_shutdown_timeout_is_given_up_and_releas
 }
 
 #[fixture::test]
-async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
+async fn a_hanging_publish_is_given_up_in_time_for_a_clean_stop() {
     let mut hanging = Hanging::start(&["sinks.rabbit.timeout=2s"]).await;
 
     let stopped = hanging.postrider.stop().await;
@@ -78,7 +78,7 @@ async fn a_publish_that_hangs_is_given_up_in_time_for_a_stop_in_good_order() {
 }
 
 #[fixture::test]
-async fn a_second_signal_of_either_kind_ends_it_at_once() {
+async fn a_second_signal_of_either_kind_ends_the_process() {
     use Signal as S;
     let pairs = [(S::TERM, S::TERM), (S::TERM, S::INT), (S::INT, S::TERM), (S::INT, S::INT)];
     join_all(pairs.map(async |(first, second)| {
@@ -88,7 +88,7 @@ async fn a_second_signal_of_either_kind_ends_it_at_once() {
 
         let signalled = Instant::now();
         hanging.postrider.signal(second);
-        let ended = hanging.postrider.until_ended(PROMPTLY).await.with_code(1);
+        let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
         assert!(signalled.elapsed() < Duration::from_secs(3), "{:?}", signalled.elapsed());
         says(&ended, &["a second signal: ending at once"]);
@@ -97,22 +97,22 @@ async fn a_second_signal_of_either_kind_ends_it_at_once() {
 }
 
 #[fixture::test]
-async fn two_signals_in_one_moment_are_one_or_two_and_end_it() {
+async fn two_simultaneous_signals_end_the_process() {
     for second in [Signal::TERM, Signal::INT] {
         let mut hanging = Hanging::start(&["sinks.rabbit.timeout=1s"]).await;
 
         hanging.postrider.signal(Signal::TERM);
         hanging.postrider.signal(second);
-        let ended = hanging.postrider.until_ended(PROMPTLY).await;
+        let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await;
 
-        // The system may hand two of a kind over as one.
+        // The kernel may deliver two of a kind as one.
         let as_one = second == Signal::TERM && ended.code == Some(0);
         assert!(as_one || ended.code == Some(1), "{ended}");
     }
 }
 
 #[fixture::test]
-async fn it_says_that_it_drains_and_answers_until_its_end() {
+async fn readyz_reports_draining_until_the_end() {
     let mut hanging = Hanging::start(&["sinks.rabbit.timeout=3s"]).await;
     let instances =
         hanging.outbox.client.database(&hanging.outbox.database).collection::<Document>(INSTANCES);
@@ -134,7 +134,7 @@ async fn it_says_that_it_drains_and_answers_until_its_end() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let silent = Instant::now();
-    hanging.postrider.until_ended(PROMPTLY).await.with_code(0);
+    hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
     assert!(answered > 10, "{answered} times");
     assert!(silent.elapsed() < Duration::from_secs(1), "{:?} before its end", silent.elapsed());

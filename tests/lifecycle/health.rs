@@ -1,4 +1,4 @@
-//! `postrider healthcheck`, as a container's engine asks it.
+//! `postrider healthcheck`, as a container's engine runs it.
 
 use std::net::SocketAddr;
 
@@ -10,30 +10,30 @@ use crate::support::process::{Ended, Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::util::{mongo_through, proxy_to_mongodb, says, with};
 
-/// Asks whoever listens there, or should.
-async fn asked(listen: &str, arguments: &[&str]) -> Ended {
+/// Runs the health check of this address.
+async fn healthcheck(listen: &str, arguments: &[&str]) -> Ended {
     let setting = format!("ops.listen={listen}");
     call_with(&[setting], &[&["healthcheck"], arguments].concat()).await
 }
 
-/// How one reaches a `run` that listens on all addresses.
+/// The health check's address of a `run` that listens on all addresses.
 fn everywhere(address: SocketAddr) -> String {
     format!("0.0.0.0:{}", address.port())
 }
 
 #[fixture::test]
-async fn one_that_lives_is_healthy_and_ready_once_it_is() {
+async fn a_live_process_is_healthy_and_later_ready() {
     let outbox = TestOutbox::new().await;
     let proxy = proxy_to_mongodb(FaultProxy::closed_to).await;
     let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&with(settings, &["ops.listen=0.0.0.0:0"]));
     let listen = everywhere(postrider.address().await);
 
-    let live = asked(&listen, &[]).await.with_code(0);
-    let unready = asked(&listen, &["--ready"]).await.with_code(1);
+    let live = healthcheck(&listen, &[]).await.with_code(0);
+    let unready = healthcheck(&listen, &["--ready"]).await.with_code(1);
     proxy.open();
     postrider.until_ready().await;
-    let ready = asked(&listen, &["--ready"]).await.with_code(0);
+    let ready = healthcheck(&listen, &["--ready"]).await.with_code(0);
 
     assert!(live.stdout.contains("/livez: 200 {\"status\":\"ok\"}"), "{live}");
     says(&unready, &["/readyz: 503", "\"store\":{\"status\":\"down\""]);
@@ -43,7 +43,7 @@ async fn one_that_lives_is_healthy_and_ready_once_it_is() {
 }
 
 #[fixture::test]
-async fn one_that_hangs_or_has_ended_is_not_healthy() {
+async fn a_process_that_hangs_or_has_ended_is_not_healthy() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&settings);
@@ -51,17 +51,17 @@ async fn one_that_hangs_or_has_ended_is_not_healthy() {
     postrider.until_ready().await;
 
     postrider.signal(Signal::STOP);
-    let hanging = asked(&listen, &[]).await.with_code(1);
+    let hanging = healthcheck(&listen, &[]).await.with_code(1);
     postrider.signal(Signal::CONT);
     postrider.stop().await;
-    let ended = asked(&listen, &[]).await.with_code(1);
+    let ended = healthcheck(&listen, &[]).await.with_code(1);
 
     says(&hanging, &["/livez: no answer within 3s"]);
     says(&ended, &["/livez: ", "refused"]);
 }
 
 #[fixture::test]
-async fn nobody_there_is_not_healthy_and_a_stranger_neither() {
+async fn a_closed_port_or_another_server_is_not_healthy() {
     let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = stranger.local_addr().unwrap().to_string();
     tokio::spawn(async move {
@@ -70,12 +70,12 @@ async fn nobody_there_is_not_healthy_and_a_stranger_neither() {
         }
     });
 
-    asked(&listen, &[]).await.with_code(1);
-    asked(&format!("127.0.0.1:{}", dead_port().await), &[]).await.with_code(1);
+    healthcheck(&listen, &[]).await.with_code(1);
+    healthcheck(&format!("127.0.0.1:{}", dead_port().await), &[]).await.with_code(1);
 }
 
 #[fixture::test]
-async fn of_the_configuration_it_needs_nothing_but_where_to_ask() {
+async fn healthcheck_reads_only_the_address_from_the_configuration() {
     let listen = format!("ops.listen=127.0.0.1:{}", dead_port().await);
     let settings = ["mongo.uri=nonsense", "sinks.a.kind=rabbitmq", "sinks.a.uri=nonsense", &listen];
     let settings = settings.map(str::to_owned);
@@ -83,6 +83,6 @@ async fn of_the_configuration_it_needs_nothing_but_where_to_ask() {
     call_with(&settings, &["run"]).await.with_code(2);
     says(&call_with(&settings, &["healthcheck"]).await.with_code(1), &["refused"]);
     for listen in ["127.0.0.1:0", "nonsense", "127.0.0.1"] {
-        says(&asked(listen, &[]).await.with_code(2), &["ops.listen: ", listen]);
+        says(&healthcheck(listen, &[]).await.with_code(2), &["ops.listen: ", listen]);
     }
 }

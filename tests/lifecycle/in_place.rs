@@ -1,4 +1,4 @@
-//! An instance that comes back under its name takes its predecessor's place at once. Leases and
+//! An instance that returns under its name takes its predecessor's place at once. Leases and
 //! heartbeats are so long here that nothing else can be the reason.
 
 use bson::{Document, doc};
@@ -9,7 +9,7 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, mongo_settings, stdout_sink};
 use crate::support::rabbitmq::address;
-use crate::util::{PROMPTLY, backlog, mongo_through, proxy_to_mongodb, with};
+use crate::util::{PROMPT_LIMIT, backlog, mongo_through, proxy_to_mongodb, with};
 
 /// Nothing expires within a test.
 const LONG: [&str; 2] = ["relay.lease=10m", "partitions.stale_after=10m"];
@@ -38,7 +38,7 @@ async fn names(outbox: &TestOutbox) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn one_that_was_killed_and_comes_back_takes_its_partitions_and_leases() {
+async fn a_restarted_instance_takes_over_its_partitions_and_leases() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = with(queue.settings(&outbox), &LONG);
     outbox.insert(backlog(2_000, 100)).await;
@@ -46,7 +46,7 @@ async fn one_that_was_killed_and_comes_back_takes_its_partitions_and_leases() {
     eventually("the first deliveries", async || outbox.count(doc! { "status": "done" }).await > 50)
         .await;
     killed.signal(Signal::KILL);
-    killed.until_ended(PROMPTLY).await;
+    killed.until_ended(PROMPT_LIMIT).await;
     assert!(leased(&outbox).await > 0, "it was killed under way");
 
     let mut next = Postrider::start(&settings);
@@ -62,12 +62,12 @@ async fn one_that_was_killed_and_comes_back_takes_its_partitions_and_leases() {
 }
 
 #[fixture::test]
-async fn a_name_that_a_live_one_has_is_refused_with_its_holder() {
+async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
     let outbox = TestOutbox::new().await;
     let settings = named(&with(stdout(&outbox), &LONG), "pod-1");
     let mut first = Postrider::start(&settings);
     first.until_ready().await;
-    let refused = Postrider::start(&settings).until_ended(PROMPTLY).await.with_code(1);
+    let refused = Postrider::start(&settings).until_ended(PROMPT_LIMIT).await.with_code(1);
 
     assert!(refused.stderr.contains("instance.name = \"pod-1\""), "{refused}");
     assert!(refused.stderr.contains("is alive"), "{refused}");
@@ -78,7 +78,7 @@ async fn a_name_that_a_live_one_has_is_refused_with_its_holder() {
 }
 
 #[fixture::test]
-async fn two_of_one_configuration_have_names_of_their_own_by_default() {
+async fn two_instances_of_one_configuration_have_different_names() {
     let outbox = TestOutbox::new().await;
     let settings = with(stdout(&outbox), &LONG);
     let mut first = Postrider::start(&settings);
@@ -97,7 +97,7 @@ async fn two_of_one_configuration_have_names_of_their_own_by_default() {
 }
 
 #[fixture::test]
-async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
+async fn a_hanging_holder_is_replaced_and_publishes_nothing_later() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
     let through_proxy = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
@@ -106,7 +106,7 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     holder.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     outbox.insert([record("before", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
-    // The first of each key is under way, the others wait behind it.
+    // The first of each key is in flight, the others wait behind it.
     to_broker.hold_answers(true);
     outbox.insert(backlog(60, 20)).await;
     outbox.until_count(doc! { "leaseId": { "$exists": true } }, 60).await;
@@ -115,11 +115,11 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     let settings = named(&with(queue.settings(&outbox), &LONG), "pod-1");
     let mut next = Postrider::start(&settings);
     outbox.until_count(doc! { "status": "done" }, 61).await;
-    // Confirms come now, behind which it would publish the next ones.
+    // Confirms arrive now, after which it would publish the next ones.
     to_broker.hold_answers(false);
     holder.signal(Signal::CONT);
 
-    let ended = holder.until_ended(PROMPTLY).await.with_code(1);
+    let ended = holder.until_ended(PROMPT_LIMIT).await.with_code(1);
     assert!(ended.stderr.contains("has taken this name"), "{ended}");
     let arrived = queue.arrivals(61).await;
     assert!(arrived.len() <= 61 + 20, "no more twice than were under way: {}", arrived.len());
@@ -129,9 +129,9 @@ async fn a_holder_that_hangs_is_replaced_and_publishes_nothing_when_it_wakes() {
     next.stop().await;
 }
 
-/// It runs, and MongoDB does not hear it: it cannot answer.
+/// It runs, and MongoDB does not receive its requests: it cannot answer.
 #[fixture::test]
-async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_back() {
+async fn a_holder_cut_off_from_mongodb_is_replaced_and_ends() {
     let outbox = TestOutbox::new().await;
     let to_mongodb = proxy_to_mongodb(FaultProxy::to).await;
     let settings = [mongo_through(&to_mongodb, &outbox.database), stdout_sink()].concat();
@@ -147,7 +147,7 @@ async fn a_holder_that_is_cut_off_from_mongodb_is_replaced_and_ends_when_it_is_b
     next.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     to_mongodb.open();
 
-    let ended = holder.until_ended(6 * PROMPTLY).await.with_code(1);
+    let ended = holder.until_ended(6 * PROMPT_LIMIT).await.with_code(1);
     assert!(ended.stderr.contains("has taken this name"), "{ended}");
     assert_eq!(names(&outbox).await, ["pod-1"], "{}", next.stderr());
     next.stop().await;
@@ -168,7 +168,7 @@ async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
         .await;
 
     killed.signal(Signal::KILL);
-    killed.until_ended(PROMPTLY).await;
+    killed.until_ended(PROMPT_LIMIT).await;
 
     outbox.until_count(doc! { "status": "done" }, 3_000).await;
     queue.ids(3_000).await;
@@ -183,7 +183,7 @@ fn stdout(outbox: &TestOutbox) -> Vec<String> {
 /// Whatever `max_attempts` is: it goes alone after its second crash, and dies of the third.
 #[cfg(feature = "failpoints")]
 #[fixture::test]
-async fn a_poison_record_dies_of_its_third_crash_and_no_other_record_dies() {
+async fn a_poison_record_alone_dies_of_its_third_crash() {
     for max_attempts in [1, 2] {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
         let attempts = format!("relay.max_attempts={max_attempts}");
@@ -199,7 +199,7 @@ async fn a_poison_record_dies_of_its_third_crash_and_no_other_record_dies() {
             command.env("FAILPOINTS", "relay::publish poison=return");
             let mut postrider = Postrider::of(command);
             let crashed = tokio::select! {
-                ended = postrider.until_ended(6 * PROMPTLY) => {
+                ended = postrider.until_ended(6 * PROMPT_LIMIT) => {
                     assert_eq!(ended.code, None, "{ended}");
                     true
                 }

@@ -1,4 +1,4 @@
-//! What is logged, where, and what never is.
+//! The log: its content, its destination, and what it never contains.
 
 use bson::{Bson, doc};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_setting
 use crate::util::with;
 
 #[fixture::test]
-async fn it_is_json_by_the_line_or_text_and_never_on_standard_output() {
+async fn the_log_is_json_lines_or_text_on_standard_error() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
     let mut in_json = Postrider::start(&with(settings.clone(), &["log.format=json"]));
@@ -34,7 +34,7 @@ async fn it_is_json_by_the_line_or_text_and_never_on_standard_output() {
 }
 
 #[fixture::test]
-async fn standard_output_has_the_messages_alone() {
+async fn standard_output_has_only_messages() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -48,10 +48,10 @@ async fn standard_output_has_the_messages_alone() {
     assert_eq!(message["payload"], json!({ "id": "a" }));
 }
 
-/// Two underscores belong between the parts of a name. Kubernetes makes the second variable for a
+/// Two underscores separate the parts of a name. Kubernetes makes the second variable for a
 /// Service.
 #[fixture::test]
-async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
+async fn a_variable_with_single_underscores_is_ignored_with_a_warning() {
     let outbox = TestOutbox::new().await;
     let mut command = run_with(&[mongo_settings(&outbox.database), stdout_sink()].concat());
     // Not valid: were it read, the process would end with 2.
@@ -75,9 +75,9 @@ async fn a_variable_with_single_underscores_is_not_read_and_warned_of() {
     assert!(warned("POSTRIDER_API_SERVICE_HOST").is_empty(), "{stopped}");
 }
 
-/// So that the lines of one delivery are found among those of a thousand.
+/// The lines of one delivery must be found among those of a thousand.
 #[fixture::test]
-async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
+async fn a_debug_line_names_its_lane_and_publish() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -98,7 +98,7 @@ async fn at_debug_a_line_tells_the_lane_and_the_publish_that_it_belongs_to() {
 }
 
 #[fixture::test]
-async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
+async fn a_brokers_absence_is_one_line_and_no_library_logs_retries() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
     let uri = amqp_uri_at(&proxy.address().to_string());
@@ -108,7 +108,7 @@ async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
 
     proxy.close();
     postrider.until_report("a cause", |report| report["status"] == "degraded").await;
-    // The first one is told by whoever notices, the others by probes.
+    // The first line is logged by the part that notices, the others by probes.
     let detail = async || postrider.readyz().await.1["parts"]["sink rabbit"].to_string();
     eventually("a probe", async || detail().await.contains("cannot connect")).await;
     proxy.open();
@@ -123,9 +123,9 @@ async fn a_brokers_absence_is_one_line_and_no_library_tells_of_every_try() {
     assert_eq!(warnings, 1, "{stopped}");
 }
 
-/// Both are dead at once, and the log names them so that a command finds them.
+/// Both are dead at once, and the log has their ids as commands accept them.
 #[fixture::test]
-async fn dead_records_add_a_bounded_line_with_an_id_that_commands_know() {
+async fn dead_records_add_a_bounded_line_with_a_usable_id() {
     let outbox = TestOutbox::new().await;
     let long = "k".repeat(1_000_000);
     let ids = [Bson::Null, true.into(), "long".into()];

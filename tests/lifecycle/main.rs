@@ -1,4 +1,4 @@
-//! How `postrider run` starts and stops (contract, section 9): the real process, real signals.
+//! How `postrider run` starts, stops, crashes and returns: the real process, real signals.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
@@ -12,7 +12,7 @@ mod in_place;
 mod log;
 mod memory;
 mod moments;
-/// Elsewhere nothing can be made to panic.
+/// Without the feature nothing can be made to panic.
 #[cfg(feature = "failpoints")]
 mod panic;
 mod refusals;

@@ -21,9 +21,9 @@ fn peak(postrider: &Postrider) -> usize {
     kilobytes * 1024
 }
 
-/// Twenty lanes that ask for more at once, and rotations beside them.
+/// Twenty lanes that ask for more at once, and rotations at the same time.
 #[fixture::test]
-async fn batch_bytes_bounds_what_all_reads_together_bring() {
+async fn batch_bytes_limits_all_reads_together() {
     let outbox = TestOutbox::new().await;
     let payload =
         bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: incompressible(LARGE) };
@@ -44,6 +44,6 @@ async fn batch_bytes_bounds_what_all_reads_together_bring() {
     let peak = peak(&postrider);
     postrider.stop().await;
 
-    // What MongoDB's answers and the broker's frames take comes on top of what is bounded.
+    // Memory for MongoDB's answers and the broker's frames is in addition to the limit.
     assert!(peak < 150 << 20, "{} MiB", peak >> 20);
 }

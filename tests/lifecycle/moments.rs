@@ -1,4 +1,4 @@
-//! Stops at moments when something waits: whatever waits has nothing in flight.
+//! Stops at moments when something waits: then nothing is in flight.
 
 use std::time::{Duration, Instant};
 
@@ -10,31 +10,31 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::rabbitmq::address;
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 use crate::util::{backlog, instances, with};
 
-/// Nothing is awaited but the end of a process of a debug build, beside others.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// The end of a process of a debug build, on a busy machine.
+const AT_ONCE_LIMIT: Duration = Duration::from_secs(3);
 
-async fn stops_at_once(mut postrider: Postrider) {
+async fn assert_stops_at_once(mut postrider: Postrider) {
     let stopping = Instant::now();
     postrider.stop().await;
-    assert!(stopping.elapsed() < AT_ONCE, "{:?}", stopping.elapsed());
+    assert!(stopping.elapsed() < AT_ONCE_LIMIT, "{:?}", stopping.elapsed());
 }
 
-/// What every stop leaves.
-async fn is_left_in_order(outbox: &TestOutbox) {
+/// Asserts the state that every stop leaves.
+async fn assert_clean_state(outbox: &TestOutbox) {
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(instances(outbox).await, 0);
 }
 
 async fn while_a_schema_is_waited_for() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
     let postrider = Postrider::start(&with(settings, &["outbox.auto_init_schema=false"]));
     postrider.until_logged("run `postrider schema apply`").await;
 
-    stops_at_once(postrider).await;
+    assert_stops_at_once(postrider).await;
 
     assert_eq!(bare.collection_names().await, [""; 0]);
 }
@@ -51,28 +51,28 @@ async fn while_a_sink_is_down_with_a_backlog() {
         })
         .await;
 
-    stops_at_once(postrider).await;
+    assert_stops_at_once(postrider).await;
 
     let untouched = doc! { "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(untouched).await, 2_000);
-    is_left_in_order(&outbox).await;
+    assert_clean_state(&outbox).await;
 }
 
 async fn during_the_backoff_of_a_retry() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    // Given back: no queue takes it.
+    // Refused: no queue takes it.
     let settings = ["sinks.rabbit.routing_key=no-such-queue", "relay.backoff.initial=1m"];
     let postrider = Postrider::start(&with(queue.settings(&outbox), &settings));
     outbox.insert([record("first", "k"), record("behind", "k")]).await;
     let failed = doc! { "_id": "first", "attempt": 1, "visibleAt": { "$gt": DateTime::now() } };
     outbox.until_count(failed.clone(), 1).await;
 
-    stops_at_once(postrider).await;
+    assert_stops_at_once(postrider).await;
 
     assert_eq!(outbox.count(failed).await, 1, "charged once, and due as it was");
     let behind = doc! { "_id": "behind", "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(behind).await, 1);
-    is_left_in_order(&outbox).await;
+    assert_clean_state(&outbox).await;
 }
 
 async fn while_a_dead_record_blocks_its_key() {
@@ -83,11 +83,11 @@ async fn while_a_dead_record_blocks_its_key() {
     outbox.insert([malformed, record("behind", "k")]).await;
     outbox.until_count(doc! { "status": "dead", "blocks": true }, 1).await;
 
-    stops_at_once(postrider).await;
+    assert_stops_at_once(postrider).await;
 
     let behind = doc! { "_id": "behind", "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(behind).await, 1);
-    is_left_in_order(&outbox).await;
+    assert_clean_state(&outbox).await;
 }
 
 async fn with_records_that_are_scheduled() {
@@ -100,33 +100,33 @@ async fn with_records_that_are_scheduled() {
     outbox.insert([scheduled, record("now", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
 
-    stops_at_once(postrider).await;
+    assert_stops_at_once(postrider).await;
 
     let still = doc! { "_id": "later", "status": "scheduled", "visibleAt": due };
     assert_eq!(outbox.count(still).await, 1);
-    is_left_in_order(&outbox).await;
+    assert_clean_state(&outbox).await;
 }
 
-/// Of two that are to go alone one is on its way, and the other waits for its turn.
-async fn while_a_suspect_goes_alone() {
+/// Of two records that must go alone one is in flight, and the other waits for its turn.
+async fn while_a_poison_record_goes_alone() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
     let settings = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
     let mut postrider = Postrider::start(&settings);
     postrider.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     let expired = |id: &str| -> Document {
-        let mut suspect = record(id, id);
-        suspect.insert("attempt", 2);
-        suspect.insert("leaseCrashes", 1);
-        suspect.insert("leaseId", Uuid::new());
-        suspect.insert("leaseOwner", Uuid::new());
-        suspect.insert("leaseUntil", DateTime::from_millis(1));
-        suspect
+        let mut poison = record(id, id);
+        poison.insert("attempt", 2);
+        poison.insert("leaseCrashes", 1);
+        poison.insert("leaseId", Uuid::new());
+        poison.insert("leaseOwner", Uuid::new());
+        poison.insert("leaseUntil", DateTime::from_millis(1));
+        poison
     };
-    // The isolated connection is opened by the first that goes alone.
+    // The isolated connection is opened by the first record that goes alone.
     outbox.insert([expired("first")]).await;
     outbox.until_count(doc! { "_id": "first", "status": "done" }, 1).await;
-    // Its confirm is under way for as long, once the broker has it.
+    // Its confirm takes this long, once the broker has it.
     to_broker.delay(Duration::from_secs(2));
     outbox.insert([expired("a"), expired("b")]).await;
     let others = doc! { "$ne": "first" };
@@ -148,13 +148,13 @@ async fn while_a_suspect_goes_alone() {
 }
 
 #[fixture::test]
-async fn whatever_waits_does_not_hold_up_a_stop_and_is_left_as_it_was() {
+async fn waiting_records_do_not_delay_a_stop_and_stay_unchanged() {
     join!(
         while_a_schema_is_waited_for(),
         while_a_sink_is_down_with_a_backlog(),
         during_the_backoff_of_a_retry(),
         while_a_dead_record_blocks_its_key(),
         with_records_that_are_scheduled(),
-        while_a_suspect_goes_alone(),
+        while_a_poison_record_goes_alone(),
     );
 }

@@ -1,11 +1,11 @@
-//! Parts that panic, at places where the feature `failpoints` makes them.
+//! Panics, at places where the feature `failpoints` causes them.
 
 use bson::doc;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, run_with};
 use crate::support::queue::Queue;
-use crate::util::{PROMPTLY, backlog, says};
+use crate::util::{PROMPT_LIMIT, backlog, says};
 
 fn start(outbox: &TestOutbox, queue: &Queue, place: &str) -> Postrider {
     let mut command = run_with(&queue.settings(outbox));
@@ -14,20 +14,20 @@ fn start(outbox: &TestOutbox, queue: &Queue, place: &str) -> Postrider {
 }
 
 #[fixture::test]
-async fn a_part_that_ends_uninvited_ends_the_process_with_1() {
+async fn a_part_that_ends_by_itself_ends_the_process_with_1() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     for place in ["relay::after_lease", "relay::before_publish", "relay::before_settle"] {
         outbox.insert([record(place, place)]).await;
 
         let mut postrider = start(&outbox, &queue, &format!("{place}=panic"));
-        let ended = postrider.until_ended(PROMPTLY).await.with_code(1);
+        let ended = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
         says(&ended, &["error: a part of the relay ended by a panic"]);
     }
 }
 
 #[fixture::test]
-async fn a_publisher_that_panics_costs_a_connection_and_no_record() {
+async fn a_publisher_that_panics_loses_a_connection_and_no_record() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert(backlog(20, 4)).await;
 

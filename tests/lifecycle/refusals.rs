@@ -1,4 +1,4 @@
-//! Starts that cannot succeed: the exit code is 1, and what to mend is told.
+//! Starts that cannot succeed: the exit code is 1, and the error names the remedy.
 
 use bson::{Document, doc};
 use futures_util::future::join_all;
@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use crate::support::mongod::{ADMIN, Mongod};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::schema::Bare;
-use crate::util::{PLANTED, PROMPTLY, ended, says};
+use crate::support::schema::BareDatabase;
+use crate::util::{PLANTED, PROMPT_LIMIT, ended, says};
 
 #[fixture::test]
-async fn credentials_decide_and_the_remedy_is_told() {
+async fn wrong_credentials_end_the_start_with_the_remedy() {
     let server = Mongod::with_access_control().await;
     for (user, roles) in [
         ("enough", doc! { "role": "readWrite", "db": "app" }),
@@ -42,7 +42,7 @@ async fn credentials_decide_and_the_remedy_is_told() {
     says(&stopped, &["mongodb://enough:***@"]);
 }
 
-/// What a user needs, each by itself: on which collection (empty: all of the database), and what.
+/// What a user needs, each by itself: the collection (empty: the whole database), and the action.
 const PRIVILEGES: [(&str, &str); 16] = [
     ("", "listCollections"),
     ("", "createCollection"),
@@ -64,7 +64,7 @@ const PRIVILEGES: [(&str, &str); 16] = [
 ];
 
 #[fixture::test]
-async fn each_missing_privilege_ends_it_and_is_named() {
+async fn each_missing_privilege_ends_the_start_and_is_named() {
     let server = Mongod::with_access_control().await;
     let starts = PRIVILEGES.iter().enumerate().map(|(number, missing)| {
         let server = &server;
@@ -95,7 +95,7 @@ async fn each_missing_privilege_ends_it_and_is_named() {
             postrider.stop().await;
             continue;
         }
-        let refused = postrider.until_ended(PROMPTLY).await.with_code(1);
+        let refused = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
         says(&refused, &["error: MongoDB refuses this instance", "mongo.uri", missing.0]);
         assert!(refused.is_free_of(PLANTED), "{refused}");
@@ -105,8 +105,8 @@ async fn each_missing_privilege_ends_it_and_is_named() {
 }
 
 #[fixture::test]
-async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
-    let bare = Bare::new("").await;
+async fn a_conflicting_index_ends_the_start_with_the_remedy() {
+    let bare = BareDatabase::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
 
     let ended = ended(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
@@ -117,7 +117,7 @@ async fn a_conflicting_index_ends_it_and_is_named_with_the_remedy() {
 }
 
 #[fixture::test]
-async fn an_address_that_cannot_be_listened_on_ends_it_and_the_key_is_named() {
+async fn an_unusable_address_ends_the_start_and_names_the_key() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for (address, remedy) in [

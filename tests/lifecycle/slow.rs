@@ -1,4 +1,4 @@
-//! Stops with a slow broker: what is in flight is awaited, and nothing more is begun.
+//! Stops with a slow broker: the relay awaits what is in flight, and begins nothing more.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at};
 use crate::support::rabbitmq::address;
 use crate::util::{backlog, ids, instances, says};
 
-/// In each direction: a confirm comes after twice as long.
+/// In each direction: a confirm arrives after twice this time.
 const DELAY: Duration = Duration::from_millis(150);
 
 #[fixture::test]
-async fn what_a_slow_broker_has_is_awaited_and_settled_and_arrives_once() {
+async fn a_stop_awaits_a_slow_broker_and_settles_what_it_has() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let proxy = FaultProxy::to_address(address(&amqp_uri())).await;
     let settings = queue.settings_at(&outbox, &amqp_uri_at(&proxy.address().to_string()));

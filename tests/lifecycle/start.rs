@@ -1,4 +1,4 @@
-//! Starts: what is waited for, and what is not.
+//! Starts: what the process waits for, and what it does not wait for.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 use crate::util::{PLANTED, backlog, mongo_through, proxy_to_mongodb, with};
 
 #[fixture::test]
-async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
+async fn the_start_waits_for_mongodb_with_a_line_per_backoff() {
     let outbox = TestOutbox::new().await;
     let proxy = proxy_to_mongodb(FaultProxy::closed_to).await;
     let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
@@ -43,7 +43,7 @@ async fn a_mongodb_that_comes_late_is_waited_for_with_a_line_per_backoff() {
 }
 
 #[fixture::test]
-async fn a_mongodb_that_answers_nothing_is_waited_for() {
+async fn the_start_waits_for_a_mongodb_that_answers_nothing() {
     let outbox = TestOutbox::new().await;
     let proxy = proxy_to_mongodb(FaultProxy::to).await;
     proxy.freeze();
@@ -59,8 +59,8 @@ async fn a_mongodb_that_answers_nothing_is_waited_for() {
 }
 
 #[fixture::test]
-async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
-    let bare = Bare::new("").await;
+async fn the_start_waits_for_a_schema_that_it_may_not_create() {
+    let bare = BareDatabase::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
     let mut postrider = Postrider::start(&with(settings, &["outbox.auto_init_schema=false"]));
 
@@ -75,7 +75,7 @@ async fn a_missing_schema_that_it_may_not_make_is_waited_for_and_told() {
 }
 
 #[fixture::test]
-async fn on_a_standalone_server_it_polls_and_warns() {
+async fn a_standalone_server_is_polled_with_a_warning() {
     let server = Mongod::standalone().await;
     let uri = server.uri("", "app");
     let settings = [vec![format!("mongo.uri={uri}")], stdout_sink()].concat();
@@ -104,7 +104,7 @@ async fn on_a_standalone_server_it_polls_and_warns() {
 }
 
 #[fixture::test]
-async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up() {
+async fn a_broker_that_is_down_does_not_stop_the_start() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let proxy = FaultProxy::closed_to(&host_of(&amqp_uri())).await;
     let uri = amqp_uri_at(&proxy.address().to_string());
@@ -125,11 +125,11 @@ async fn a_broker_that_is_down_does_not_stop_the_start_and_is_used_when_it_is_up
     postrider.stop().await;
 }
 
-/// Sinks by name, each to a broker that is down in a way of its own.
+/// Sinks by name, each to a broker that is down in another way.
 struct Down {
     settings: Vec<String>,
-    /// They are the frozen brokers.
-    _doors: [FaultProxy; 2],
+    /// The frozen brokers.
+    _frozen: [FaultProxy; 2],
 }
 
 impl Down {
@@ -137,7 +137,7 @@ impl Down {
         ["refused", "unknown", "frozen", "login", "kafka_refused", "kafka_unknown", "kafka_frozen"];
 
     async fn new() -> Self {
-        let nobody = format!("127.0.0.1:{}", dead_port().await);
+        let closed = format!("127.0.0.1:{}", dead_port().await);
         let unknown = "no-such-host.invalid:5672";
         let proxies =
             [FaultProxy::to(&host_of(&amqp_uri())).await, FaultProxy::to(&kafka::brokers()).await];
@@ -147,11 +147,11 @@ impl Down {
         let rabbitmq = |at: &str| ("rabbitmq", "uri", amqp_uri_at(at));
         let kafka = |at: &str| ("kafka", "brokers", at.to_owned());
         let sinks = [
-            rabbitmq(&nobody),
+            rabbitmq(&closed),
             rabbitmq(unknown),
             rabbitmq(&frozen),
             ("rabbitmq", "uri", login),
-            kafka(&nobody),
+            kafka(&closed),
             kafka(unknown),
             kafka(&kafka_frozen),
         ];
@@ -162,12 +162,12 @@ impl Down {
                 format!("sinks.{name}.timeout=1s"),
             ]
         });
-        Self { settings: settings.collect(), _doors: proxies }
+        Self { settings: settings.collect(), _frozen: proxies }
     }
 }
 
 #[fixture::test]
-async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_up() {
+async fn brokers_that_are_down_affect_no_other_broker_or_the_stop() {
     let (outbox, queue, down) =
         (TestOutbox::new().await, Queue::declare().await, Down::new().await);
     let routes = Down::NAMES.map(|name| format!("{{type = {name:?}, sink = {name:?}}}")).join(",");
@@ -210,7 +210,7 @@ async fn no_broker_that_is_down_stops_the_start_or_the_stop_or_a_broker_that_is_
 }
 
 #[fixture::test]
-async fn a_replica_set_without_a_primary_is_waited_for() {
+async fn the_start_waits_for_a_primary() {
     let server = Mongod::without_primary().await;
     let set = format!(
         "mongo.uri=mongodb://127.0.0.1:{}/app?replicaSet=rs0&serverSelectionTimeoutMS=500",

@@ -21,7 +21,7 @@ fn start(outbox: &TestOutbox, more: &[&str]) -> (Postrider, PipeReader) {
     (Postrider::of(command), reader)
 }
 
-/// More than a pipe takes at once.
+/// More than a pipe holds.
 fn large(count: usize) -> Vec<Document> {
     let records = (0..count).map(|number| {
         let mut record = record(&format!("{number:05}"), &format!("k{}", number % 20));
@@ -31,14 +31,14 @@ fn large(count: usize) -> Vec<Document> {
     records.collect()
 }
 
-/// The ids of the lines that are whole.
+/// The ids of the complete lines.
 fn whole(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.map(|line| line["id"].as_str().unwrap().to_owned()).collect()
 }
 
 #[fixture::test]
-async fn one_whose_reader_has_gone_is_a_sink_that_is_down() {
+async fn standard_output_without_a_reader_is_a_sink_that_is_down() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, reader) = start(&outbox, &[]);
     postrider.until_metric("postrider_sink_up{sink=\"out\"}", |up| up == 1.0).await;
@@ -57,11 +57,11 @@ async fn one_whose_reader_has_gone_is_a_sink_that_is_down() {
 }
 
 #[fixture::test]
-async fn one_that_nobody_reads_does_not_hold_up_the_stop() {
+async fn unread_standard_output_does_not_delay_the_stop() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, mut reader) = start(&outbox, &["sinks.out.timeout=1s"]);
     outbox.insert(large(100)).await;
-    // Degraded it is too before its first probe has ended, when nothing is delivered yet.
+    // It is degraded before its first probe has ended, too, when nothing is delivered yet.
     let some = async || outbox.count(doc! { "status": "done" }).await > 0;
     eventually("the first lines", some).await;
     postrider
@@ -77,12 +77,12 @@ async fn one_that_nobody_reads_does_not_hold_up_the_stop() {
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     let whole: BTreeSet<String> = whole(&text).into_iter().collect();
-    // One that was torn may be whole after all.
+    // A line that was cut may be complete after all.
     assert!(!done.is_empty() && whole.is_superset(&done), "{done:?} {whole:?}");
 }
 
 #[fixture::test]
-async fn one_that_is_read_slowly_gets_what_is_in_flight_once() {
+async fn slowly_read_standard_output_gets_each_record_once() {
     let outbox = TestOutbox::new().await;
     let (mut postrider, mut reader) = start(&outbox, &[]);
     outbox.insert(large(1_000)).await;
@@ -90,7 +90,7 @@ async fn one_that_is_read_slowly_gets_what_is_in_flight_once() {
         let (mut text, mut buffer) = (Vec::new(), [0; 16 << 10]);
         while let Ok(count @ 1..) = reader.read(&mut buffer) {
             text.extend_from_slice(&buffer[..count]);
-            // Some 3 MB a second.
+            // Some 3 MB per second.
             std::thread::sleep(Duration::from_millis(5));
         }
         String::from_utf8(text).unwrap()

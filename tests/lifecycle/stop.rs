@@ -1,4 +1,4 @@
-//! Stops in good order.
+//! Clean stops.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,10 +12,12 @@ use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
-use crate::util::{PROMPTLY, backlog, ids, instances, mongo_through, proxy_to_mongodb, says, with};
+use crate::util::{
+    PROMPT_LIMIT, backlog, ids, instances, mongo_through, proxy_to_mongodb, says, with,
+};
 
 #[fixture::test]
-async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_ones() {
+async fn a_stop_settles_or_releases_what_is_in_flight() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert(backlog(4000, 20)).await;
     let mut first = Postrider::start(&queue.settings(&outbox));
@@ -34,8 +36,8 @@ async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_o
     let (done, pending) = (ids(&outbox, done).await, ids(&outbox, pending).await);
     assert!(!pending.is_empty(), "it was stopped under way");
     assert_eq!(done.len() + pending.len(), 4000, "none is lost");
-    let charged = doc! { "status": "pending", "attempt": { "$gt": 0 } };
-    assert_eq!(outbox.count(charged).await, 0, "released is not charged");
+    let counted = doc! { "status": "pending", "attempt": { "$gt": 0 } };
+    assert_eq!(outbox.count(counted).await, 0, "released is not counted");
     let arrived = queue.ids(done.len()).await;
     assert_eq!(arrived.iter().cloned().collect::<BTreeSet<_>>(), done);
     assert_eq!(arrived.len(), done.len(), "each once");
@@ -46,7 +48,7 @@ async fn whatever_is_in_flight_is_settled_or_released_and_the_rest_is_the_next_o
 }
 
 #[fixture::test]
-async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
+async fn a_signal_while_waiting_for_mongodb_ends_with_0() {
     let shut = proxy_to_mongodb(FaultProxy::closed_to).await;
     let frozen = proxy_to_mongodb(FaultProxy::to).await;
     frozen.freeze();
@@ -57,14 +59,14 @@ async fn while_mongodb_is_waited_for_a_signal_ends_it_promptly_with_0() {
 
         let signalled = Instant::now();
         postrider.signal(signal);
-        postrider.until_ended(PROMPTLY).await.with_code(0);
+        postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
         assert!(signalled.elapsed() < Duration::from_secs(2), "{:?}", signalled.elapsed());
     }
 }
 
 #[fixture::test]
-async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_nothing() {
+async fn an_idle_process_ends_with_0_without_mongodb() {
     let outbox = TestOutbox::new().await;
     let lost = |report: &Value| report["parts"]["store"]["status"] == "down";
     join_all([FaultProxy::close, FaultProxy::freeze].map(async |hurt: fn(&FaultProxy)| {
@@ -85,7 +87,7 @@ async fn an_idle_one_ends_promptly_with_0_though_mongodb_has_gone_or_answers_not
 }
 
 #[fixture::test]
-async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by_one() {
+async fn brokers_that_ignore_a_goodbye_delay_the_stop_together() {
     const SINKS: usize = 5;
     let outbox = TestOutbox::new().await;
     let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
@@ -108,9 +110,9 @@ async fn brokers_that_do_not_answer_a_goodbye_hold_it_up_together_and_not_one_by
     assert!(stopping.elapsed() < Duration::from_secs(3), "{:?}", stopping.elapsed());
 }
 
-/// The last heartbeat says that it is draining, and MongoDB is slow about it.
+/// The last heartbeat reports that it is draining, and MongoDB is slow to answer it.
 #[fixture::test]
-async fn a_heartbeat_that_is_under_way_at_the_stop_does_not_bring_the_instance_back() {
+async fn a_heartbeat_in_progress_does_not_revive_a_stopped_instance() {
     let server = Mongod::with_fail_points().await;
     let (queue, proxy) = (Queue::declare().await, FaultProxy::to(&host_of(&amqp_uri())).await);
     let sink = queue.sink(&amqp_uri_at(&proxy.address().to_string()));

@@ -1,4 +1,4 @@
-//! Short words for what most of these tests do.
+//! Short helpers of the lifecycle tests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::support::outbox::{TestOutbox, mongodb_uri, record};
 use crate::support::process::{Ended, Postrider};
 use crate::support::queue::host_of;
 
-/// A start that fails, or a stop with nothing in flight.
-pub const PROMPTLY: Duration = Duration::from_secs(10);
+/// The limit for a start that fails, or a stop with nothing in flight.
+pub const PROMPT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Settings of an outbox behind a proxy. (The server must not tell its own address.)
+/// Settings of an outbox behind a proxy. (The client must not learn the server's own address.)
 pub fn mongo_through(proxy: &FaultProxy, database: &str) -> Vec<String> {
     let options = "directConnection=true&serverSelectionTimeoutMS=500";
     vec![format!("mongo.uri=mongodb://{}/{database}?{options}", proxy.address())]
@@ -26,10 +26,10 @@ pub async fn proxy_to_mongodb(state: impl AsyncFnOnce(&str) -> FaultProxy) -> Fa
 }
 
 pub async fn ended(settings: &[String]) -> Ended {
-    Postrider::start(settings).until_ended(PROMPTLY).await
+    Postrider::start(settings).until_ended(PROMPT_LIMIT).await
 }
 
-/// `count` records of some keys, by whose ids their order can be told.
+/// `count` records of some keys, with ids that sort in their order.
 pub fn backlog(count: usize, keys: usize) -> Vec<Document> {
     (0..count).map(|n| record(&format!("{n:05}"), &format!("k{}", n % keys))).collect()
 }

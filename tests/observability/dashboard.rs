@@ -1,4 +1,4 @@
-//! The dashboard: what its panels ask and say.
+//! The dashboard: the queries and texts of its panels.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct Panel {
     json: Value,
 }
 
-/// A variable: its values are those of a label among some series.
+/// A variable: its values are those of a label in some series.
 #[derive(Debug)]
 pub struct Variable {
     pub name: String,
@@ -45,14 +45,14 @@ pub fn panels() -> Vec<Panel> {
     panels.map(panel).collect()
 }
 
-/// What marks alerts on every graph.
+/// The queries that mark alerts on every graph.
 pub fn annotations() -> Vec<String> {
     let dashboard = dashboard();
     let list = dashboard["annotations"]["list"].as_array().unwrap().iter();
     list.map(|annotation| string(&annotation["expr"])).collect()
 }
 
-/// The variables that are asked of Prometheus.
+/// The variables with a Prometheus query.
 pub fn variables() -> Vec<Variable> {
     let dashboard = dashboard();
     let list = dashboard["templating"]["list"].as_array().unwrap().iter();
@@ -79,7 +79,7 @@ pub fn filled_in(query: &str, chosen: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn each_panel_says_in_words_what_it_shows_and_in_which_unit() {
+fn each_panel_has_a_description_and_a_unit() {
     let mut titles = BTreeSet::new();
     for Panel { title, queries, json } in panels() {
         assert!(!title.is_empty() && titles.insert(title.clone()), "a title of its own: {json}");
@@ -95,8 +95,8 @@ fn each_panel_says_in_words_what_it_shows_and_in_which_unit() {
     }
 }
 
-/// Claims that once stood here, or may well, and are false: a panel's title with a word that its
-/// description must not have.
+/// False claims, of the past or likely ones: a panel's title, with a word that its description must
+/// not have.
 const FALSE: [(&str, &str); 4] = [
     // The TTL index is partial on `done`.
     ("Dead", "or retention"),
@@ -128,7 +128,7 @@ fn every_metric_is_on_the_dashboard_and_no_other() {
 }
 
 #[test]
-fn every_panel_goes_by_the_variables_and_every_one_has_its_place() {
+fn every_panel_uses_the_variables_and_has_its_place() {
     let dashboard = dashboard();
     let mut ids = BTreeSet::new();
     let mut taken = BTreeSet::new();

@@ -1,10 +1,10 @@
-//! The processes that are watched, and what befalls them.
+//! The processes that are watched, and their faults.
 //!
-//! | job | what it is | what befalls it |
+//! | job | what it is | its faults |
 //! |---|---|---|
-//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is away, a pause, an instance that loses MongoDB and dies |
-//! | `lower` | fixed partitions, 0-127 of 256 | a record that is nobody's, no change stream, a slow MongoDB and then none |
-//! | `upper` | fixed partitions, 128-255 | nobody counts; it stops |
+//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies |
+//! | `lower` | fixed partitions, 0-127 of 256 | a record of a partition without an owner, no change stream, a slow MongoDB and then none |
+//! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,7 @@ pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
 /// A key of the upper half: partition 189.
 const UPPER_KEY: &str = "order-123";
 
-/// What is waited for on the other side of MongoDB's proxy.
+/// The limit for an event behind MongoDB's proxy.
 fn by(proxy: &FaultProxy) -> String {
     let options = "directConnection=true&serverSelectionTimeoutMS=500";
     format!("mongo.uri=mongodb://{}/?{options}", proxy.address())
@@ -45,7 +45,7 @@ fn with(id: &str, key: &str, more: Document) -> Document {
 /// All of them.
 pub struct Fleets {
     pub shop: TestOutbox,
-    /// What the processes use, until the end of the test.
+    /// The servers' objects that the processes use, until the end of the test.
     _rest: (TestOutbox, TestOutbox, Queue, Topic),
     /// From `shop` to RabbitMQ.
     pub to_broker: FaultProxy,
@@ -62,7 +62,7 @@ pub struct Fleets {
 }
 
 impl Fleets {
-    /// Starts them, on outboxes with what is there before.
+    /// Starts them, on outboxes with records from before.
     pub async fn start() -> Self {
         let (shop, lower) = (TestOutbox::new().await, TestOutbox::new().await);
         let (upper, queue) = (TestOutbox::new().await, Queue::declare().await);
@@ -96,7 +96,7 @@ impl Fleets {
             let set = vec![format!("partitions.static={set}")];
             [mongo_settings(&outbox.database), stdout_sink(), set, more.to_vec()].concat()
         };
-        // It asks in vain, and is woken by nothing.
+        // Its change stream gets no answer, and nothing wakes it.
         to_mongodb_of_lower.silence("$changeStream", 9);
         let second = [settings.clone(), vec![by(&to_mongodb_of_second)]].concat();
         Self {
@@ -118,7 +118,7 @@ impl Fleets {
         }
     }
 
-    /// Has them watched, until all is known of them that is so at the start.
+    /// Makes Prometheus scrape them; waits until it has their first state.
     pub async fn watched_by(&self, prometheus: &Prometheus) {
         prometheus.scrape(&self.first, &SHOP).await;
         prometheus.scrape(&self.second, &SHOP).await;
@@ -148,15 +148,15 @@ impl Fleets {
         let mut odd = with("odd", "odd", doc! {});
         odd.remove("seq");
         odd.remove("partition");
-        insert_raw(&self.shop.hand, odd).await;
+        insert_raw(&self.shop.admin, odd).await;
         self.shop.until_count(doc! { "status": "dead" }, 4).await;
         self.shop.insert([with("behind", "key of lost 1", doc! {})]).await;
         let done = doc! { "status": "done", "_id": { "$regex": "^(r[0-9]|odd)" } };
         self.shop.until_count(done, 61).await;
     }
 
-    /// Records whose deliverers never came back.
-    pub async fn suspects(&self) {
+    /// Records whose leases ended without an outcome.
+    pub async fn poison_records(&self) {
         let expired = |n: i32| {
             let lease = doc! {
                 "attempt": 1, "leaseCrashes": 1, "leaseId": Uuid::new(), "leaseOwner": Uuid::new(),
@@ -180,7 +180,7 @@ impl Fleets {
         }
     }
 
-    /// Appends to an aggregate by one of the processes; the status of the answer.
+    /// Appends to an aggregate by one of the processes; returns the status of the answer.
     pub async fn append(&self, postrider: &Postrider, request: &str, expected: Value) -> u16 {
         postrider.until_logged("serving the HTTP API").await;
         let lines = postrider.lines();
@@ -205,7 +205,7 @@ impl Fleets {
     }
 }
 
-/// What is in the outbox of `shop` from the start.
+/// The records in the outbox of `shop` at the start.
 async fn before(shop: &TestOutbox) {
     let scheduled = doc! { "status": "scheduled", "visibleAt": later() };
     shop.insert([
@@ -213,9 +213,9 @@ async fn before(shop: &TestOutbox) {
         with("scheduled", "scheduled", scheduled),
     ])
     .await;
-    // Two hours old, and not to be delivered for an hour.
+    // Two hours old, and due in an hour.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let time = u32::try_from(now.as_secs()).unwrap() - 7200;
     let seq = Bson::Timestamp(Timestamp { time, increment: 1 });
-    insert_raw(&shop.hand, with("old", "old", doc! { "seq": seq, "visibleAt": later() })).await;
+    insert_raw(&shop.admin, with("old", "old", doc! { "seq": seq, "visibleAt": later() })).await;
 }

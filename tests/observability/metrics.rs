@@ -1,4 +1,4 @@
-//! What operators' tools see of a running process: health, and metrics by the real Prometheus.
+//! Health and metrics of a running process, the metrics by the real Prometheus.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state() {
+async fn counters_start_at_zero_and_gauges_have_the_state() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let mut postrider = Postrider::start(&queue.settings(&outbox));
     postrider.until_ready().await;
@@ -54,7 +54,7 @@ async fn every_counter_is_there_at_zero_from_the_start_and_gauges_tell_the_state
 }
 
 #[fixture::test]
-async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
+async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let later =
         DateTime::from_system_time(std::time::SystemTime::now() + Duration::from_secs(3600));
@@ -77,7 +77,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
     let mut odd = planted("odd", doc! {});
     odd.remove("seq");
     odd.insert("partition", -1);
-    insert_raw(&outbox.hand, odd).await;
+    insert_raw(&outbox.admin, odd).await;
     let settings = with(
         queue.settings(&outbox),
         &[
@@ -108,10 +108,10 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
     let repaired: [(&[(&str, &str)], f64); 2] =
         [(&[("what", "seq")], 1.0), (&[("what", "partition")], 1.0)];
     scraped.until("postrider_records_repaired_total", &repaired).await;
-    // Three were delivered, and the one that came back was published three times.
+    // Three were delivered, and the unroutable one was published three times.
     scraped.until("postrider_publish_seconds_count", &[(&[("sink", "rabbit")], 7.0)]).await;
     scraped.until("postrider_delivery_seconds_count", &[(&[("sink", "rabbit")], 4.0)]).await;
-    // Counted anew after a quarter of a minute.
+    // Counted again after a quarter of a minute.
     let counts: [(&[(&str, &str)], f64); 4] = [
         (&[("status", "pending")], 1.0),
         (&[("status", "scheduled")], 2.0),
@@ -141,7 +141,7 @@ async fn after_a_run_the_figures_are_right_and_no_label_holds_an_id() {
 }
 
 #[fixture::test]
-async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
+async fn an_outage_is_reported_by_its_gauge_and_part() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
     let to_broker = FaultProxy::to(&host_of(&crate::support::queue::amqp_uri())).await;
@@ -186,7 +186,7 @@ async fn what_went_down_is_told_by_its_gauge_and_its_part_until_it_is_back() {
 }
 
 #[fixture::test]
-async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() {
+async fn the_store_is_down_while_the_start_waits_for_mongodb() {
     let proxy = FaultProxy::closed_to(&host_of(&mongodb_uri())).await;
     let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", proxy.address());
     let postrider = Postrider::start(&with(stdout_sink(), &[&mongo]));
@@ -205,7 +205,7 @@ async fn while_mongodb_is_waited_for_the_store_is_down_and_counters_are_there() 
 }
 
 #[fixture::test]
-async fn who_does_not_own_the_lowest_partition_does_not_count_the_outbox() {
+async fn only_the_owner_of_the_lowest_partition_counts_the_outbox() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
     let mut upper = Postrider::start(&with(settings.clone(), &["partitions.static=128-255"]));

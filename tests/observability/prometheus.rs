@@ -1,4 +1,4 @@
-//! A Prometheus of the test's own, which scrapes each second and has the alert rules.
+//! A Prometheus for one test, which scrapes each second and has the alert rules.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
 use crate::support::prometheus::{list_target, variable};
 
-/// A server that ends with this value, and its data with it.
+/// A server that ends with this value, together with its data.
 pub struct Prometheus {
     process: Child,
     base: Url,
@@ -68,7 +68,7 @@ impl Prometheus {
         list_target(postrider, labels, &file, folder).await;
     }
 
-    /// How many rules it has, none of which has failed.
+    /// How many rules it has; asserts that none has failed.
     pub async fn rules(&self) -> usize {
         let data = self.ask("api/v1/rules", &[]).await;
         let groups = data["groups"].as_array().unwrap();
@@ -76,14 +76,14 @@ impl Prometheus {
         rules.inspect(|rule| assert_ne!(rule["health"], "err", "{rule}")).count()
     }
 
-    /// The labels of what a query finds at this moment.
+    /// The labels of a query's result at this moment.
     pub async fn now(&self, query: &str) -> Vec<Value> {
         let data = self.ask("api/v1/query", &[("query", query)]).await;
         let found = data["result"].as_array().unwrap().iter();
         found.map(|series| json!([series["metric"], series["value"][1]])).collect()
     }
 
-    /// Every value that a query had at any second since the start, but NaN.
+    /// Every value of a query at any second since the start, except NaN.
     pub async fn ever(&self, query: &str) -> Vec<f64> {
         let seconds = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().to_string()
@@ -104,7 +104,7 @@ impl Prometheus {
         values.map(|value| value.as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits until a query finds something.
+    /// Waits until a query has a result.
     pub async fn until(&self, query: &str) {
         let limit = Duration::from_secs(40);
         let waiting = eventually(query, || async { !self.now(query).await.is_empty() });

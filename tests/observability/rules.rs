@@ -1,4 +1,4 @@
-//! The alert rules: right by promtool, each with its cases and its part of the runbook.
+//! The alert rules: valid for promtool, each with its cases and its part of the runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ pub const RULES: &str = "helm/postrider/files/alerts.yaml";
 const CASES: &str = "tests/observability/alerts_test.yaml";
 const PAGE: &str = "docs/monitoring.md";
 
-/// Where the documentation is: what a mirror has to replace.
+/// The base URL of the documentation, which a mirror must replace.
 const BASE: &str = "https://github.com/postrider/postrider/blob/main/";
 
 /// An alert rule.
@@ -53,14 +53,15 @@ pub fn rules() -> Vec<Rule> {
 }
 
 #[test]
-fn promtool_is_content_with_the_rules_and_with_every_case() {
+fn promtool_accepts_the_rules_and_every_case() {
     for arguments in [["check", "rules", RULES], ["test", "rules", CASES]] {
         let (content, said) = promtool(&arguments, "");
         assert!(content, "{said}");
     }
 }
 
-/// What the cases expect of one alert at one time: the severities that fire, none where it is silent.
+/// The expectation of the cases about one alert at one time: the severities that fire, none where
+/// it is silent.
 fn cases() -> BTreeMap<String, Vec<BTreeSet<String>>> {
     let file = yaml(CASES);
     let mut cases: BTreeMap<String, Vec<BTreeSet<String>>> = BTreeMap::new();
@@ -72,7 +73,7 @@ fn cases() -> BTreeMap<String, Vec<BTreeSet<String>>> {
 }
 
 #[test]
-fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+fn each_alert_has_a_firing_and_a_silent_case() {
     let cases = cases();
     let rules = rules();
 
@@ -86,7 +87,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
 }
 
 #[test]
-fn each_alert_has_its_texts_a_severity_and_a_section_of_the_runbook() {
+fn each_alert_has_texts_a_severity_and_a_runbook_section() {
     let page = text(PAGE);
     let (_, runbook) = page.split_once("\n## Runbook\n").unwrap();
     let sections = runbook.lines().filter_map(|line| line.strip_prefix("### "));
@@ -104,7 +105,7 @@ fn each_alert_has_its_texts_a_severity_and_a_section_of_the_runbook() {
 }
 
 #[test]
-fn alerts_go_by_metrics_that_there_are() {
+fn alerts_use_existing_metrics() {
     let described = described();
 
     for Rule { name, query, .. } in rules() {

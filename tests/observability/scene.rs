@@ -1,5 +1,4 @@
-//! One scene with every fault that a real relay can be brought to, as the rules and the dashboard
-//! see it.
+//! One scene with every fault that a real relay can have, as the rules and the dashboard see it.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -20,7 +19,7 @@ use crate::support::outbox::{eventually, record};
 const NOT_SEEN: [(&str, &str); 1] =
     [("PostriderRebalancesFlap", "partitions would have to move six times within the scene")];
 
-/// Rules that are true from the start: of the outbox as it is, of the fixed partitions.
+/// Rules that are true from the start, because of the outbox and the fixed partitions.
 const FROM_THE_START: [&str; 6] = [
     "PostriderChangeStreamLost",
     "PostriderCountsUnknown",
@@ -30,7 +29,7 @@ const FROM_THE_START: [&str; 6] = [
     "PostriderRecordsInvalid",
 ];
 
-/// What the scene must have shown on a panel: somewhere a value of at least so much.
+/// What the scene must have shown on a panel: a value of at least this.
 const PEAKS: [(&str, f64); 19] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
@@ -53,7 +52,7 @@ const PEAKS: [(&str, f64); 19] = [
     ("Appends by outcome", 0.1),
 ];
 
-/// What a rule finds at this moment, without its `for`.
+/// The results of the rules at this moment, without their `for`.
 struct Alerts<'a> {
     prometheus: &'a Prometheus,
     rules: Vec<Rule>,
@@ -81,7 +80,7 @@ impl Alerts<'_> {
 }
 
 #[fixture::test]
-async fn under_every_fault_its_alert_becomes_true_and_every_query_of_the_dashboard_has_data() {
+async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
     let file = file(RULES);
     let (prometheus, mut fleets) = join!(Prometheus::start(&file), Fleets::start());
     fleets.watched_by(&prometheus).await;
@@ -89,7 +88,7 @@ async fn under_every_fault_its_alert_becomes_true_and_every_query_of_the_dashboa
     assert_eq!(prometheus.rules().await, rules.len());
     let alerts = Alerts { prometheus: &prometheus, rules, seen: Mutex::default() };
 
-    // A heartbeat may be late now and then.
+    // A heartbeat may be late sometimes.
     let at_the_start = || async { alerts.true_now().await == FROM_THE_START.into() };
     eventually("only what is so from the start", at_the_start).await;
     for name in FROM_THE_START {
@@ -137,7 +136,7 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     join!(fleets.traffic(), fleets.appends());
     // One of them goes alone and has no answer; the others wait for their turn.
     fleets.to_broker.freeze();
-    fleets.suspects().await;
+    fleets.poison_records().await;
     alerts.until("PostriderSuspects").await;
     fleets.to_broker.close();
     alerts.until("PostriderSinkDown").await;
@@ -146,12 +145,12 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
     alerts.until("PostriderPaused").await;
     fleets.switch("resume").await;
     fleets.shop.until_count(doc! { "status": "done" }, 69).await;
-    // Its peer takes its partitions.
+    // The other instance takes over its partitions.
     fleets.to_mongodb_of_second.close();
     alerts.until("PostriderInstanceWithoutStore").await;
     let all = "postrider_partitions_owned{job=\"shop\"} == 256";
     alerts.prometheus.until(all).await;
-    // A store that is there for some, and an outbox that is counted again.
+    // A store that works for some instances, and an outbox that is counted again.
     alerts.until("PostriderDeadRecordsStand").await;
     let database = fleets.shop.client.database(&fleets.shop.database);
     let no_lease = doc! { "leaseId": { "$exists": false } };
@@ -165,7 +164,7 @@ async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
 async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {
     let low = &fleets.low;
     assert_eq!(fleets.append(low, "1", json!("any")).await, 201);
-    // The second has to wait while MongoDB does not answer.
+    // The second one must wait while MongoDB does not answer.
     let proxy = &fleets.to_mongodb_of_lower;
     proxy.freeze();
     let slow = async {

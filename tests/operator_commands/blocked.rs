@@ -1,5 +1,5 @@
-//! A blocked key goes on within `poll_interval` of whatever frees it, with and without the change
-//! stream; and what is blocked can be inspected.
+//! A blocked key continues within `poll_interval` when its blocker is resolved, with and without
+//! the change stream; and operators can inspect what is blocked.
 
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,17 @@ use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
 use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rival_relay::RivalRelay;
-use crate::{in_seconds, outbox_does};
+use crate::{in_seconds, outbox_command};
 
 /// `relay.poll_interval` of these relays.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What a freed key may take: two intervals, and the rest for a busy machine. Whatever else might
-/// free a key comes later: what a record waits for, the end of a lease, an audit.
-const SOON: Duration = Duration::from_secs(10);
+/// The limit for a freed key: two intervals, and a margin for a busy machine. All other events that
+/// might free a key come later: the end of a wait, of a lease, an audit.
+const FREED_LIMIT: Duration = Duration::from_secs(10);
 
-/// A relay to a queue of its own, beside a Kafka that does not answer: records of type `X` go there.
+/// A relay to a queue of its own, and to a Kafka that does not answer: records of type `X` go
+/// there.
 struct Blocked {
     outbox: TestOutbox,
     queue: Queue,
@@ -67,10 +68,10 @@ impl Blocked {
         self.relay.until_metric(&series, |count| count == keys as f64).await;
     }
 
-    /// These arrive and no others, in this order, within `SOON` of `freed`.
+    /// Asserts that these arrive and no others, in this order, within the limit after `freed`.
     async fn arrive(&self, ids: &[&str], freed: Instant) {
         let mut arrived: Vec<String> = Vec::new();
-        while arrived.len() < ids.len() && freed.elapsed() < SOON {
+        while arrived.len() < ids.len() && freed.elapsed() < FREED_LIMIT {
             arrived.extend(self.amqp.take_ids(&self.queue.name).await);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -97,11 +98,11 @@ fn due_in(seconds: i64, id: &str) -> Document {
 
 /// A record that blocks its key.
 struct Head {
-    /// Why, as the metric says.
+    /// The reason, as in the metric.
     reason: &'static str,
-    /// What makes it block.
+    /// The fields that make it block.
     fields: Document,
-    /// An update after which it blocks no more.
+    /// An update after which it no longer blocks.
     edit: Document,
 }
 
@@ -118,7 +119,7 @@ impl Head {
     }
 }
 
-/// What becomes of the head of a key.
+/// An action on the head of a key.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Discard,
@@ -130,12 +131,12 @@ enum Act {
 }
 
 impl Act {
-    /// Does it, and answers when it was done.
+    /// Executes it; returns when it was done.
     async fn on(self, outbox: &TestOutbox, head: &Head, id: &str) -> Instant {
         let (records, it) = (outbox.records(), doc! { "_id": id });
         match self {
-            Self::Discard => _ = outbox_does(outbox, &["discard", id]).await.with_code(0),
-            Self::Requeue => _ = outbox_does(outbox, &["requeue", id]).await.with_code(0),
+            Self::Discard => _ = outbox_command(outbox, &["discard", id]).await.with_code(0),
+            Self::Requeue => _ = outbox_command(outbox, &["requeue", id]).await.with_code(0),
             Self::Delete => _ = records.delete_one(it).await.unwrap(),
             Self::Edit => _ = records.update_one(it, head.edit.clone()).await.unwrap(),
             Self::Done => {
@@ -156,7 +157,7 @@ impl Act {
     }
 }
 
-/// Each act frees the key that its head has blocked, and no other key.
+/// Each action frees the key that its head has blocked, and no other key.
 async fn each_frees_its_key(head: &Head, acts: &[Act]) {
     let key = |act: &Act| format!("{act:?}");
     let follower = |act: &Act, number: usize| format!("{}-{number}", key(act));
@@ -164,12 +165,12 @@ async fn each_frees_its_key(head: &Head, acts: &[Act]) {
         let mut heads: Vec<Document> = acts.iter().map(|act| head.of(&key(act))).collect();
         let followers =
             acts.iter().flat_map(|act| [1, 2].map(|n| record(&follower(act, n), &key(act))));
-        // Records that come while the relay runs are never dead.
+        // Records that are inserted while the relay runs are never dead.
         let before = if head.is_dead() { std::mem::take(&mut heads) } else { Vec::new() };
         let blocked = Blocked::start(follow, before).await;
         blocked.outbox.insert(heads.into_iter().chain(followers)).await;
         blocked.until_blocked(head.reason, acts.len()).await;
-        // Found after the others, of which none goes.
+        // Found after the others, of which none is delivered.
         blocked.outbox.insert([record("free", "free")]).await;
         blocked.arrive(&["free"], Instant::now()).await;
 
@@ -187,7 +188,7 @@ async fn each_frees_its_key(head: &Head, acts: &[Act]) {
 }
 
 #[fixture::test]
-async fn key_goes_on_whatever_becomes_of_its_head_for_a_paused_sink() {
+async fn a_key_continues_when_its_head_for_a_paused_sink_is_resolved() {
     let head = Head {
         reason: "sink_paused",
         fields: doc! { "type": "X" },
@@ -198,7 +199,7 @@ async fn key_goes_on_whatever_becomes_of_its_head_for_a_paused_sink() {
 }
 
 #[fixture::test]
-async fn key_goes_on_whatever_becomes_of_its_head_that_is_not_due() {
+async fn a_key_continues_when_its_scheduled_head_is_resolved() {
     let head = Head {
         reason: "not_due",
         fields: doc! { "visibleAt": in_seconds(3_600) },
@@ -209,7 +210,7 @@ async fn key_goes_on_whatever_becomes_of_its_head_that_is_not_due() {
 }
 
 #[fixture::test]
-async fn key_goes_on_whatever_becomes_of_its_dead_head() {
+async fn a_key_continues_when_its_dead_head_is_resolved() {
     let mut fields = crate::dead("", "", "refused: no");
     for own in ["_id", "key", "partition"] {
         fields.remove(own);
@@ -221,9 +222,9 @@ async fn key_goes_on_whatever_becomes_of_its_dead_head() {
     each_frees_its_key(&head, &[Act::Discard, Act::Delete, Act::Edit, Act::Requeue]).await;
 }
 
-/// The peer has a way to the broker. Its lease ends long after `SOON`.
+/// The peer has a connection to the broker. Its lease ends long after the limit.
 #[fixture::test]
-async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
+async fn a_key_continues_when_a_peer_delivers_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
         let blocked = Blocked::with(follow, "sink_paused", records).await;
@@ -238,19 +239,19 @@ async fn key_goes_on_when_a_peer_has_delivered_its_blocker() {
     }
 }
 
-/// It has a place before the one that waits, and waits for nothing.
+/// Its place is before the one that waits, and it waits for nothing.
 #[fixture::test]
-async fn earlier_record_that_appears_in_a_blocked_key_goes() {
+async fn an_earlier_record_that_appears_in_a_blocked_key_goes() {
     for follow in [true, false] {
         let mut dead = crate::dead("dead", "k", "refused: no");
         dead.insert("seq", Timestamp { time: 5, increment: 1 });
         let records = vec![dead, due_in(3_600, "a"), record("b", "k")];
         let blocked = Blocked::with(follow, "not_due", records).await;
 
-        outbox_does(&blocked.outbox, &["requeue", "dead"]).await.with_code(0);
+        outbox_command(&blocked.outbox, &["requeue", "dead"]).await.with_code(0);
         let requeued = Instant::now();
         blocked.outbox.until_count(doc! { "_id": "dead", "status": "done" }, 1).await;
-        assert!(requeued.elapsed() < SOON);
+        assert!(requeued.elapsed() < FREED_LIMIT);
         // As by a transaction that was slow to commit.
         let mut earlier = record("earlier", "k");
         earlier.insert("seq", Bson::Timestamp(Timestamp { time: 6, increment: 1 }));
@@ -303,12 +304,12 @@ async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
         assert!(table.stdout.contains(word), "no {word:?} in {table}");
     }
     blocked.end().await;
-    let nobody = call_with(&listen, &["relay", "blocked-keys"]).await.with_code(1);
-    assert!(nobody.stderr.contains("/blocked-keys"), "{nobody}");
+    let unreachable = call_with(&listen, &["relay", "blocked-keys"]).await.with_code(1);
+    assert!(unreachable.stderr.contains("/blocked-keys"), "{unreachable}");
 }
 
 #[fixture::test]
-async fn show_names_the_instance_and_what_it_says_of_the_sink() {
+async fn show_names_the_instance_and_its_report_of_the_sink() {
     let records = vec![of_type("X", "x1"), of_type("Y", "y1")];
     let blocked = Blocked::with(true, "sink_paused", records).await;
 
@@ -317,7 +318,7 @@ async fn show_names_the_instance_and_what_it_says_of_the_sink() {
         let arguments = ["outbox", "show", id, "--output", "json"];
         call_with(&blocked.settings, &arguments).await.with_code(0).json()["waits"].take()
     };
-    // The instance says so with its next heartbeat.
+    // The instance reports it with its next heartbeat.
     eventually("the sink is named", || async { waits("x1").await["for"] == "sink_paused" }).await;
     let (first, second) = (waits("x1").await, waits("y1").await);
 

@@ -1,20 +1,20 @@
-//! Discard: dead, scheduled, and pending records that nobody holds (contract 4.5).
+//! Discard: dead and scheduled records, and pending ones without a lease.
 
 use bson::doc;
 use serde_json::json;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::{answer, dead, in_seconds, leased, outbox_does, with_status};
+use crate::{answer, dead, in_seconds, leased, outbox_command, with_status};
 
 #[fixture::test]
-async fn what_nobody_holds_is_removed_and_nothing_else() {
+async fn only_records_without_a_lease_are_discarded() {
     let outbox = TestOutbox::new().await;
     outbox.insert([dead("dead", "k", "refused: no"), with_status("later", "k", "scheduled")]).await;
     outbox.insert([record("free", "k"), leased("expired", "k", in_seconds(-5))]).await;
     outbox.insert([leased("held", "k", in_seconds(600)), with_status("done", "k", "done")]).await;
 
     let gone = answer(&outbox, &["discard", "dead", "later", "free", "expired"]).await;
-    let refused = outbox_does(&outbox, &["discard", "held", "done", "dead"]).await.with_code(1);
+    let refused = outbox_command(&outbox, &["discard", "held", "done", "dead"]).await.with_code(1);
 
     assert_eq!(gone, json!({ "matched": 4, "discarded": 4 }));
     assert!(refused.stderr.contains("error: held: it is leased until "), "{refused}");
@@ -24,7 +24,7 @@ async fn what_nobody_holds_is_removed_and_nothing_else() {
 }
 
 #[fixture::test]
-async fn a_field_of_the_relays_that_has_a_wrong_type_is_no_lease() {
+async fn a_relay_field_of_a_wrong_type_is_not_a_lease() {
     let outbox = TestOutbox::new().await;
     let mut odd = leased("odd", "k", in_seconds(600));
     odd.insert("leaseId", "mine");

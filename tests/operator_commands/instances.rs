@@ -1,4 +1,4 @@
-//! What an operator sees and switches: `postrider instances`, `partitions`, `relay pause|resume`.
+//! `postrider instances`, `partitions`, `relay pause|resume`.
 
 use bson::doc;
 use serde_json::Value;
@@ -17,7 +17,7 @@ async fn switch(outbox: &TestOutbox, how: &str) {
 }
 
 #[fixture::test]
-async fn instances_and_partitions_are_listed_with_the_names_of_the_contract() {
+async fn instances_and_partitions_are_listed_with_documented_names() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     assert_eq!(listed(&outbox, "instances").await, Vec::<Value>::new());
@@ -59,7 +59,7 @@ async fn instances_and_partitions_are_listed_with_the_names_of_the_contract() {
 }
 
 #[fixture::test]
-async fn a_pause_holds_for_all_instances_and_whoever_comes_until_it_is_ended() {
+async fn a_pause_applies_to_all_present_and_later_instances() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let one = Postrider::start(&queue.settings(&outbox));
@@ -78,7 +78,7 @@ async fn a_pause_holds_for_all_instances_and_whoever_comes_until_it_is_ended() {
         assert_eq!(postrider.readyz().await.0, 200);
     }
     outbox.insert((0..20).map(|n| record(&format!("r{n}"), &format!("k{n}")))).await;
-    // The fleet goes on to divide its partitions, and so looks.
+    // Paused instances continue to divide their partitions, and so to scan.
     two.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
     two.stop().await;
     one.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
@@ -94,7 +94,7 @@ async fn a_pause_holds_for_all_instances_and_whoever_comes_until_it_is_ended() {
 }
 
 #[fixture::test]
-async fn fixed_partitions_are_taken_without_assignment_and_no_others() {
+async fn fixed_partitions_are_owned_without_assignment() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let with = |partitions: &str| {
@@ -119,7 +119,7 @@ async fn fixed_partitions_are_taken_without_assignment_and_no_others() {
 }
 
 #[fixture::test]
-async fn a_newcomer_that_differs_says_why_it_takes_nothing() {
+async fn a_newcomer_that_differs_says_why_it_claims_nothing() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let old = Postrider::start(&queue.settings(&outbox));
@@ -136,13 +136,13 @@ async fn a_newcomer_that_differs_says_why_it_takes_nothing() {
     })
     .await;
     assert_eq!(new.metric("postrider_partitions_owned").await, Some(0.0));
-    let told = new.lines().iter().filter(|line| line["level"] == "WARN").count();
-    assert_eq!(told, 1, "{:?}", new.lines());
+    let count = new.lines().iter().filter(|line| line["level"] == "WARN").count();
+    assert_eq!(count, 1, "{:?}", new.lines());
     drop((old, new));
 }
 
 #[fixture::test]
-async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again() {
+async fn refused_assignments_are_reported_once_and_retried() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let database = outbox.client.database(&outbox.database);
@@ -167,7 +167,7 @@ async fn partitions_that_mongodb_refuses_to_assign_are_told_once_and_tried_again
     postrider.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    let told = postrider.lines().iter().filter(|line| line["level"] == "WARN").count();
-    assert_eq!(told, 1, "{:?}", postrider.lines());
+    let count = postrider.lines().iter().filter(|line| line["level"] == "WARN").count();
+    assert_eq!(count, 1, "{:?}", postrider.lines());
     drop(postrider);
 }

@@ -10,7 +10,7 @@ use postrider::outbox::stats::{Accuracy, EXACT, GroupBy};
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::{answer, dead, in_seconds, outbox_does, with_status};
+use crate::{answer, dead, in_seconds, outbox_command, with_status};
 
 fn with(mut record: Document, fields: Document) -> Document {
     record.extend(fields);
@@ -53,13 +53,13 @@ async fn the_oldest_record_comes_first_and_its_age_and_sink_are_shown() {
     assert_eq!(ids(&outbox, &["--reason", "refused"]).await, ["x"]);
     assert_eq!(ids(&outbox, &["--status", "scheduled"]).await, ["s", "r"]);
     let arguments = ["list", "--status", "pending", "--set", "sinks.out.kind=stdout"];
-    let table = outbox_does(&outbox, &arguments).await.with_code(0);
+    let table = outbox_command(&outbox, &arguments).await.with_code(0);
     let first: Vec<&str> = table.stdout.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(first[..6], ["c", "pending", "2h1m", "k1", "T", "out"], "{table}");
 }
 
 #[fixture::test]
-async fn what_no_list_has_is_refused() {
+async fn unknown_sorts_and_pages_are_refused() {
     let outbox = TestOutbox::new().await;
 
     for (wrong, named) in [
@@ -76,13 +76,13 @@ async fn what_no_list_has_is_refused() {
         (&["--after", "at:nowhere", "--status", "dead"], "after"),
         (&["--after", "gone", "--status", "dead"], "after"),
     ] {
-        let ended = outbox_does(&outbox, &[&["list"], wrong].concat()).await.with_code(2);
+        let ended = outbox_command(&outbox, &[&["list"], wrong].concat()).await.with_code(2);
 
         assert!(ended.stderr.contains(named), "{wrong:?}: {ended}");
     }
 }
 
-/// All ids of a list, page by page as the library has them.
+/// All ids of a list, page by page as the library returns them.
 async fn all_pages(outbox: &TestOutbox, filter: &Filter, limit: u32) -> Vec<String> {
     let inspector = Inspector::new(outbox.collections.clone());
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ async fn all_pages(outbox: &TestOutbox, filter: &Filter, limit: u32) -> Vec<Stri
     }
 }
 
-/// Equal values, absent ones, and values of kinds that nobody means.
+/// Equal values, absent ones, and values of invalid kinds.
 #[fixture::test]
 async fn pages_of_every_sort_hold_each_record_once() {
     let outbox = TestOutbox::new().await;
@@ -183,14 +183,14 @@ async fn plans(outbox: &TestOutbox) -> Vec<(String, i64, String)> {
     notes.into_iter().map(read).collect()
 }
 
-/// Whether the server notes commands from now on.
+/// Switches the server's profiler on or off.
 async fn profile(outbox: &TestOutbox, level: i32) {
     let database = outbox.client.database(&outbox.database);
     database.run_command(doc! { "profile": level }).await.unwrap();
 }
 
 #[fixture::test]
-async fn figures_are_exact_up_to_a_bound_and_marked_beyond_without_a_collection_scan() {
+async fn figures_are_exact_up_to_a_limit_without_a_collection_scan() {
     let outbox = TestOutbox::new().await;
     let inspector = Inspector::new(outbox.collections.clone());
     fill(&outbox, "done", EXACT - 300, doc! { "status": "done", "doneAt": "$$NOW" }).await;
@@ -224,7 +224,7 @@ async fn figures_are_exact_up_to_a_bound_and_marked_beyond_without_a_collection_
     assert!(exact.accuracy.is_empty() && exact.oldest_pending_seconds.is_some(), "{exact:?}");
     assert_eq!((marked.pending, marked.dead, backlog.pending, backlog.dead), (200, 90, 200, 90));
     assert_eq!(marked.accuracy["done"], Accuracy::Estimate, "{marked:?}");
-    // As many of the invalid ones as were found in a moment are not taken for done.
+    // A limited count finds some of the invalid ones, which do not count as done.
     assert_eq!(marked.done + marked.invalid, EXACT + 710, "{marked:?}");
     assert_eq!((many.pending, many.accuracy["pending"]), (EXACT, Accuracy::AtLeast), "{many:?}");
     assert_eq!(many.accuracy["done"], Accuracy::AtMost, "{many:?}");

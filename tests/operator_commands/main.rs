@@ -27,14 +27,14 @@ use support::process::{Ended, call_with};
 use support::queue::mongo_settings;
 
 /// `postrider outbox …` on this outbox.
-async fn outbox_does(outbox: &TestOutbox, arguments: &[&str]) -> Ended {
+async fn outbox_command(outbox: &TestOutbox, arguments: &[&str]) -> Ended {
     call_with(&mongo_settings(&outbox.database), &[&["outbox"], arguments].concat()).await
 }
 
 /// The same, which must succeed and print JSON.
 async fn answer(outbox: &TestOutbox, arguments: &[&str]) -> Value {
     let arguments = [arguments, &["--output", "json"]].concat();
-    outbox_does(outbox, &arguments).await.with_code(0).json()
+    outbox_command(outbox, &arguments).await.with_code(0).json()
 }
 
 /// A record that was given up.
@@ -54,7 +54,7 @@ fn with_status(id: &str, key: &str, status: &str) -> Document {
     record
 }
 
-/// A pending record that somebody holds, or held, until then.
+/// A pending record with a lease until this time.
 fn leased(id: &str, key: &str, until: DateTime) -> Document {
     let mut record = support::outbox::record(id, key);
     record.extend(doc! {

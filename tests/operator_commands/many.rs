@@ -1,4 +1,5 @@
-//! `--all`: chosen by key, type, reason and status; seen first, and done only when asked for.
+//! `--all`: records chosen by key, type, reason and status; listed first, and changed only on
+//! request.
 
 use bson::{Document, doc};
 use postrider::outbox::redrive::{Chosen, Redrive, Redriver};
@@ -6,7 +7,7 @@ use serde_json::json;
 
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, record};
-use crate::{answer, dead, in_seconds, leased, outbox_does, with_status};
+use crate::{answer, dead, in_seconds, leased, outbox_command, with_status};
 
 async fn statuses(outbox: &TestOutbox, status: &str) -> Vec<String> {
     use futures_util::TryStreamExt;
@@ -37,7 +38,7 @@ async fn some_dead() -> TestOutbox {
 }
 
 #[fixture::test]
-async fn all_dead_records_or_those_of_a_key_type_or_reason_are_requeued() {
+async fn requeue_all_takes_a_key_a_type_or_a_reason() {
     let outbox = some_dead().await;
     let all = async |more: &[&str]| {
         answer(&outbox, &[&["requeue", "--all", "--yes"], more].concat()).await
@@ -55,7 +56,7 @@ async fn all_dead_records_or_those_of_a_key_type_or_reason_are_requeued() {
 }
 
 #[fixture::test]
-async fn discarding_all_is_for_the_dead_unless_another_status_is_said() {
+async fn discard_all_takes_dead_records_by_default() {
     let outbox = some_dead().await;
     let all = async |more: &[&str]| {
         answer(&outbox, &[&["discard", "--all", "--yes"], more].concat()).await
@@ -69,11 +70,11 @@ async fn discarding_all_is_for_the_dead_unless_another_status_is_said() {
 }
 
 #[fixture::test]
-async fn nothing_changes_before_it_is_asked_for() {
+async fn nothing_changes_without_confirmation() {
     let outbox = some_dead().await;
 
     for command in ["requeue", "discard"] {
-        let unasked = outbox_does(&outbox, &[command, "--all"]).await.with_code(2);
+        let unasked = outbox_command(&outbox, &[command, "--all"]).await.with_code(2);
         assert!(
             unasked.stderr.contains("--dry-run") && unasked.stderr.contains("--yes"),
             "{unasked}"
@@ -83,22 +84,22 @@ async fn nothing_changes_before_it_is_asked_for() {
         let tried = answer(&outbox, &[command, "a", "--dry-run", "--yes"]).await;
         assert_eq!(tried["matched"], 1, "{tried}");
         for wrong in [&[command][..], &[command, "a", "--all"], &[command, "a", "--key", "k"]] {
-            outbox_does(&outbox, wrong).await.with_code(2);
+            outbox_command(&outbox, wrong).await.with_code(2);
         }
     }
-    outbox_does(&outbox, &["requeue", "--redeliver", "--all", "--yes"]).await.with_code(2);
-    outbox_does(&outbox, &["discard", "a", "--status", "dead"]).await.with_code(2);
-    let missing = outbox_does(&outbox, &["discard", "none", "--dry-run"]).await.with_code(1);
+    outbox_command(&outbox, &["requeue", "--redeliver", "--all", "--yes"]).await.with_code(2);
+    outbox_command(&outbox, &["discard", "a", "--status", "dead"]).await.with_code(2);
+    let missing = outbox_command(&outbox, &["discard", "none", "--dry-run"]).await.with_code(1);
     assert!(missing.stderr.contains("none"), "{missing}");
 
     assert_eq!(statuses(&outbox, "dead").await, ["a", "b", "c"]);
 }
 
-/// A relay that reads in the midst of it must not see a record of a key without those before it.
+/// A relay that reads meanwhile must not see a record of a key without the earlier ones.
 #[fixture::test]
 async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
     let outbox = TestOutbox::new().await;
-    // Their ids sort otherwise than their seqs.
+    // Their ids sort in another order than their seqs.
     for id in ["c", "a", "b"] {
         outbox
             .insert([dead(id, "k", "refused: no"), dead(&format!("{id}-other"), id, "refused: no")])
@@ -130,9 +131,9 @@ async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
     );
 }
 
-/// Its relay may be quick: what dies again is not requeued for ever.
+/// The relay may be quick: a record that dies again is not requeued for ever.
 #[fixture::test]
-async fn what_dies_again_meanwhile_is_left_alone() {
+async fn a_record_that_dies_again_meanwhile_is_left_alone() {
     let outbox = TestOutbox::new().await;
     let mut records: Vec<Document> =
         (0..1_500).map(|n| dead(&format!("{n:04}"), "k", "no: no")).collect();

@@ -1,14 +1,14 @@
-//! Records that cannot be decoded: each is shown, named and removed, and takes nothing with it.
+//! Records that cannot be decoded: each is shown, named and removed, and affects no other.
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, DateTime, Document, doc, rawdoc};
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
-use crate::{answer, dead, outbox_does};
+use crate::{answer, dead, outbox_command};
 
-/// The record with the text `MARK`, wherever it stands, made no valid UTF-8. The server stores it,
-/// while the driver's own insert cannot answer with such an `_id`.
+/// Inserts the record with the text `MARK` replaced by invalid UTF-8. The server stores it, while
+/// the driver's own insert cannot return such an `_id`.
 async fn insert_broken(outbox: &TestOutbox, record: &Document) {
     let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
     let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
@@ -22,7 +22,7 @@ async fn insert_broken(outbox: &TestOutbox, record: &Document) {
     assert_eq!(inserted.get_i32("n").unwrap(), 1, "{inserted}");
 }
 
-/// A neighbour on either side, a field whose name is not UTF-8, and an id that is not.
+/// A valid record on either side, a field whose name is not UTF-8, and an id that is not.
 async fn odd_outbox() -> TestOutbox {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("z", "k")]).await;
@@ -38,7 +38,7 @@ fn ids_of(listed: &Value) -> Vec<&str> {
 }
 
 #[fixture::test]
-async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
+async fn an_undecodable_record_is_listed_and_discarded() {
     let outbox = odd_outbox().await;
 
     for by in
@@ -51,7 +51,7 @@ async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
         let invalid = r"\xff\xfe\xfd\xfc: the field's name is not UTF-8";
         assert_eq!(named["invalid"], serde_json::json!([invalid]));
     }
-    let table = outbox_does(&outbox, &["list"]).await.with_code(0);
+    let table = outbox_command(&outbox, &["list"]).await.with_code(0);
     assert!(table.stdout.contains("the field's name is not UTF-8"), "{table}");
     let listed = answer(&outbox, &["list", "--sort", "id"]).await;
     let raw = ids_of(&listed).into_iter().find(|id| id.starts_with("raw:")).unwrap().to_owned();
@@ -59,19 +59,19 @@ async fn a_record_that_cannot_be_decoded_is_listed_marked_and_discarded() {
         let shown = answer(&outbox, &["show", id]).await;
         assert_eq!(shown["id"], id, "{shown}");
         assert_eq!(shown["status"], "pending");
-        outbox_does(&outbox, &["show", id]).await.with_code(0);
+        outbox_command(&outbox, &["show", id]).await.with_code(0);
         let tried = answer(&outbox, &["discard", id, "--dry-run"]).await;
         assert_eq!(tried["matched"], 1);
         let removed = answer(&outbox, &["discard", id]).await;
         assert_eq!(removed["discarded"], 1, "{id}: {removed}");
-        outbox_does(&outbox, &["show", id]).await.with_code(1);
+        outbox_command(&outbox, &["show", id]).await.with_code(1);
     }
 
     assert_eq!(ids_of(&answer(&outbox, &["list"]).await), ["a", "z"]);
 }
 
 #[fixture::test]
-async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
+async fn pages_continue_after_an_undecodable_record() {
     let outbox = odd_outbox().await;
 
     for sort in ["id", "seq"] {
@@ -92,7 +92,7 @@ async fn pages_go_on_behind_a_record_that_cannot_be_decoded() {
 }
 
 #[fixture::test]
-async fn commands_for_many_take_what_cannot_be_decoded_along() {
+async fn commands_for_many_include_undecodable_records() {
     let outbox = odd_outbox().await;
     let was_dead = doc! { "$set": { "status": "dead", "deadAt": DateTime::from_millis(1) } };
     outbox.records().update_many(doc! {}, was_dead).await.unwrap();
@@ -137,7 +137,7 @@ async fn text_that_is_not_utf8_is_grouped_and_listed() {
 
 /// The relay makes them dead; an operator shows, requeues and discards them.
 #[fixture::test]
-async fn a_record_without_a_usable_id_is_known_by_the_text_that_lists_it() {
+async fn a_record_without_a_usable_id_is_addressed_by_its_listed_text() {
     let outbox = TestOutbox::new().await;
     let ids = [Bson::Null, Bson::Boolean(true), 1.5.into(), doc! { "a": 1 }.into()];
     for id in ids {

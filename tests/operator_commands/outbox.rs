@@ -10,7 +10,7 @@ use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::call_with;
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 
 fn settings(outbox: &TestOutbox) -> Vec<String> {
     [mongo_settings(&outbox.database), stdout_sink()].concat()
@@ -60,7 +60,7 @@ async fn statistics_count_every_status() {
 }
 
 #[fixture::test]
-async fn statistics_tell_of_a_producer_whose_partitions_are_no_hashes_of_its_keys() {
+async fn statistics_report_partitions_that_do_not_match_their_keys() {
     let outbox = TestOutbox::new().await;
     let of = |n: i32, partition: i32, status: &str| {
         let mut wrong = record(&format!("{n}"), &format!("k{n}"));
@@ -113,7 +113,7 @@ async fn a_list_is_chosen_by_status_key_type_place_and_length() {
 }
 
 #[fixture::test]
-async fn a_list_goes_on_behind_a_record_that_is_gone() {
+async fn a_list_continues_after_a_record_that_is_gone() {
     let outbox = TestOutbox::new().await;
     outbox.insert(["a", "b", "c"].map(|id| record(id, "k"))).await;
     outbox.records().delete_one(doc! { "_id": "b" }).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_list_goes_on_behind_a_record_that_is_gone() {
 }
 
 #[fixture::test]
-async fn a_list_goes_on_behind_the_last_id_of_a_kind_with_those_of_the_next() {
+async fn a_list_continues_with_ids_of_the_next_kind() {
     let outbox = TestOutbox::new().await;
     let (oid, uuid) = (ObjectId::new(), bson::Uuid::new());
     let all: [Bson; 5] = [7.into(), "a".into(), "b".into(), uuid.into(), oid.into()];
@@ -151,7 +151,7 @@ async fn a_list_goes_on_behind_the_last_id_of_a_kind_with_those_of_the_next() {
 }
 
 #[fixture::test]
-async fn a_record_is_shown_with_the_forms_of_the_contract() {
+async fn a_record_is_shown_in_the_documented_forms() {
     let outbox = TestOutbox::new().await;
     let id = bson::Uuid::new();
     let mut record = record("", "k");
@@ -246,7 +246,7 @@ async fn a_missing_id_ends_with_1_and_names_it() {
 }
 
 #[fixture::test]
-async fn what_a_prefix_forces_and_is_not_is_wrong_usage() {
+async fn an_id_that_does_not_fit_its_prefix_is_wrong_usage() {
     for id in ["uuid:nine", "oid:1", "int:x"] {
         let ended = call_with(&valid(), &["outbox", "show", id]).await.with_code(2);
 
@@ -269,7 +269,7 @@ async fn a_database_that_does_not_answer_ends_with_1() {
 }
 
 #[fixture::test]
-async fn looking_needs_no_sink() {
+async fn read_commands_need_no_sink() {
     let outbox = TestOutbox::new().await;
 
     let settings = mongo_settings(&outbox.database);
@@ -279,8 +279,8 @@ async fn looking_needs_no_sink() {
 }
 
 #[fixture::test]
-async fn a_prefix_stands_in_front_of_the_collections() {
-    let bare = Bare::new("shop_").await;
+async fn collection_names_have_the_configured_prefix() {
+    let bare = BareDatabase::new("shop_").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
     let settings = with(settings, &["outbox.collection_prefix=shop_"]);
     call_with(&settings, &["schema", "apply"]).await.with_code(0);

@@ -1,4 +1,4 @@
-//! Prune: by age, on the server's clock; what holds a key stays.
+//! Prune: by age, on the server's clock; a record that blocks its key stays.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::call_with;
 use crate::support::queue::mongo_settings;
-use crate::{answer, dead, in_seconds, outbox_does, with_status};
+use crate::{answer, dead, in_seconds, outbox_command, with_status};
 
 const DAY: i64 = 86_400;
 
-/// In an outbox where the server itself deletes nothing: its TTL monitor comes once a minute, and
-/// may do so in a test.
+/// An outbox where the server itself deletes nothing: its TTL monitor runs once a minute, and may
+/// do so in a test.
 async fn with_days() -> TestOutbox {
     let outbox = TestOutbox::new().await;
     let retention = Duration::from_secs(1_000 * DAY.unsigned_abs());
@@ -38,7 +38,7 @@ async fn with_days() -> TestOutbox {
 }
 
 #[fixture::test]
-async fn delivered_records_go_when_they_are_as_old_as_the_retention_or_as_is_said() {
+async fn prune_removes_done_records_older_than_the_retention() {
     let outbox = with_days().await;
 
     assert_eq!(answer(&outbox, &["prune"]).await, json!({ "pruned": 2 }));
@@ -57,10 +57,10 @@ async fn delivered_records_go_when_they_are_as_old_as_the_retention_or_as_is_sai
 }
 
 #[fixture::test]
-async fn dead_records_go_by_age_and_those_that_hold_their_key_stay_and_are_told() {
+async fn prune_keeps_dead_records_that_block_their_key() {
     let outbox = with_days().await;
 
-    let pruned = outbox_does(&outbox, &["prune", "--status", "dead", "--output", "json"]).await;
+    let pruned = outbox_command(&outbox, &["prune", "--status", "dead", "--output", "json"]).await;
 
     let pruned = pruned.with_code(0);
     assert_eq!(pruned.json(), json!({ "pruned": 2, "blocking": 1 }));
@@ -74,6 +74,6 @@ async fn an_age_without_a_unit_and_another_status_are_wrong_usage() {
     let outbox = TestOutbox::new().await;
 
     for wrong in [["--older-than", "7"], ["--older-than", "-7d"], ["--status", "pending"]] {
-        outbox_does(&outbox, &[&["prune"], &wrong[..]].concat()).await.with_code(2);
+        outbox_command(&outbox, &[&["prune"], &wrong[..]].concat()).await.with_code(2);
     }
 }

@@ -1,4 +1,4 @@
-//! Requeue, field by field (contract 4.5).
+//! Requeue, field by field.
 
 use bson::{Bson, DateTime, doc};
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::Postrider;
 use crate::support::queue::Queue;
-use crate::support::sizes::{LARGEST, filled};
-use crate::{answer, dead, in_seconds, outbox_does, with_status};
+use crate::support::sizes::{MAX_DOCUMENT_BYTES, filled};
+use crate::{answer, dead, in_seconds, outbox_command, with_status};
 
 #[fixture::test]
 async fn a_dead_record_is_pending_again_in_its_old_place() {
@@ -33,14 +33,14 @@ async fn a_dead_record_is_pending_again_in_its_old_place() {
 }
 
 #[fixture::test]
-async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_for() {
+async fn only_dead_records_are_requeued_unless_redelivery_is_requested() {
     let outbox = TestOutbox::new().await;
     let others = [("p", "pending"), ("s", "scheduled"), ("d", "done"), ("i", "Odd"), ("e", "")];
     outbox.insert(others.map(|(id, status)| with_status(id, "k", status))).await;
     outbox.insert([dead("x", "k", "refused: no")]).await;
     let given = ["requeue", "p", "s", "d", "i", "e", "missing", "x"];
 
-    let refused = outbox_does(&outbox, &given).await.with_code(1);
+    let refused = outbox_command(&outbox, &given).await.with_code(1);
 
     for (id, why) in [
         ("p", "it is pending, and only dead records are requeued"),
@@ -58,12 +58,12 @@ async fn only_dead_records_are_requeued_and_a_done_one_when_redelivery_is_asked_
 
     let again = answer(&outbox, &["requeue", "--redeliver", "d"]).await;
     assert_eq!(again, json!({ "matched": 1, "requeued": 1 }));
-    let refused = outbox_does(&outbox, &["requeue", "--redeliver", "s"]).await.with_code(1);
+    let refused = outbox_command(&outbox, &["requeue", "--redeliver", "s"]).await.with_code(1);
     assert!(refused.stderr.contains("only dead and done records"), "{refused}");
 }
 
 #[fixture::test]
-async fn ids_of_every_kind_are_found_and_one_that_is_none_changes_nothing() {
+async fn ids_of_every_kind_are_found_and_unknown_ones_change_nothing() {
     let outbox = TestOutbox::new().await;
     let (uuid, oid) = (bson::Uuid::new(), bson::oid::ObjectId::new());
     let ids: [Bson; 4] = [uuid.into(), oid.into(), 42.into(), "text".into()];
@@ -76,7 +76,7 @@ async fn ids_of_every_kind_are_found_and_one_that_is_none_changes_nothing() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
 
     let wrong = [&["requeue"], texts.as_slice(), &["uuid:nine"]].concat();
-    outbox_does(&outbox, &wrong).await.with_code(2);
+    outbox_command(&outbox, &wrong).await.with_code(2);
     assert_eq!(outbox.count(doc! { "status": "dead" }).await, 4);
 
     let requeued = answer(&outbox, &[&["requeue"], texts.as_slice()].concat()).await;
@@ -85,7 +85,7 @@ async fn ids_of_every_kind_are_found_and_one_that_is_none_changes_nothing() {
 }
 
 #[fixture::test]
-async fn a_delivered_record_comes_once_more_under_the_same_id_and_is_done_again() {
+async fn a_redelivered_record_arrives_again_under_the_same_id() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     outbox.insert([record("a", "k")]).await;
     let mut postrider = Postrider::start(&queue.settings(&outbox));
@@ -114,7 +114,7 @@ async fn a_validator_that_forbids_it_is_named() {
     let strict = doc! { "collMod": "outbox_records", "validator": validator };
     database.run_command(strict).await.unwrap();
 
-    let refused = outbox_does(&outbox, &["requeue", "a"]).await.with_code(1);
+    let refused = outbox_command(&outbox, &["requeue", "a"]).await.with_code(1);
 
     assert!(
         refused.stderr.contains("code 121") && refused.stderr.contains("validator"),
@@ -124,22 +124,22 @@ async fn a_validator_that_forbids_it_is_named() {
 }
 
 #[fixture::test]
-async fn records_that_cannot_be_requeued_are_told_of_and_keep_no_others() {
+async fn records_that_cannot_be_requeued_are_reported() {
     let outbox = TestOutbox::new().await;
     outbox.insert([dead("a", "k", "refused: no"), dead("z", "l", "refused: no")]).await;
     for id in ["m", "n"] {
-        let (record, _) = filled(with_status(id, id, "dead"), LARGEST);
-        outbox.hand.records().insert_one(record).await.unwrap();
+        let (record, _) = filled(with_status(id, id, "dead"), MAX_DOCUMENT_BYTES);
+        outbox.admin.records().insert_one(record).await.unwrap();
     }
 
     let tried = ["requeue", "--all", "--yes", "--output", "json"];
-    let requeued = outbox_does(&outbox, &tried).await.with_code(1);
+    let requeued = outbox_command(&outbox, &tried).await.with_code(1);
 
     assert_eq!(requeued.json(), json!({ "matched": 4, "requeued": 2 }), "{requeued}");
     let why = "not all of the 4 records were changed: 2 are so near to 16 MiB that nothing fits in: \
                shorten their payloads first";
     assert!(requeued.stderr.contains(why), "{requeued}");
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2);
-    let again = outbox_does(&outbox, &tried).await.with_code(1);
+    let again = outbox_command(&outbox, &tried).await.with_code(1);
     assert_eq!(again.json(), json!({ "matched": 2, "requeued": 0 }), "{again}");
 }

@@ -5,15 +5,15 @@ use bson::doc;
 use crate::support::command_line::{file, says, with};
 use crate::support::process::{call, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 
-fn settings(bare: &Bare) -> Vec<String> {
+fn settings(bare: &BareDatabase) -> Vec<String> {
     [mongo_settings(&bare.name), stdout_sink()].concat()
 }
 
 #[fixture::test]
 async fn applying_makes_everything_once_and_then_finds_nothing_missing() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
 
     let first = call_with(&settings(&bare), &["schema", "apply"]).await.with_code(0);
     let layout = bare.layout().await;
@@ -26,8 +26,8 @@ async fn applying_makes_everything_once_and_then_finds_nothing_missing() {
 }
 
 #[fixture::test]
-async fn verifying_prints_a_line_per_difference_and_ends_with_1_until_there_is_none() {
-    let bare = Bare::new("").await;
+async fn verifying_prints_a_line_per_difference_and_ends_with_1() {
+    let bare = BareDatabase::new("").await;
 
     let before = call_with(&settings(&bare), &["schema", "verify"]).await.with_code(1);
     call_with(&settings(&bare), &["schema", "apply"]).await.with_code(0);
@@ -48,7 +48,7 @@ async fn verifying_prints_a_line_per_difference_and_ends_with_1_until_there_is_n
 
 #[fixture::test]
 async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "dead_idx" }).await;
 
     let ended = call_with(&settings(&bare), &["schema", "apply"]).await.with_code(1);
@@ -57,7 +57,7 @@ async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
 }
 
 #[fixture::test]
-async fn the_script_that_is_printed_at_the_defaults_is_the_one_of_the_repository() {
+async fn the_script_printed_at_the_defaults_is_the_repositorys() {
     let printed = call(&["schema", "print"]).await.with_code(0);
 
     let ours = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-setup.js");
@@ -65,8 +65,8 @@ async fn the_script_that_is_printed_at_the_defaults_is_the_one_of_the_repository
 }
 
 #[fixture::test]
-async fn the_script_that_is_printed_makes_in_mongosh_what_apply_makes() {
-    let (by_script, by_us) = (Bare::new("shop_").await, Bare::new("shop_").await);
+async fn the_printed_script_creates_the_same_schema_as_apply() {
+    let (by_script, by_us) = (BareDatabase::new("shop_").await, BareDatabase::new("shop_").await);
     let more = ["outbox.collection_prefix=shop_", "outbox.retention=3d"];
     let printed = call_with(&with(settings(&by_us), &more), &["schema", "print"]).await;
 

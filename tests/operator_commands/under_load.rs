@@ -1,5 +1,5 @@
-//! Requeue and discard while relays deliver and producers insert: nothing is lost, and nothing of
-//! a key overtakes but what contract 4.2 exempts.
+//! Requeue and discard while relays deliver and producers insert: nothing is lost, and no record of
+//! a key overtakes another, except requeued ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::support::sink::{Fault, TestSink};
 
 const PRODUCERS: usize = 4;
 
-/// Every one of these records is refused so often before it is taken.
+/// Refuses each of these records some times before it accepts it.
 fn refuse(sink: &TestSink, each: usize) -> HashSet<String> {
     let mut refused = HashSet::new();
     for (number, key) in Producers::keys(PRODUCERS).enumerate() {
-        // Of the transactions of a key (each third of its producer's), some.
+        // Some of the transactions of a key (each third of its producer's).
         for n in (number % 3..120).step_by(3).skip(number % 4).step_by(4) {
             let id = format!("{key}/{n:06}.0");
             sink.script(&id, vec![Fault::Answer(PublishFailure::Rejected); each]);
@@ -35,7 +35,7 @@ fn refuse(sink: &TestSink, each: usize) -> HashSet<String> {
     refused
 }
 
-/// Requeues whatever dies, until told to stop.
+/// Requeues all dead records, until it is stopped.
 fn requeue_all(outbox: &TestOutbox, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<u64> {
     let (redriver, stop) = (Redriver::new(outbox.collections.clone()), stop.clone());
     tokio::spawn(async move {
@@ -48,8 +48,8 @@ fn requeue_all(outbox: &TestOutbox, stop: &Arc<AtomicBool>) -> tokio::task::Join
     })
 }
 
-/// Two relays, producers, and whatever dies requeued, until all is done; the ids that were
-/// committed, and how often one was requeued.
+/// Runs two relays and producers, and requeues dead records, until all is done; returns the ids
+/// that were committed, and how often one was requeued.
 async fn deliver_all(
     outbox: &TestOutbox,
     sink: &TestSink,
@@ -73,7 +73,7 @@ async fn deliver_all(
 }
 
 #[fixture::test]
-async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
+async fn a_blocked_key_continues_in_order_after_requeues() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let refused = refuse(&sink, 2);
@@ -84,12 +84,12 @@ async fn a_blocked_key_goes_on_in_order_when_its_dead_are_requeued() {
     let blocked = committed.iter().filter(|id| refused.contains(*id)).count() as u64;
     assert!(blocked > 20, "{blocked}");
     assert_eq!(requeued, blocked * 2, "each died twice");
-    // None is exempt: under block nothing of a key goes before its dead.
+    // None is exempt: with `block` no record of a key goes before its dead one.
     judge(&read_back(&outbox.collections).await, &arrivals(&sink.arrived())).assert_kept();
 }
 
 #[fixture::test]
-async fn where_the_dead_are_skipped_only_they_come_late() {
+async fn only_requeued_records_are_late_when_dead_ones_are_skipped() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let refused = refuse(&sink, 1);
@@ -105,7 +105,7 @@ async fn where_the_dead_are_skipped_only_they_come_late() {
 }
 
 #[fixture::test]
-async fn what_is_discarded_never_arrives_and_what_arrived_is_never_discarded() {
+async fn discarded_records_never_arrive_and_arrived_ones_stay() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let relays = [0, 1].map(|_| start(&outbox.collections, sink.clone(), settings()));
@@ -116,7 +116,7 @@ async fn what_is_discarded_never_arrives_and_what_arrived_is_never_discarded() {
 
     let mut discarded = HashSet::new();
     while discarded.len() < 100 {
-        // Many of them are in somebody's hands, or delivered, by the time that their turn comes.
+        // Many of them are leased, or delivered, by the time that their turn comes.
         let free = doc! { "status": "pending", "leaseId": null };
         let records = outbox.records();
         let find = records.find(free).limit(20).projection(doc! { "_id": 1 });

@@ -4,7 +4,7 @@ use crate::support::command_line::file;
 use crate::support::process::call;
 
 #[fixture::test]
-async fn help_tells_the_purpose_of_every_command() {
+async fn help_names_the_purpose_of_every_command() {
     for (arguments, purpose) in [
         (vec![], "Transactional outbox relay for MongoDB"),
         (vec!["run"], "Relay until SIGTERM"),
@@ -32,10 +32,10 @@ async fn help_tells_the_purpose_of_every_command() {
 }
 
 #[fixture::test]
-async fn the_version_is_told() {
-    let told = call(&["--version"]).await.with_code(0);
+async fn version_is_printed() {
+    let version = call(&["--version"]).await.with_code(0);
 
-    assert_eq!(told.stdout, concat!("postrider ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(version.stdout, concat!("postrider ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 #[fixture::test]

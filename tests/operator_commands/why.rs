@@ -1,4 +1,4 @@
-//! `outbox show`: why a record waits, behind which one, for which sink, in whose hands.
+//! `outbox show`: why a record waits, behind which one, for which sink, leased by which instance.
 
 use bson::{DateTime, Document, doc};
 use postrider::outbox::collections::names;
@@ -8,14 +8,14 @@ use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::call_with;
 use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
-use crate::{dead, in_seconds, leased, outbox_does, with_status};
+use crate::{dead, in_seconds, leased, outbox_command, with_status};
 
-/// An instance whose last heartbeat was so many seconds ago, and which has all partitions.
+/// An instance whose last heartbeat was this many seconds ago, and which owns all partitions.
 async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
     let id = bson::Uuid::new();
     let database = outbox.client.database(&outbox.database);
     let instances = database.collection::<Document>(names::INSTANCES);
-    // One that is fresh stays so, however long the test takes.
+    // A fresh one stays fresh, however long the test takes.
     let beat = in_seconds(if seconds <= 1 { 3_600 } else { -seconds });
     let alive = doc! { "_id": id, "hostname": "host-7", "status": "active", "lastHeartbeat": beat };
     instances.insert_one(alive).await.unwrap();
@@ -26,7 +26,7 @@ async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
     id
 }
 
-/// What the relay of an instance says of itself.
+/// What an instance's relay reports about itself.
 async fn says_of_itself(outbox: &TestOutbox, id: bson::Uuid, relay: Document) {
     let database = outbox.client.database(&outbox.database);
     let instances = database.collection::<Document>(names::INSTANCES);
@@ -55,7 +55,7 @@ fn says(waits: &Value, what: &str, parts: &[&str]) {
 }
 
 #[fixture::test]
-async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
+async fn a_free_record_goes_at_the_next_scan_of_a_live_owner() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k")]).await;
     instance(&outbox, 60).await;
@@ -70,7 +70,7 @@ async fn a_record_that_nothing_holds_goes_at_the_next_look_if_anybody_looks() {
 }
 
 #[fixture::test]
-async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits() {
+async fn a_record_waits_for_the_blocker_of_its_keys_head() {
     let outbox = TestOutbox::new().await;
     let mut failed = record("a", "k");
     failed.extend(
@@ -93,7 +93,7 @@ async fn a_record_waits_behind_the_first_of_its_key_and_for_what_that_one_waits(
 }
 
 #[fixture::test]
-async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
+async fn an_unstamped_record_holds_back_later_ones_of_its_key() {
     let outbox = TestOutbox::new().await;
     let mut unstamped = record("a", "k");
     unstamped.remove("partition");
@@ -105,7 +105,7 @@ async fn an_unstamped_record_of_a_key_holds_those_behind_it() {
 }
 
 #[fixture::test]
-async fn whose_lease_it_is_and_until_when_is_told() {
+async fn show_names_the_lease_owner_and_its_end() {
     let outbox = TestOutbox::new().await;
     let owner = instance(&outbox, 0).await;
     let until = DateTime::from_millis(4_102_444_800_000);
@@ -130,9 +130,9 @@ async fn whose_lease_it_is_and_until_when_is_told() {
 }
 
 #[fixture::test]
-async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
+async fn show_names_what_must_be_corrected() {
     let outbox = TestOutbox::new().await;
-    // (That a lease is on it keeps no relay from correcting it.)
+    // (A lease on it does not keep a relay from the repair.)
     let (mut misplaced, mut placeless) = (record("a", "k"), leased("c", "l", in_seconds(3_600)));
     misplaced.insert("partition", 7.5);
     placeless.insert("seq", "soon");
@@ -146,7 +146,7 @@ async fn a_record_that_must_be_corrected_says_what_is_wrong_with_it() {
 }
 
 #[fixture::test]
-async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
+async fn a_key_blocked_by_a_dead_record_is_shown_with_the_remedy() {
     let outbox = TestOutbox::new().await;
     let mut blocking = dead("a", "k", "refused: not a letter");
     blocking.insert("blocks", true);
@@ -164,7 +164,7 @@ async fn a_key_that_a_dead_record_holds_is_told_with_the_remedy() {
 }
 
 #[fixture::test]
-async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
+async fn a_sink_that_is_down_is_named_without_its_password() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("b", "k")]).await;
     instance(&outbox, 0).await;
@@ -182,7 +182,7 @@ async fn a_sink_that_is_down_is_named_with_its_trouble_and_no_password() {
 }
 
 #[fixture::test]
-async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
+async fn a_scheduled_record_says_when_it_is_due() {
     let outbox = TestOutbox::new().await;
     let mut later = with_status("later", "k", "scheduled");
     later.insert("visibleAt", DateTime::from_millis(4_102_444_800_000));
@@ -200,13 +200,13 @@ async fn what_is_scheduled_says_when_and_what_is_over_waits_for_nothing() {
     for over in ["done", "dead"] {
         assert!(waits(&outbox, over).await.is_null(), "{over}");
     }
-    let table = outbox_does(&outbox, &["show", "later"]).await.with_code(0);
+    let table = outbox_command(&outbox, &["show", "later"]).await.with_code(0);
     assert!(table.stdout.lines().any(|line| line.starts_with("waits ")), "{table}");
 }
 
-/// The partition's owner says what MongoDB does not show.
+/// The partition's owner reports what MongoDB does not know.
 #[fixture::test]
-async fn what_the_owner_says_of_itself_decides_over_the_records() {
+async fn the_owners_report_overrides_the_records() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("b", "k")]).await;
     let owner = instance(&outbox, 0).await;
@@ -230,16 +230,16 @@ async fn what_the_owner_says_of_itself_decides_over_the_records() {
         says_of_itself(&outbox, owner, state).await;
 
         for id in ["a", "b"] {
-            let told = waits(&outbox, id).await;
-            says(&told, what, &[words, &owner.to_string(), "on host-7"]);
-            assert_eq!(told["instance"], owner.to_string());
+            let waits_for = waits(&outbox, id).await;
+            says(&waits_for, what, &[words, &owner.to_string(), "on host-7"]);
+            assert_eq!(waits_for["instance"], owner.to_string());
         }
     }
 }
 
-/// Its last delivery is over: it waits for its backoff no more.
+/// Its last delivery is over: it no longer waits for its backoff.
 #[fixture::test]
-async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the_owner_says_so() {
+async fn show_says_that_a_record_waits_for_its_dead_letter() {
     let outbox = TestOutbox::new().await;
     let mut failed = record("a", "k");
     failed.extend(doc! { "attempt": 10, "lastError": "nack", "visibleAt": in_seconds(3_600) });
@@ -255,7 +255,7 @@ async fn a_record_whose_last_delivery_failed_waits_for_its_dead_letter_where_the
 #[fixture::test]
 async fn partition_without_a_living_owner_and_a_pause_are_named() {
     let outbox = TestOutbox::new().await;
-    // Without a partition and with an invalid one: that of the key counts.
+    // Without a partition and with an invalid one: the key's partition counts.
     let (mut absent, mut invalid) = (record("a", "k"), record("c", "l"));
     absent.remove("partition");
     invalid.insert("partition", 700);

@@ -1,6 +1,5 @@
-//! What another producer can write wrongly, each alone among good records of the same key and of
-//! others: it gets its verdict at once, and everybody else is delivered at the first attempt, in
-//! the order of the keys.
+//! Each kind of invalid record, alone among good records of the same key and of others: it gets its
+//! outcome at once, and all others are delivered at the first attempt, in the order of the keys.
 
 use std::time::{Duration, Instant};
 
@@ -19,23 +18,23 @@ use serde_json::Value;
 
 const QUEUE: &str = "q";
 
-/// One record, and what must become of it.
+/// One record, and its expected outcome.
 struct Case {
-    /// Also the key of it and its neighbours.
+    /// Also its key.
     name: String,
     record: Document,
     verdict: Verdict,
 }
 
 enum Verdict {
-    /// Dead, for a reason that begins so, after so many charged deliveries at most.
+    /// Dead, with a reason that begins so, after at most this many counted deliveries.
     Dead(String, i32),
     /// Delivered, with this `attempt`.
     Done(i32),
 }
 
 impl Case {
-    /// The record of this name as it should be.
+    /// The valid record of this name.
     fn new(name: impl Into<String>, verdict: Verdict) -> Self {
         let name = name.into();
         Self { record: record(&format!("{name}/odd"), &name), name, verdict }
@@ -51,7 +50,7 @@ impl Case {
         self
     }
 
-    /// What is wrong with the record's fate.
+    /// The difference between the record's outcome and the expected one.
     fn judge(&self, found: &Document) -> Option<String> {
         let status = found.get_str("status").unwrap_or_default();
         let attempt = found.get("attempt").and_then(Bson::as_i32).unwrap_or_default();
@@ -67,7 +66,7 @@ impl Case {
     }
 }
 
-/// Dead at once, for a reason that begins so.
+/// Dead at once, with a reason that begins so.
 fn dies(name: impl Into<String>, reason: impl Into<String>) -> Case {
     Case::new(name, Verdict::Dead(reason.into(), 1))
 }
@@ -77,7 +76,7 @@ fn goes(name: impl Into<String>) -> Case {
     Case::new(name, Verdict::Done(1))
 }
 
-/// Values of all kinds but the ones named, to be written where those are due.
+/// Values of all kinds but the named ones.
 fn kinds_but(right: &[&str]) -> Vec<(&'static str, Bson)> {
     let binary = |subtype, bytes: &[u8]| Binary { subtype, bytes: bytes.to_vec() };
     let regex = Regex { pattern: "a".try_into().unwrap(), options: "i".try_into().unwrap() };
@@ -103,12 +102,12 @@ fn kinds_but(right: &[&str]) -> Vec<(&'static str, Bson)> {
     kinds.into_iter().filter(|(kind, _)| !right.contains(kind)).collect()
 }
 
-/// Each kind by itself as an element of an array, which a query takes for the element.
+/// Each kind as an element of an array, which a query matches like the element.
 fn in_arrays(values: &[Bson]) -> Vec<(String, Bson)> {
     values.iter().map(|value| (format!("array of {value}"), bson!([value]))).collect()
 }
 
-/// Settings of a relay from this outbox to the queue [`QUEUE`], with waits that suit a test.
+/// Settings of a relay from this outbox to the queue [`QUEUE`], with short waits.
 fn settings(outbox: &TestOutbox, uri: &str) -> Vec<String> {
     let sink = [
         "sinks.rabbit.kind=rabbitmq",
@@ -124,8 +123,8 @@ fn settings(outbox: &TestOutbox, uri: &str) -> Vec<String> {
     [mongo_settings(&outbox.database), sink.map(str::to_owned).to_vec()].concat()
 }
 
-/// Waits until nothing is pending or scheduled any more; up to a minute, since the records
-/// themselves then say more than that.
+/// Waits until nothing is pending or scheduled any more; up to a minute, since the assertions on
+/// the records report more.
 async fn until_settled(outbox: &TestOutbox) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let unsettled = doc! { "status": { "$in": ["pending", "scheduled"] } };
@@ -136,7 +135,7 @@ async fn until_settled(outbox: &TestOutbox) {
 
 /// Delivers each case between two good records of its key, and others around.
 ///
-/// `again`: whether a neighbour may be delivered twice, as when its connection was lost.
+/// `again`: whether a neighbour may be delivered twice, because its connection was lost.
 async fn each_alone(uri: &str, more: &[&str], cases: Vec<Case>, again: bool) {
     let outbox = TestOutbox::new().await;
     let amqp = AmqpClient::on(uri).await;
@@ -200,7 +199,7 @@ async fn each_alone(uri: &str, more: &[&str], cases: Vec<Case>, again: bool) {
     assert!(count == 0, "{count} are wrong:\n{}\n{}", wrong.join("\n"), ended.stderr);
 }
 
-/// The same in a vhost of the test's own.
+/// The same in a vhost for one test.
 async fn each_alone_in_a_vhost(more: &[&str], cases: Vec<Case>) {
     let vhost = Vhost::new().await;
     each_alone(&vhost.uri(), more, cases, false).await;
@@ -242,7 +241,7 @@ async fn a_text_field_of_another_kind_is_malformed() {
                 .with(field, value)
         })
     });
-    // An array that holds the key of others.
+    // An array that contains another record's key.
     let theirs = dies("theirs", "malformed: key: is not a string")
         .with("key", bson!(["key: int32", "other 0"]));
 
@@ -250,7 +249,7 @@ async fn a_text_field_of_another_kind_is_malformed() {
 }
 
 #[fixture::test]
-async fn a_missing_type_or_payload_is_malformed_and_other_nulls_are_absent() {
+async fn a_missing_type_is_malformed_and_other_nulls_are_absent() {
     let mut cases = vec![
         dies("no type", "malformed: type: is missing").without("type"),
         dies("null type", "malformed: type: is missing").with("type", Bson::Null),
@@ -309,7 +308,7 @@ async fn headers_that_no_broker_can_carry_are_malformed() {
 }
 
 #[fixture::test]
-async fn a_created_at_that_is_no_date_is_malformed_and_an_extreme_one_is_not() {
+async fn an_invalid_created_at_is_malformed_and_an_extreme_one_is_not() {
     let mut cases: Vec<Case> = kinds_but(&["date"])
         .into_iter()
         .map(|(kind, value)| {
@@ -324,7 +323,7 @@ async fn a_created_at_that_is_no_date_is_malformed_and_an_extreme_one_is_not() {
 }
 
 #[fixture::test]
-async fn a_visible_at_that_is_no_date_is_now() {
+async fn an_invalid_visible_at_means_now() {
     let mut cases = Vec::new();
     for status in ["pending", "scheduled"] {
         let kinds = kinds_but(&["date"]).into_iter().map(|(kind, value)| (kind.to_owned(), value));
@@ -371,7 +370,7 @@ async fn a_relays_field_of_another_kind_is_absent() {
     add("seq", in_arrays(&[Bson::Timestamp(stamp)]));
     cases.push(goes("no seq").without("seq"));
     cases.push(goes("no partition").without("partition"));
-    // Half a lease is none; nor is one that is an array.
+    // Half a lease is not a lease; nor is one that is an array.
     let half = kinds(&["UUID"], in_arrays(std::slice::from_ref(&lease)));
     cases.extend(half.into_iter().map(|(kind, value)| {
         goes(format!("leased until late by {kind}"))
@@ -398,7 +397,7 @@ async fn a_relays_field_of_another_kind_is_absent() {
 }
 
 #[fixture::test]
-async fn a_record_that_can_not_be_addressed_dies_for_the_reason_of_its_own() {
+async fn an_unaddressable_record_dies_for_its_own_reason() {
     let routes = r#"routes=[
         { type = "Tenant", key = "{tenantId}" },
         { type = "Keyed", key = "{key}" },
@@ -434,7 +433,7 @@ async fn a_record_that_can_not_be_addressed_dies_for_the_reason_of_its_own() {
 }
 
 #[fixture::test]
-async fn a_destination_that_is_not_there_is_charged_to_its_records_alone() {
+async fn a_missing_destination_counts_attempts_of_its_records_alone() {
     let vhost = Vhost::new().await;
     let exhausted = |name: &str, words: &str| {
         let reason = format!("attempts exhausted: 3 deliveries failed, the last one with: {words}");
@@ -450,14 +449,14 @@ async fn a_destination_that_is_not_there_is_charged_to_its_records_alone() {
 }
 
 #[fixture::test]
-async fn a_record_that_makes_the_broker_close_the_channel_takes_no_other_along() {
+async fn a_record_that_closes_the_channel_affects_no_other() {
     let vhost = Vhost::new().await;
-    // Who may write to the default exchange and to no other, and declare the queue.
+    // The user may write to the default exchange only, and declare the queue.
     let user = format!("{}-limited", vhost.name);
     vhost.add_user(&user, &format!("^(amq\\.default|{QUEUE})$")).await;
-    let charged = Verdict::Dead("attempts exhausted: ".into(), 3);
+    let rejected = Verdict::Dead("attempts exhausted: ".into(), 3);
     let cases = vec![
-        Case::new("forbidden", charged).with("destination", "amq.topic"),
+        Case::new("forbidden", rejected).with("destination", "amq.topic"),
         // RabbitMQ reads these headers itself, and wants lists.
         dies("CC", "refused: ").with("headers", doc! { "CC": "elsewhere" }),
         dies("BCC", "refused: ").with("headers", doc! { "BCC": 1 }),
@@ -481,7 +480,7 @@ async fn a_message_above_the_brokers_limit_dies_alone() {
 }
 
 #[fixture::test]
-async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
+async fn an_unknown_status_is_counted_and_never_delivered() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
@@ -505,7 +504,7 @@ async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     let settings = settings(&outbox, &vhost.uri());
     let mut relay = Postrider::start(&settings);
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 2).await;
-    // Whatever it would take, it takes within a few rounds.
+    // Within a few rounds the relay would have leased it.
     for number in 0..3 {
         let id = format!("later {number}");
         outbox.insert([record(&id, &id)]).await;
@@ -521,9 +520,9 @@ async fn a_status_that_nobody_knows_is_never_delivered_and_is_counted() {
     assert_eq!((&stats["pending"], &stats["done"]), (&0.into(), &5.into()), "{stats}");
 }
 
-/// Our own permits whatever the relay writes; one that somebody else gave the collection may not.
+/// Postrider's own validator permits whatever the relay writes; an operator's may not.
 #[fixture::test]
-async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alone() {
+async fn a_validator_that_forbids_the_lease_is_logged_once() {
     let outbox = TestOutbox::new().await;
     let database = outbox.client.database(&outbox.database);
     let validator = |validator: Document| {
@@ -543,21 +542,21 @@ async fn a_validator_that_forbids_the_lease_is_told_once_and_stops_its_keys_alon
     let arguments = ["outbox", "show", "s1", "--output", "json"];
     let shown = call_with(&mongo_settings(&outbox.database), &arguments).await.with_code(0).json();
     assert_eq!(shown["status"], "pending", "{shown}");
-    // It is tried again after a rest.
+    // The relay tries again after a pause.
     validator(doc! {}).await;
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 52).await;
 
     let stopped = relay.stop().await;
-    let told = stopped.stderr.matches("MongoDB refuses to let the relay change a record").count();
-    assert_eq!(told, 1, "{stopped}");
+    let count = stopped.stderr.matches("MongoDB refuses to let the relay change a record").count();
+    assert_eq!(count, 1, "{stopped}");
     let out = &stopped.stdout;
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
 }
 
-/// One that permits the lease, and neither a failure nor a death: it holds up nothing but the keys
-/// of the records that meet it.
+/// This validator permits the lease, and neither a failure nor a death. It holds up only the keys
+/// of these records.
 #[fixture::test]
-async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone() {
+async fn a_validator_that_forbids_outcomes_holds_up_their_keys_alone() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -583,7 +582,7 @@ async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone(
     let more = (0..100).map(|n| record(&format!("more {n}"), &format!("k{}", n % 50)));
     outbox.insert(more).await;
     outbox.until_count(doc! { "status": "done" }, 1_100).await;
-    // The relay shows them, and notices that one is gone long before it writes its outcome again:
+    // The relay reports them, and notices that one is gone long before it writes its outcome again:
     // after the second refusal that is 10 s later.
     let (_, page) = relay.get("/blocked-keys?key=missing%200").await;
     let page: Value = serde_json::from_str(&page).unwrap();
@@ -609,11 +608,12 @@ async fn a_validator_that_forbids_failures_and_deaths_holds_up_their_keys_alone(
     assert!(store["detail"].as_str().unwrap().contains("the outcome of 8 records"), "{report}");
     assert_eq!(outbox.count(doc! { "status": "pending", "attempt": 1 }).await, 7);
     let stopped = relay.stop().await.with_code(0);
-    let told = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
-    assert_eq!(told, 8, "{stopped}");
+    let count = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
+    assert_eq!(count, 8, "{stopped}");
 }
 
-/// What a broker has confirmed is not published again because MongoDB does not take that it is done.
+/// A record that a broker has confirmed is not published again because MongoDB refuses to mark it
+/// done.
 #[fixture::test]
 async fn a_record_that_cannot_be_marked_done_is_published_once() {
     let outbox = TestOutbox::new().await;
@@ -627,7 +627,7 @@ async fn a_record_that_cannot_be_marked_done_is_published_once() {
 
     let mut relay = Postrider::start(&settings.concat());
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 50).await;
-    // Its lease has ended long ago.
+    // Its lease has expired long ago.
     let ended = doc! { "$lt": ["$leaseUntil", { "$subtract": ["$$NOW", 4_000] }] };
     outbox.until_count(doc! { "_id": "s1", "attempt": 1, "$expr": ended }, 1).await;
     validate(&outbox, doc! {}).await;
@@ -640,7 +640,7 @@ async fn a_record_that_cannot_be_marked_done_is_published_once() {
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
 }
 
-/// Gives the collection a validator of its user's own.
+/// Sets a validator on the collection, as an operator may.
 async fn validate(outbox: &TestOutbox, validator: Document) {
     let command = doc! { "collMod": "outbox_records", "validator": validator };
     outbox.client.database(&outbox.database).run_command(command).await.unwrap();

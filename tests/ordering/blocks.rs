@@ -21,7 +21,7 @@ fn blocking() -> Settings {
 }
 
 #[fixture::test]
-async fn a_dead_head_holds_its_key_until_it_is_requeued() {
+async fn a_dead_blocker_blocks_its_key_until_it_is_requeued() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Answer(PublishFailure::Rejected)]);
@@ -40,7 +40,7 @@ async fn a_dead_head_holds_its_key_until_it_is_requeued() {
 }
 
 #[fixture::test]
-async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is_removed() {
+async fn a_key_blocked_before_the_start_stays_blocked_until_removal() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut dead = record("a1", "a");
@@ -51,7 +51,7 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
     dead_too.extend(doc! { "status": "dead", "blocks": true });
     outbox.insert([dead, record("a2", "a"), record("b1", "b"), dead_too, unstamped]).await;
 
-    // What this relay would do with a death of its own does not matter.
+    // The relay's own `on_dead` does not matter.
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_arrived(&sink, "b1").await;
     relay.wake.at(postrider::wakeup::ScanHint::Key {
@@ -68,10 +68,10 @@ async fn a_key_that_was_blocked_before_this_relay_came_is_held_until_the_dead_is
 }
 
 #[fixture::test]
-async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
+async fn more_dead_blockers_than_one_scan_reads_hide_no_blocked_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    // More than it reads at first, and more again for the keys that it then has before it.
+    // More than it reads at first, and more again for the keys that follow.
     for (key, count) in [("a", 2_000), ("b", 2_001), ("c", 1)] {
         let dead = (0..count).map(|n| {
             let mut dead = record(&format!("{key}{n}"), key);
@@ -91,7 +91,7 @@ async fn more_dead_heads_than_one_look_reads_hide_no_blocked_key() {
 }
 
 #[fixture::test]
-async fn a_dead_record_that_does_not_block_holds_nothing() {
+async fn a_dead_record_that_does_not_block_delays_no_record() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut dead = record("a1", "a");

@@ -88,7 +88,7 @@ async fn a_failing_record_holds_back_only_its_own_key() {
 }
 
 #[fixture::test]
-async fn the_last_permitted_failure_makes_a_record_dead_and_its_key_goes_on() {
+async fn the_last_attempt_makes_a_record_dead_and_its_key_continues() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("bad", vec![Fault::Answer(PublishFailure::Retryable); 10]);
@@ -125,7 +125,7 @@ async fn a_hot_key_is_refilled_and_stays_in_order() {
     relay.stop().await;
 }
 
-/// What a rotation has found; not the look at a single lane, nor at what has no partition yet.
+/// The records that a rotation has read; not those of a scan of one lane, nor unstamped ones.
 fn found_by_rotation(command: &Command) -> usize {
     let Ok(filter) = command.sent.get_document("filter") else { return 0 };
     let is_page = filter.get_document("partition").is_ok() && filter.get_str("key").is_err();
@@ -135,7 +135,7 @@ fn found_by_rotation(command: &Command) -> usize {
 }
 
 #[fixture::test]
-async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads() {
+async fn a_refill_knows_its_records_when_they_are_settled_meanwhile() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
@@ -147,7 +147,7 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
     let metrics_recorder = PrometheusBuilder::new().build_recorder();
     let figures = metrics_recorder.handle();
     recorder.after(is_refill, || async move {
-        // The lease that it shows is over by now, as this relay knows.
+        // The relay knows that the lease in this read has ended.
         eventually("the first 64 are settled", || async {
             let text = figures.render();
             text.lines().any(|line| line.contains(r#"outcome="done""#) && line.ends_with(" 64"))
@@ -155,7 +155,7 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
         .await;
     });
 
-    // No rotation but for a lane that ends.
+    // Only a lane that ends causes a rotation.
     let settings = Settings { poll_interval: Duration::from_secs(60), ..settings() };
     let relay = metrics::with_local_recorder(&metrics_recorder, || {
         start(&recorder.collections, sink.clone(), settings)
@@ -172,14 +172,14 @@ async fn a_refill_knows_its_own_records_though_they_are_settled_while_it_reads()
 }
 
 #[fixture::test]
-async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
+async fn a_lane_that_ends_during_a_rotation_is_not_taken_for_a_peers() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
     outbox.insert([record("a", "k")]).await;
     let lanes = harness.acquire(harness.scan().await).await;
     let shared = harness.context.clone();
-    // The first read of a look sets its moment: all others show the record leased.
+    // The first read of a scan sets its snapshot: all others return the record as leased.
     let is_read = |command: &Command| command.name == "find";
     recorder.after(is_read, || async move {
         for lane in lanes {
@@ -200,7 +200,7 @@ async fn a_lane_that_ends_while_a_rotation_reads_is_not_taken_for_a_peers() {
 }
 
 #[fixture::test]
-async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
+async fn a_scan_that_fails_half_way_leaves_no_key_in_flight() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
@@ -231,7 +231,7 @@ async fn a_look_that_fails_half_way_leaves_no_key_in_hand() {
 }
 
 #[fixture::test]
-async fn a_sink_that_is_down_charges_nothing_and_deliveries_resume_by_themselves() {
+async fn a_sink_that_is_down_counts_no_attempt_and_resumes() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.set_down(true);
@@ -255,9 +255,9 @@ fn waiting(id: &str, key: &str) -> Document {
     record
 }
 
-/// The rotation went on behind the whole key.
+/// The rotation continued after the whole key.
 #[fixture::test]
-async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
+async fn a_waiting_record_hides_no_other_of_its_key_without_ordering() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox.insert((0..20).map(|number| waiting(&format!("w{number:02}"), "k"))).await;
@@ -273,7 +273,7 @@ async fn without_an_order_what_waits_hides_no_other_record_of_its_key() {
     relay.stop().await;
 }
 
-/// Together their names are more than a command may have, and taking stopped.
+/// Together the keys were larger than a command may be, and the relay stopped leasing.
 #[fixture::test]
 async fn long_keys_that_wait_do_not_stop_the_others() {
     let outbox = TestOutbox::new().await;

@@ -1,4 +1,4 @@
-//! The real process between a real MongoDB and a real RabbitMQ, judged by what arrives.
+//! The real process between a real MongoDB and a real RabbitMQ, checked by what arrives.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::queue_consumer::QueueConsumer;
 use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 
-/// Settings of a relay from this outbox to this queue, with waits that suit a test.
+/// Settings of a relay from this outbox to this queue, with short waits.
 fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
     let more = [
         "sinks.rabbit.kind=rabbitmq",
@@ -22,7 +22,7 @@ fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
         &format!("sinks.rabbit.routing_key={queue}"),
         "sinks.rabbit.timeout=1s",
         "relay.lease=2s",
-        // A crash leaves up to twelve batches to go one by one.
+        // A crash leaves up to twelve batches whose records go one by one.
         "relay.batch_size=80",
         "relay.poll_interval=100ms",
         "relay.probe_max=500ms",
@@ -50,7 +50,7 @@ fn fresh(what: &str) -> String {
 }
 
 /// Inserts `records` records over `keys` keys by transactions of four, of which a tenth abort.
-/// Answers the ids of those that have committed.
+/// Returns the ids of the committed ones.
 async fn produce(outbox: Arc<TestOutbox>, records: usize, keys: usize) -> BTreeSet<String> {
     const PRODUCERS: usize = 8;
     let number = Arc::new(AtomicUsize::new(0));
@@ -104,7 +104,8 @@ async fn write(
     ids
 }
 
-/// Produces while a relay dies at five places; answers the one that lives, and what was committed.
+/// Produces while a relay dies at five places; returns the one that survives, and what was
+/// committed.
 async fn relay_with_five_deaths(
     outbox: &Arc<TestOutbox>,
     settings: &[String],
@@ -125,7 +126,8 @@ async fn relay_with_five_deaths(
     (Postrider::start(settings), producing.await.unwrap())
 }
 
-/// A minute for each half: on a busy machine what a crash has left takes its time, one by one.
+/// A minute for each half: on a busy machine the records of crashed leases, one by one, take that
+/// long.
 async fn until_done(outbox: &TestOutbox, count: u64) {
     let done = || outbox.count(doc! { "status": "done" });
     eventually("half of them to be done", async || done().await >= count / 2).await;
@@ -133,7 +135,7 @@ async fn until_done(outbox: &TestOutbox, count: u64) {
 }
 
 #[fixture::test]
-async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_killed_at_five_places() {
+async fn kafka_receives_all_in_order_through_five_kills_of_the_relay() {
     let outbox = Arc::new(TestOutbox::new().await);
     let topic = Topic::new(4).await;
     let mut settings = settings(&outbox, &amqp_uri(), "unused");
@@ -160,7 +162,7 @@ async fn ten_thousand_records_arrive_in_order_in_kafka_though_the_relay_is_kille
 }
 
 #[fixture::test]
-async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_five_places() {
+async fn rabbitmq_receives_all_in_order_through_five_kills() {
     let outbox = Arc::new(TestOutbox::new().await);
     let queue = fresh("kills");
     let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
@@ -179,7 +181,7 @@ async fn twenty_thousand_records_arrive_in_order_though_the_relay_is_killed_at_f
 }
 
 #[fixture::test]
-async fn records_that_can_not_be_delivered_die_alone_among_good_ones() {
+async fn undeliverable_records_die_alone_among_good_ones() {
     let outbox = TestOutbox::new().await;
     let queue = fresh("odd");
     let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;

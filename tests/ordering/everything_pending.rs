@@ -1,4 +1,4 @@
-//! Guard 2: whatever is pending is read, and what may not go ends its key's run.
+//! Guard 2: everything pending is read, and a record that may not go ends its key's run.
 
 use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
@@ -14,7 +14,7 @@ use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::TestSink;
 
 #[fixture::test]
-async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
+async fn a_record_leased_by_a_peer_holds_back_only_its_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -33,7 +33,7 @@ async fn what_a_peer_has_leased_holds_back_its_key_and_no_other() {
 }
 
 #[fixture::test]
-async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
+async fn a_record_leased_by_a_peer_does_not_hold_back_earlier_ones() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -52,7 +52,7 @@ async fn what_a_peer_has_leased_in_the_middle_lets_those_before_it_go() {
 }
 
 #[fixture::test]
-async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
+async fn a_record_that_is_not_due_holds_back_only_its_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut waiting = record("a1", "a");
@@ -69,9 +69,9 @@ async fn what_is_not_due_yet_holds_back_its_key_and_no_other() {
     relay.stop().await;
 }
 
-/// A relay that is told of a key looks at all of it, whatever its book says.
+/// A relay that is woken for a key scans all of it, whatever it knows of the key.
 #[fixture::test]
-async fn a_look_at_one_key_delivers_nothing_past_what_must_wait() {
+async fn a_scan_of_one_key_delivers_nothing_past_a_waiting_record() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);

@@ -1,4 +1,4 @@
-//! Guard 3: only the held front of a run is published.
+//! Guard 3: only the leased front of a run is published.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::support::relay_harness::RelayHarness;
 use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::{Fault, TestSink};
 
-/// Nobody's, and not charged for.
+/// Without a lease, and without a counted attempt.
 async fn is_free(outbox: &TestOutbox, id: &str) -> bool {
     let record = outbox.record(id).await;
     !record.contains_key("leaseId") && record.get_i32("attempt").unwrap_or(0) == 0
 }
 
 #[fixture::test]
-async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
+async fn a_middle_record_leased_after_the_read_ends_the_run_there() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -43,7 +43,7 @@ async fn a_middle_record_taken_between_read_and_lease_ends_the_run_there() {
 }
 
 #[fixture::test]
-async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
+async fn a_head_leased_after_the_read_leaves_nothing_of_its_run() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -60,7 +60,7 @@ async fn a_head_taken_between_read_and_lease_leaves_nothing_of_its_run() {
 }
 
 #[fixture::test]
-async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
+async fn a_partial_renewal_loses_a_peers_record_and_its_followers() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
@@ -70,7 +70,7 @@ async fn a_renewal_that_falls_short_loses_what_a_peer_has_and_its_followers() {
     let relay = start(&outbox.collections, sink.clone(), short);
     until_under_way(&sink, "a1").await;
     let lease = peer.take_over("a2").await;
-    // The second begins when the relay knows what the first one fell short of.
+    // The second one begins when the relay knows where the first one stopped.
     for _ in 0..2 {
         let end = *outbox.record("a1").await.get_datetime("leaseUntil").unwrap();
         eventually("the lease is renewed", || async {

@@ -1,9 +1,9 @@
-//! The history checker proves itself: it must catch what is seeded, and nothing else.
+//! The history checker itself: it must find what is seeded, and nothing else.
 
 use crate::support::history::{Arrival, Committed, Findings, Inversion, judge};
 use bson::Timestamp;
 
-/// A done record; `key` `""` stands for none.
+/// A done record; `key` `""` means none.
 fn record(id: &str, key: &str, seq: u32) -> Committed {
     Committed {
         id: id.to_owned(),
@@ -40,7 +40,7 @@ fn a_history_in_order_is_accepted_however_the_keys_interleave() {
 
 #[test]
 fn duplicates_are_accepted_and_counted_wherever_they_come() {
-    // A whole second stream, as of a zombie, merged with the first.
+    // A second stream, as of a suspended instance, merged with the first.
     let ids = ["k1", "k2", "k1", "k2", "k3", "l1", "l2", "l1", "k3"];
 
     let findings = judge(&committed(), &arrived(&ids));
@@ -58,7 +58,7 @@ fn a_seeded_loss_is_caught_even_where_the_record_says_done() {
 }
 
 #[test]
-fn a_dead_record_is_no_loss_and_a_pending_one_is() {
+fn a_pending_record_is_a_loss_and_a_dead_one_is_not() {
     let mut records = committed();
     records[1].status = "dead".into();
     records[4].status = "pending".into();
@@ -105,7 +105,7 @@ fn an_inversion_is_not_excused_by_a_delivery_in_order_later_on() {
 }
 
 #[test]
-fn every_record_that_comes_late_is_named_against_the_furthest_one() {
+fn each_late_record_is_named_against_the_furthest_one() {
     let findings = judge(&committed(), &arrived(&["k3", "k2", "k1", "l1", "l2"]));
 
     let late: Vec<&str> = findings.inversions.iter().map(|one| one.late.as_str()).collect();

@@ -1,5 +1,5 @@
-//! Issue 16, F4: failures stay where they arise. A destination that does not confirm delays only
-//! its own records, and a record that goes alone delays nothing else.
+//! Failures affect only their own destination or record: a destination that does not confirm delays
+//! only its own records, and a record that goes alone delays no other.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn to_sick(id: &str, key: &str) -> Document {
 }
 
 #[fixture::test]
-async fn a_destination_that_does_not_confirm_delays_only_its_own_records() {
+async fn an_unconfirming_destination_delays_only_its_own_records() {
     const KEYS: usize = 60;
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -73,7 +73,7 @@ async fn odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
     let relay = start(&outbox.collections, sink.clone(), settings);
     until_under_way(sink, "odd").await;
 
-    // A flow to the same destination, so that something is confirmed during each try.
+    // A flow to the same destination, so that something is confirmed during each attempt.
     let flow = async {
         loop {
             rounds(&outbox, sink).await;
@@ -91,22 +91,22 @@ async fn odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
     relay.stop().await;
 }
 
-/// What the destination confirms meanwhile shows that it is the record's own fault.
+/// The destination confirms other records meanwhile, so the record is at fault.
 #[fixture::test]
-async fn a_record_that_alone_is_not_confirmed_dies_and_its_key_goes_on() {
+async fn a_record_that_alone_is_unconfirmed_dies_and_its_key_continues() {
     let sink = TestSink::default();
     sink.script("odd", never());
 
     odd_dies(&sink, None).await;
 }
 
-/// Dead letters to the only sink there is.
+/// Dead letters to the only sink.
 fn to_the_same_sink() -> Option<DeadLetters> {
     Some(DeadLetters { sink: "test".into(), destination: Template::parse("dead").unwrap() })
 }
 
 #[fixture::test]
-async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_sink() {
+async fn an_unconfirmed_record_gets_its_dead_letter_on_the_same_sink() {
     let sink = TestSink::default();
     sink.script_at("", "odd", never());
 
@@ -126,10 +126,10 @@ async fn a_record_that_alone_is_not_confirmed_has_its_dead_letter_on_the_same_si
     assert!(place("odd") < place("behind"));
 }
 
-/// For as long as nothing that goes to the destination of dead letters is confirmed, nobody dies
-/// without one. Where others are, it is the letter's own fault.
+/// While the destination of dead letters confirms nothing, no record dies without its dead letter.
+/// Where it confirms others, the letter is at fault.
 #[fixture::test]
-async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed() {
+async fn a_record_dies_without_dead_letter_only_if_others_get_confirmed() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let refused = |id: &str| sink.script_at("", id, [Fault::Answer(PublishFailure::Rejected)]);
@@ -138,7 +138,7 @@ async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed()
     outbox.insert([record("odd", "k"), record("behind", "k")]).await;
     let settings = Settings { dead_letter: to_the_same_sink(), ..settings() };
     let relay = start(&outbox.collections, sink.clone(), settings);
-    // Twice as often as it would be tried where others were confirmed.
+    // Twice as many attempts as it would get where others were confirmed.
     eventually("many tries", || async { sink.tries("odd") > 6 }).await;
     rounds(&outbox, &sink).await;
     assert_eq!(outbox.record("odd").await.get_str("status").unwrap(), "pending");
@@ -166,30 +166,30 @@ async fn a_record_dies_without_its_dead_letter_only_where_others_are_confirmed()
 async fn a_record_that_goes_alone_delays_nothing_else() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let mut suspect = record("suspect", "suspect");
-    suspect.insert("attempt", 2);
-    suspect.insert("leaseCrashes", 1);
-    suspect.insert("leaseId", LeaseId::fresh());
-    suspect.insert("leaseOwner", LeaseId::fresh());
+    let mut poison = record("poison", "poison");
+    poison.insert("attempt", 2);
+    poison.insert("leaseCrashes", 1);
+    poison.insert("leaseId", LeaseId::fresh());
+    poison.insert("leaseOwner", LeaseId::fresh());
     let before = DateTime::now().timestamp_millis() - 1_000;
-    suspect.insert("leaseUntil", DateTime::from_millis(before));
-    sink.script("suspect", [Fault::Hold]);
-    outbox.insert([suspect]).await;
+    poison.insert("leaseUntil", DateTime::from_millis(before));
+    sink.script("poison", [Fault::Hold]);
+    outbox.insert([poison]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
-    until_under_way(&sink, "suspect").await;
+    until_under_way(&sink, "poison").await;
 
     rounds(&outbox, &sink).await;
 
-    assert_eq!(sink.begun_isolated(), ["suspect"]);
-    assert!(sink.is_under_way("suspect"));
+    assert_eq!(sink.begun_isolated(), ["poison"]);
+    assert!(sink.is_under_way("poison"));
     sink.release();
-    until_arrived(&sink, "suspect").await;
+    until_arrived(&sink, "poison").await;
     relay.stop().await;
 }
 
-/// Records that probe are in memory beside those that `batch_bytes` bounds.
+/// Records that probe are in memory in addition to those that `batch_bytes` limits.
 #[fixture::test]
-async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_turn() {
+async fn large_records_probe_their_destinations_a_few_at_a_time() {
     const DESTINATIONS: usize = 12;
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -201,7 +201,7 @@ async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_
         sink.script(id, never());
         outbox.insert([large]).await;
     }
-    // A quarter has room for two of them.
+    // A quarter of it has room for two of them.
     let settings = Settings { batch_bytes: 8 << 20, ..settings() };
     let relay = start(&outbox.collections, sink.clone(), settings);
 
@@ -217,7 +217,7 @@ async fn large_records_probe_their_destinations_a_few_at_a_time_and_each_in_its_
 
 /// A short interruption releases nothing; a long one releases everything.
 #[fixture::test]
-async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
+async fn records_wait_for_a_sink_that_is_down_for_the_grace_only() {
     const COUNT: u64 = 50;
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
@@ -230,7 +230,7 @@ async fn records_wait_for_a_sink_that_is_down_for_the_grace_and_no_longer() {
     let all = || (0..COUNT).all(|n| sink.is_under_way(&format!("{n:02}")));
     eventually("all are under way", || async { all() }).await;
     let leased = doc! { "leaseId": { "$ne": null } };
-    // The lease is not a majority's at once.
+    // The lease takes a moment to reach a majority.
     outbox.until_count(leased.clone(), COUNT).await;
 
     sink.set_down(true);

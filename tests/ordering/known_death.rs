@@ -13,7 +13,7 @@ use crate::support::relay::{settings, start};
 use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
 
-/// Whether an update of this database is under way, as one that waits for a transaction.
+/// Whether an update of this database is in progress, such as one that waits for a transaction.
 async fn an_update_waits(outbox: &TestOutbox) -> bool {
     let namespace = format!("^{}[.]", outbox.database);
     let current = doc! { "currentOp": true, "op": "update", "ns": { "$regex": namespace } };
@@ -29,7 +29,7 @@ async fn a_follower_waits_until_its_predecessors_death_is_written() {
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let relay = start(&outbox.collections, sink.clone(), settings());
     until_under_way(&sink, "a1").await;
-    // Somebody's transaction has written the record: another write of it waits.
+    // The transaction of another client has written the record: another write of it waits.
     let mut session = outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let touch = doc! { "$set": { "xTouched": true } };
@@ -69,7 +69,7 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
     relay.stop().await;
 }
 
-/// What a failover may undo is no proof that a record is dead, whoever has written it.
+/// A death that a failover may roll back does not prove that a record is dead.
 #[fixture::test]
 async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
     let outbox = TestOutbox::new().await;
@@ -90,9 +90,9 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
     assert_eq!(finds[0].sent.get_document("readConcern").unwrap(), &doc! { "level": "majority" });
 }
 
-/// Every write that a follower's turn rests on survives a failover.
+/// Every write on which a follower relies survives a failover.
 #[fixture::test]
-async fn deaths_corrections_and_promotions_are_acknowledged_by_a_majority() {
+async fn deaths_repairs_and_promotions_are_acknowledged_by_a_majority() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();

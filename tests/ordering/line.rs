@@ -1,4 +1,5 @@
-//! A place in line: a valid partition and a `seq` before the first delivery, and promotion when due.
+//! A record's place: a valid partition and a `seq` before the first delivery, and promotion when
+//! due.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ fn without(mut record: Document, field: &str) -> Document {
     record
 }
 
-/// A record of a key of this name, scheduled for then.
+/// A record of a key of this name, scheduled for this time.
 fn scheduled(id: &str, key: &str, visible_at: impl Into<Bson>) -> Document {
     let mut record = record(id, key);
     record.extend(doc! { "status": "scheduled", "visibleAt": visible_at.into() });
@@ -22,7 +23,7 @@ fn scheduled(id: &str, key: &str, visible_at: impl Into<Bson>) -> Document {
 }
 
 #[fixture::test]
-async fn invalid_partitions_are_corrected_and_counted_and_their_records_keep_their_place() {
+async fn invalid_partitions_are_corrected_and_keep_the_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     for (number, is_valid) in [true, false, true, false, false, true].into_iter().enumerate() {
@@ -52,13 +53,13 @@ async fn invalid_partitions_are_corrected_and_counted_and_their_records_keep_the
 }
 
 #[fixture::test]
-async fn records_without_a_seq_are_given_one_and_counted() {
+async fn records_without_a_seq_get_one_and_are_counted() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    insert_raw(&outbox.hand, without(record("absent", "a"), "seq")).await;
+    insert_raw(&outbox.admin, without(record("absent", "a"), "seq")).await;
     let mut both = record("both", "b");
     both.insert("seq", "first");
-    insert_raw(&outbox.hand, without(both, "partition")).await;
+    insert_raw(&outbox.admin, without(both, "partition")).await;
     outbox.insert([record("zero", "c")]).await;
     // As an upsert's `$setOnInsert` leaves it.
     let zero = doc! { "$set": { "seq": Timestamp { time: 0, increment: 0 } } };
@@ -97,9 +98,9 @@ async fn a_scheduled_record_takes_its_place_at_the_moment_it_is_due() {
     relay.stop().await;
 }
 
-/// Values of all kinds: those that sort before a date, and those that sort after it.
+/// Values of all kinds: some sort before a date, some after it.
 #[fixture::test]
-async fn scheduled_record_without_a_date_is_due_at_once() {
+async fn a_scheduled_record_without_a_date_is_due_at_once() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let after_dates = Timestamp { time: u32::MAX, increment: 1 };
@@ -114,7 +115,7 @@ async fn scheduled_record_without_a_date_is_due_at_once() {
 
 /// The relay knows when the next one is due, and does not wait for its timer.
 #[fixture::test]
-async fn scheduled_record_is_delivered_when_it_is_due_and_not_when_the_timer_is() {
+async fn a_scheduled_record_is_delivered_when_due_without_the_timer() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_000);

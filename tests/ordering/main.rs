@@ -1,4 +1,4 @@
-//! The order of the records of a key, and what it rests on.
+//! The order of the records of a key, and its guards.
 //!
 //! The guards of the prefix rule and the hazards, each by an interleaving made on purpose; whole
 //! runs whose arrivals a history checker judges; and bad input among good records. Each test of a

@@ -1,4 +1,4 @@
-//! Hazard 7: what can't be decoded or was written wrongly fails no neighbour.
+//! Hazard 7: a record that cannot be decoded or is invalid affects no other record.
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
@@ -7,7 +7,7 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
 
-/// The record with the text `MARK`, wherever it stands, made no valid UTF-8. The server stores it.
+/// The record, with the text `MARK` replaced by invalid UTF-8. The server stores it.
 fn broken(record: &Document) -> RawDocumentBuf {
     let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
     let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
@@ -20,7 +20,7 @@ fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
     record
 }
 
-/// The driver's own insert wants to answer with the `_id`, which it can't.
+/// The driver's own insert returns the `_id`, which it cannot decode.
 async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
     let mut documents = RawArrayBuf::new();
     documents.push(record);
@@ -31,7 +31,7 @@ async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
     assert_eq!(answer.get_i32("n").unwrap(), 1, "{answer}");
 }
 
-/// Why each of these is dead; panics where one is not.
+/// The reason of each death; panics if one is not dead.
 async fn reason(outbox: &TestOutbox, id: &str) -> String {
     let only = doc! { "_id": 0, "status": 1, "deadReason": 1, "attempt": 1 };
     let records = outbox.records();
@@ -42,11 +42,11 @@ async fn reason(outbox: &TestOutbox, id: &str) -> String {
 }
 
 #[fixture::test]
-async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+async fn invalid_utf8_makes_its_record_dead_and_affects_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let wrong = ["type", "payload", "contentType", "destination", "tenantId", "key"];
-    let raw = outbox.hand.records();
+    let raw = outbox.admin.records();
     for (number, field) in wrong.iter().enumerate() {
         let before = record(&format!("before {number}"), "k");
         let after = record(&format!("behind {number}"), "k");
@@ -68,12 +68,12 @@ async fn text_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     relay.stop().await;
 }
 
-/// The driver stops reading at such a name: what comes behind it must be found all the same.
+/// The driver stops reading at such a name: fields after it must be found all the same.
 #[fixture::test]
-async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on() {
+async fn an_invalid_field_name_makes_its_record_dead_only() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let raw = outbox.hand.records();
+    let raw = outbox.admin.records();
     for (id, at_the_end) in [("first", false), ("last", true)] {
         let sound = record(id, "k");
         let mut wrong = doc! { "_id": id };
@@ -103,7 +103,7 @@ async fn a_field_name_that_is_not_utf8_makes_its_record_dead_and_its_key_goes_on
 }
 
 #[fixture::test]
-async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
+async fn a_malformed_record_dies_at_once_and_its_key_continues() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut no_type = record("no type", "k");
@@ -136,9 +136,9 @@ async fn a_malformed_record_dies_at_once_and_its_key_goes_on() {
     relay.stop().await;
 }
 
-/// `$inc` of a text stops an `updateMany` half way, at whichever record.
+/// `$inc` of a text stops an `updateMany` half-way, at an arbitrary record.
 #[fixture::test]
-async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
+async fn relay_fields_of_a_wrong_type_are_overwritten() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox
@@ -170,7 +170,7 @@ async fn relay_fields_of_a_wrong_type_are_taken_as_absent_and_overwritten() {
 
 /// No command can name its `_id`: the driver writes valid text only.
 #[fixture::test]
-async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
+async fn an_invalid_id_makes_its_record_dead_and_affects_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     outbox.insert([record("before", "k")]).await;
@@ -178,7 +178,7 @@ async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     let mut unstamped = record("MARK", "l");
     unstamped.remove("partition");
     let mut unstamped = broken(&unstamped).into_bytes();
-    // Another `_id`, no less broken.
+    // Another `_id`, equally invalid.
     let at = unstamped.iter().position(|byte| *byte == 0xff).unwrap();
     unstamped[at] = 0xfb;
     let unstamped = RawDocumentBuf::from_bytes(unstamped).unwrap();
@@ -196,9 +196,10 @@ async fn an_id_that_is_no_utf8_makes_its_record_dead_and_fails_no_neighbour() {
     relay.stop().await;
 }
 
-/// None of these could be named by what the relay reads of them: the key stood for ever.
+/// The relay could not name any of these by what it read of them, and their key stayed blocked for
+/// ever.
 #[fixture::test]
-async fn a_nameless_record_dies_whatever_else_it_lacks() {
+async fn a_record_without_a_readable_id_dies_whatever_else_it_lacks() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let wrong = |key: &str, field: &str, value: Option<Bson>| {
@@ -225,9 +226,9 @@ async fn a_nameless_record_dies_whatever_else_it_lacks() {
     relay.stop().await;
 }
 
-/// It was decoded strictly, and no scheduled record of the outbox became pending any more.
+/// The strict decoding failed, and no scheduled record of the outbox became pending any more.
 #[fixture::test]
-async fn a_scheduled_record_that_cannot_be_decoded_holds_up_no_other() {
+async fn an_undecodable_scheduled_record_delays_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let past = bson::DateTime::from_millis(1_000);

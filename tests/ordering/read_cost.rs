@@ -1,4 +1,4 @@
-//! Hazard 15: what a take examines does not grow with what lies in the outbox.
+//! Hazard 15: what a scan examines does not grow with the size of the outbox.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ async fn fill(outbox: &TestOutbox, name: &str, fields: Document) {
     database.aggregate(pipeline).await.unwrap();
 }
 
-/// From now on the server notes every command on this database.
+/// Makes the server profile every command on this database.
 pub(crate) async fn profile(outbox: &TestOutbox) {
     let database = outbox.client.database(&outbox.database);
     database.create_collection("system.profile").capped(true).size(64 << 20).await.unwrap();
@@ -86,7 +86,7 @@ pub(crate) async fn reads(outbox: &TestOutbox) -> Vec<(i64, String)> {
     notes.into_iter().map(read).collect()
 }
 
-/// A relay among `EACH` records of each kind that must not be in its way.
+/// A relay among `EACH` records of each kind that must not slow it.
 async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     let outbox = TestOutbox::new().await;
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
@@ -133,7 +133,7 @@ fn assert_few(reads: &[(i64, String)]) {
 }
 
 #[fixture::test]
-async fn keys_examined_do_not_grow_with_history_or_backlogs_of_a_few_keys() {
+async fn keys_examined_do_not_grow_with_history_or_backlogs() {
     let reads = keys_examined(doc! { "$mod": ["$n", 300] }).await;
 
     assert_few(&reads);
@@ -146,10 +146,10 @@ async fn keys_examined_do_not_grow_with_the_keys_of_a_paused_sink() {
     assert_few(&reads);
 }
 
-/// Each blocked key costs one record and three keys of the index, in the two ranges in which it may
-/// lie, whatever is behind its head.
+/// Each blocked key costs one record and three keys of the index, in the two ranges where it may
+/// be, whatever follows its head.
 #[fixture::test]
-async fn recheck_examines_three_keys_of_the_index_for_each_blocked_key() {
+async fn recheck_examines_three_index_keys_for_each_blocked_key() {
     let outbox = TestOutbox::new().await;
     let waiting = |n: u32| {
         let mut record = record(&format!("w {n}"), &format!("k{}", n % 600));

@@ -1,4 +1,4 @@
-//! Guard 1: all reads of one take see one moment.
+//! Guard 1: all reads of one scan see one moment.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ async fn scan(collections: &Collections) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn all_reads_of_a_take_share_one_cluster_time() {
+async fn all_reads_of_a_scan_share_one_cluster_time() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert([record("a", "k")]).await;
@@ -71,9 +71,9 @@ async fn all_reads_of_a_take_share_one_cluster_time() {
     }
 }
 
-/// What a take reads first is what may hold back the page that it reads last.
+/// What a scan reads first may hold back the page that it reads last.
 #[fixture::test]
-async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
+async fn a_record_committed_between_two_reads_is_not_overtaken() {
     let outbox = Arc::new(TestOutbox::new().await);
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
@@ -101,7 +101,7 @@ async fn a_record_committed_between_the_reads_of_a_take_is_not_overtaken() {
 
 /// The first batch of the scan has passed A's place when A commits, and B is inserted.
 #[fixture::test]
-async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
+async fn a_scan_of_several_batches_sees_no_later_insert() {
     let outbox = Arc::new(TestOutbox::new().await);
     let recorder = CommandRecorder::on(&outbox).await;
     let mut committing = uncommitted(&outbox, [record("A", "k")]).await;
@@ -132,9 +132,9 @@ async fn a_scan_of_several_batches_sees_nothing_that_came_while_it_was_read() {
     assert_eq!(scan(&recorder.collections).await.len(), 152);
 }
 
-/// The same by chance, in scans that yield, beside producers who commit and insert.
+/// The same at random, in scans that yield, while producers commit and insert.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_scan_under_load_sees_a_record_without_one_committed_before_it() {
+async fn no_scan_under_load_misses_a_record_committed_earlier() {
     const KEYS: usize = 3;
     let outbox = Arc::new(TestOutbox::new().await);
     let at = |id: String, key: usize, time: u32, increment: u32| {
@@ -142,7 +142,7 @@ async fn no_scan_under_load_sees_a_record_without_one_committed_before_it() {
         record.insert("seq", Bson::Timestamp(Timestamp { time, increment }));
         record
     };
-    // A scan yields every thousand keys: time for both to happen behind and before it.
+    // A scan yields every thousand keys: time for inserts before and after its position.
     for key in 0..KEYS {
         outbox.insert((0..4_000).map(|n| at(format!("between {key} {n}"), key, 2, n))).await;
     }

@@ -1,5 +1,5 @@
-//! A server without replication has no snapshots: a look reads twice, and takes what was there
-//! both times.
+//! A server without replication has no snapshots: a scan reads twice, and uses what was there both
+//! times.
 
 use bson::{Document, Timestamp, doc};
 
@@ -25,7 +25,7 @@ impl Standalone {
         Self { outbox, recorder, _server: server }
     }
 
-    /// Inserts `earlier` when the first read of a page has shown what is later; answers the
+    /// Inserts `earlier` after the first read of a page has returned what is later; returns the
     /// order of delivery.
     async fn order_with(&self, earlier: Document) -> Vec<String> {
         let sink = TestSink::default();
@@ -55,7 +55,7 @@ fn earlier() -> Document {
 }
 
 #[fixture::test]
-async fn what_only_the_second_read_shows_ends_its_keys_run() {
+async fn a_record_only_in_the_second_read_ends_its_keys_run() {
     let standalone = Standalone::start().await;
 
     let order = standalone.order_with(earlier()).await;
@@ -64,7 +64,7 @@ async fn what_only_the_second_read_shows_ends_its_keys_run() {
 }
 
 #[fixture::test]
-async fn unstamped_records_are_looked_for_after_the_first_read() {
+async fn unstamped_records_are_read_after_the_first_read() {
     let standalone = Standalone::start().await;
     let mut unstamped = earlier();
     unstamped.remove("partition");

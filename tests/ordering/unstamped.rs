@@ -1,7 +1,7 @@
-//! Records without a valid partition. One that names none belongs to that of its key, and goes as it
-//! is, in the order of its key. One that names an invalid one holds back what is behind it until it
-//! is corrected, and one that cannot be corrected is in nobody's way. No read grows with the number
-//! of either.
+//! Records without a valid partition. A record that names none belongs to its key's partition, and
+//! goes unchanged, in the order of its key. One that names an invalid partition holds back what
+//! follows until it is corrected, and one that cannot be corrected delays no other. No read grows
+//! with the number of either.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
 use crate::support::relay::{arrived, rounds, until_arrived};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
-use crate::support::sizes::{LARGEST, of_size};
+use crate::support::sizes::{MAX_DOCUMENT_BYTES, of_size};
 
 fn in_partition(id: &str, key: &str, partition: impl Into<Bson>) -> Document {
     let mut record = record(id, key);
@@ -28,13 +28,13 @@ fn unstamped(id: &str, key: &str) -> Document {
     record
 }
 
-/// MongoDB corrects B before A, since its `_id` is the lesser one, and waits for a transaction that
-/// holds A.
+/// MongoDB corrects B before A, since its `_id` is lower, and waits for a transaction that has
+/// locked A.
 async fn is_held_back(partition: Bson) {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let odd = |id: &str| in_partition(id, "k", partition.clone());
-    insert_raw(&outbox.hand, odd("2 A")).await;
+    insert_raw(&outbox.admin, odd("2 A")).await;
     outbox.insert([odd("1 B")]).await;
     let mut session = outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
@@ -59,15 +59,15 @@ async fn is_held_back(partition: Bson) {
 }
 
 #[fixture::test]
-async fn a_record_with_an_invalid_partition_holds_back_its_followers_until_it_is_corrected() {
+async fn an_invalid_partition_holds_back_followers_until_corrected() {
     let invalid = [Bson::Int32(700), (-5).into(), "189".into(), 3.5.into(), true.into()];
 
     futures_util::future::join_all(invalid.map(is_held_back)).await;
 }
 
-/// Written by several producers, of which some name the partition and some do not.
+/// Written by several producers, some of which name the partition.
 #[fixture::test]
-async fn records_with_and_without_a_partition_go_in_the_order_of_their_key_and_stay_as_they_are() {
+async fn stamped_and_unstamped_records_go_in_the_order_of_their_key() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -95,12 +95,12 @@ async fn records_with_and_without_a_partition_go_in_the_order_of_their_key_and_s
     assert_eq!(outbox.count(doc! { "partition": { "$exists": false } }).await, 100, "not changed");
 }
 
-/// As many of one key with a partition as without, more than a look reads of either.
+/// As many of one key with a partition as without, more than a scan reads of either.
 #[fixture::test]
-async fn a_backlog_of_both_kinds_on_one_key_goes_in_its_order_by_reads_that_do_not_grow() {
+async fn a_mixed_backlog_of_one_key_goes_in_order_with_bounded_reads() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    // In stretches of several lengths, so that now one range is cut and now the other.
+    // In runs of several lengths, so that sometimes one range is cut and sometimes the other.
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
     for (turn, length) in (0..60).map(|turn| (turn, [7, 211, 40][turn % 3])) {
         for n in 0..length {
@@ -120,7 +120,7 @@ async fn a_backlog_of_both_kinds_on_one_key_goes_in_its_order_by_reads_that_do_n
     let reads = reads(&outbox).await;
     relay.stop().await;
     assert_eq!(sink.ids(), expected);
-    // A lane that asks for more reads again what it has in hand: a little more than two batches.
+    // A lane that asks for more reads again what it has in flight: a little more than two batches.
     let limit = i64::try_from(settings().batch_size).unwrap();
     for (examined, filter) in reads {
         assert!(examined <= 4 * limit, "{examined} keys examined by {filter}");
@@ -129,7 +129,7 @@ async fn a_backlog_of_both_kinds_on_one_key_goes_in_its_order_by_reads_that_do_n
 
 /// In the same key others have a valid one.
 #[fixture::test]
-async fn a_stamped_record_waits_for_an_earlier_one_with_an_invalid_partition() {
+async fn a_stamped_record_waits_for_an_earlier_invalid_partition() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut expected = Vec::new();
@@ -155,7 +155,7 @@ async fn a_stamped_record_waits_for_an_earlier_one_with_an_invalid_partition() {
 
 /// Twenty keys, always the same wrong value, random ids: what a faulty producer writes.
 #[fixture::test]
-async fn a_producer_that_always_writes_the_same_wrong_partition_is_ordered() {
+async fn a_producer_with_a_constant_wrong_partition_is_ordered() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -173,7 +173,7 @@ async fn a_producer_that_always_writes_the_same_wrong_partition_is_ordered() {
     outbox.until_count(doc! { "status": "done" }, 1_500).await;
 
     let delivered = sink.arrived();
-    // Where a key changes its wrong value its producers disagree: not promised an order.
+    // Where a key changes its wrong value its producers disagree: no order is promised.
     for key in (0..20).map(|n| format!("k{n}")) {
         let of_key = |value: usize| -> Vec<&str> {
             let places = written.iter().enumerate().filter(|(_, (_, of))| *of == key);
@@ -214,14 +214,17 @@ async fn a_decimal_without_a_fraction_is_a_valid_partition() {
 }
 
 #[fixture::test]
-async fn a_record_with_no_room_for_its_correction_is_dead_and_in_nobodys_way() {
+async fn a_record_too_large_to_correct_is_dead_and_delays_no_other() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    // A number takes more room than a truth value.
-    let (large, _) = of_size("a large", LARGEST + 1);
+    // A number takes more bytes than a boolean.
+    let (large, _) = of_size("a large", MAX_DOCUMENT_BYTES + 1);
     let mut large = Document::try_from(large.as_ref()).unwrap();
     large.insert("partition", true);
-    assert_eq!(bson::RawDocumentBuf::try_from(&large).unwrap().as_bytes().len(), LARGEST - 2);
+    assert_eq!(
+        bson::RawDocumentBuf::try_from(&large).unwrap().as_bytes().len(),
+        MAX_DOCUMENT_BYTES - 2
+    );
     outbox.insert([large]).await;
     outbox.insert([unstamped("b behind it", "k"), unstamped("c other", "other")]).await;
 
@@ -237,9 +240,9 @@ async fn a_record_with_no_room_for_its_correction_is_dead_and_in_nobodys_way() {
     relay.stop().await;
 }
 
-/// A validator of the users' own forbids to correct more records than one look reads.
+/// An operator's validator forbids the correction of more records than one scan reads.
 #[fixture::test]
-async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others() {
+async fn uncorrectable_records_hold_back_only_their_keys() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     for batch in 0..3 {
@@ -252,7 +255,7 @@ async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others()
         outbox.insert(sealed).await;
     }
     outbox.insert([record("behind", "a7"), unstamped("other", "z"), record("stamped", "y")]).await;
-    // Of the kind that no look reads, which lies behind all of those.
+    // Of the kind that no scan reads, which sorts after all of those.
     outbox.insert([in_partition("fraction", "x", 3.5)]).await;
     let validator = doc! { "$or": [{ "sealed": null }, { "partition": -5 }] };
     let database = outbox.client.database(&outbox.database);
@@ -277,11 +280,11 @@ async fn records_that_must_not_be_corrected_hold_back_their_keys_and_no_others()
     relay.stop().await;
 }
 
-/// Records without a partition in these keys, `each` of them, made on the server.
-/// Such keys are malformed, and die when they are due; until then they must hold up nobody, however many
+/// Records without a partition in these keys, `each` of them, made on the server. Such keys are
+/// malformed, and die when they are due; until then they must delay no other record, however many
 /// there are. Text sorts between them.
 #[fixture::test]
-async fn records_whose_key_is_no_text_hold_up_no_others_while_they_wait() {
+async fn waiting_records_with_a_non_text_key_delay_no_others() {
     const MANY: i32 = 70;
     let outbox = TestOutbox::new().await;
     let later = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
@@ -346,7 +349,7 @@ async fn no_read_grows(keys: i32, each: i32) {
     let reads = reads(&outbox).await;
     relay.stop().await;
 
-    // A lane that asks for more reads again what it has in hand: a little more than two batches.
+    // A lane that asks for more reads again what it has in flight: a little more than two batches.
     let limit = i64::try_from(settings().batch_size).unwrap();
     for (examined, filter) in reads {
         assert!(examined <= 4 * limit, "{examined} keys examined by {filter}");

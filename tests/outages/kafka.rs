@@ -1,4 +1,5 @@
-//! The same with Kafka: who may not write, what is not there, a broker that stops or hangs.
+//! Outages of Kafka: a topic without the right to write, a missing topic, a broker that stops or
+//! hangs.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,8 +8,8 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, many, no_errors, owned, to, told, until_charged, until_down, until_well, waits,
-    went_well,
+    all_settled, many, no_errors, owned, sink_reports, to, until_attempt_counted, until_down,
+    until_well, waits, went_well,
 };
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
@@ -32,8 +33,9 @@ fn settings(secure: &Secure, outbox: &TestOutbox, more: &[&str]) -> Vec<String> 
     [mongo_settings(&outbox.database), waits(), owned(&sink), owned(more)].concat()
 }
 
-/// What is refused or not there is charged, alone, and goes once it can.
-async fn charged(secure: &Secure, topic: &Topic) {
+/// A refused or missing destination costs attempts of its own records only, and they are delivered
+/// once it is there.
+async fn counted(secure: &Secure, topic: &Topic) {
     let outbox = TestOutbox::new().await;
     let denied = secure.topic(1).await;
     let acl = secure.deny("alice", Operation::Write, Resource::Topic(&denied.name)).await;
@@ -46,7 +48,7 @@ async fn charged(secure: &Secure, topic: &Topic) {
     let mut postrider = Postrider::start(&settings);
 
     for (id, topic) in [("denied", &denied.name), ("missing", &missing)] {
-        let failed = until_charged(&outbox, id, |_| 100).await;
+        let failed = until_attempt_counted(&outbox, id, |_| 100).await;
         let words = failed.get_str("lastError").unwrap();
         assert!(words.contains(topic), "{id}: {words}");
     }
@@ -76,7 +78,7 @@ async fn charged(secure: &Secure, topic: &Topic) {
     postrider.stop().await;
 }
 
-/// A broker that is gone charges nobody, however long.
+/// A broker that is down costs no attempts, however long it is down.
 async fn down(mut secure: Secure, topic: &Topic) {
     let outbox = TestOutbox::new().await;
     let more = ["relay.max_attempts=2", "relay.backoff.initial=50ms"];
@@ -95,24 +97,34 @@ async fn down(mut secure: Secure, topic: &Topic) {
             |n: usize| to(&topic.name, &format!("{trouble} {n:02}"), &format!("{}", n % 10));
         outbox.insert((0..COUNT).map(record)).await;
         until_down(&postrider, "stream").await;
-        let charged = doc! { "status": "pending", "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
+        let counted = doc! { "status": "pending", "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
         let long = Instant::now() + Duration::from_secs(2);
         while Instant::now() < long {
-            assert_eq!(outbox.count(charged.clone()).await, 0, "{trouble}");
+            assert_eq!(outbox.count(counted.clone()).await, 0, "{trouble}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let waiting =
             doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
         assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble}: uncharged");
         outages += 1;
-        assert_eq!(told(&postrider), (outages, outages), "{trouble}: {}", postrider.stderr());
+        assert_eq!(
+            sink_reports(&postrider),
+            (outages, outages),
+            "{trouble}: {}",
+            postrider.stderr()
+        );
         match trouble {
             "stopped" => secure.node.start_again().await,
             _ => secure.node.thaw(),
         }
         outbox.until_count(doc! { "status": "done" }, (outages * COUNT) as u64).await;
         until_well(&postrider).await;
-        assert_eq!(told(&postrider), (outages, outages + 1), "{trouble}: {}", postrider.stderr());
+        assert_eq!(
+            sink_reports(&postrider),
+            (outages, outages + 1),
+            "{trouble}: {}",
+            postrider.stderr()
+        );
     }
 
     let (done, dead) = all_settled(&outbox).await;
@@ -130,10 +142,10 @@ async fn down(mut secure: Secure, topic: &Topic) {
 }
 
 #[fixture::test]
-async fn kafka_charges_what_it_refuses_and_nobody_while_it_is_away() {
+async fn kafka_counts_refusals_and_no_attempts_while_it_is_down() {
     let secure = Secure::start().await;
     let topic = secure.topic(2).await;
 
-    charged(&secure, &topic).await;
+    counted(&secure, &topic).await;
     down(secure, &topic).await;
 }

@@ -1,4 +1,4 @@
-//! The page of metrics after an outage: whole, clean, right, and the same in the real Prometheus.
+//! The metrics page after an outage: complete, valid, correct, and the same in the real Prometheus.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 
 const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "released", "lost"];
 
-/// Everything that is there whatever happened, beside the series of each sink.
+/// The series that are always there, in addition to those of each sink.
 const ALWAYS: [&str; 15] = [
     "postrider_keys_held{reason=\"not_due\"}",
     "postrider_keys_held{reason=\"leased\"}",
@@ -28,18 +28,18 @@ const ALWAYS: [&str; 15] = [
     "postrider_store_up",
 ];
 
-/// What a process must have counted in `postrider_records_settled_total`, over all sinks.
+/// The expected counts of `postrider_records_settled_total`, over all sinks.
 pub struct Settled {
     pub done: u64,
     pub retry: u64,
     pub dead: u64,
     pub lost: u64,
-    /// How often whatever was under way or behind it was given back is the outage's own.
+    /// How many records are released differs with each outage.
     pub released: RangeInclusive<u64>,
 }
 
 impl Settled {
-    /// So many delivered, and nothing else but what was given back.
+    /// This many delivered, and otherwise only releases.
     pub fn done(done: u64) -> Self {
         Self { done, retry: 0, dead: 0, lost: 0, released: 0..=u64::MAX }
     }
@@ -76,17 +76,17 @@ fn another_may_count(samples: &BTreeMap<String, f64>) -> bool {
     samples.get("postrider_instances_active").is_none_or(|count| *count > 1.0)
 }
 
-/// Whether the outbox has been counted, if that is this instance's task.
+/// Whether the outbox has been counted, if this instance must count it.
 fn is_counted(samples: &BTreeMap<String, f64>) -> bool {
     another_may_count(samples)
         || samples.contains_key("postrider_outbox_records{status=\"pending\"}")
 }
 
 /// After an outage: every sink is up again, no key waits, the counts are those of the outage, and
-/// neither promtool nor Prometheus has anything against the page.
+/// promtool and Prometheus accept the page.
 pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: Settled) {
     let page = async || postrider.get("/metrics").await.1;
-    // Counted when it is written, and the keys once in each `poll_interval`.
+    // A settlement counts when it is written, the keys once in each `poll_interval`.
     let is_right = async || {
         let samples = samples(&page().await);
         let held = samples.iter().filter(|(series, _)| series.starts_with("postrider_keys_held"));
@@ -105,7 +105,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     let samples = samples(&page);
     let mut expected: Vec<String> = ALWAYS.map(str::to_owned).to_vec();
     if another_may_count(&samples) {
-        // Another one may have the lowest partition, and count.
+        // Another instance may own the lowest partition, and count.
         let is_counted = |series: &str| {
             series.starts_with("postrider_outbox_records") || series.starts_with("postrider_oldest")
         };

@@ -1,4 +1,4 @@
-//! An outbox and a vhost that go through an outage, and what each test of an outage asks of both.
+//! An outbox and a vhost in an outage, and the checks that each test of an outage makes on both.
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
@@ -9,7 +9,7 @@ use crate::support::queue::mongo_settings;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 
-/// The series that tells whether the sink `rabbit` is up.
+/// The series that reports whether the sink `rabbit` is up.
 pub const RABBIT_UP: &str = "postrider_sink_up{sink=\"rabbit\"}";
 
 /// An outbox that is relayed to a vhost of its own on the shared broker.
@@ -27,7 +27,7 @@ impl Outage {
         Self { outbox, vhost, amqp }
     }
 
-    /// Starts a relay to this vhost, and waits until it is well.
+    /// Starts a relay to this vhost, and waits until it is healthy.
     pub async fn start(&self, uri: &str, more: &[&str]) -> Postrider {
         let postrider = Postrider::start(&settings(&self.outbox, uri, more));
         until_well(&postrider).await;
@@ -40,7 +40,7 @@ impl Outage {
 }
 
 /// Settings of a relay by the sink `rabbit` to the queue that each record names as its type, with
-/// waits that suit a test.
+/// short waits.
 pub fn settings(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Vec<String> {
     let sink = [
         "sinks.rabbit.kind=rabbitmq",
@@ -50,7 +50,7 @@ pub fn settings(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Vec<String> {
     [mongo_settings(&outbox.database), waits(), owned(&sink), owned(more)].concat()
 }
 
-/// The waits alone.
+/// The short waits alone.
 pub fn waits() -> Vec<String> {
     owned(&[
         "relay.lease=6s",
@@ -73,7 +73,7 @@ pub fn to(queue: &str, id: &str, key: &str) -> Document {
     record
 }
 
-/// So many for a queue, each of a key of its own.
+/// This many for a queue, each of a key of its own.
 pub fn many(queue: &str, what: &str, count: usize) -> Vec<Document> {
     (0..count).map(|number| format!("{what} {number:03}")).map(|id| to(queue, &id, &id)).collect()
 }
@@ -82,7 +82,7 @@ pub async fn until_well(postrider: &Postrider) {
     postrider.until_report("all well", |report| report["status"] == "ok").await;
 }
 
-/// Waits until the sink is told to be down by everything that tells it; the detail in `/readyz`.
+/// Waits until log, metric and `/readyz` report the sink as down; returns the detail in `/readyz`.
 pub async fn until_down(postrider: &Postrider, sink: &str) -> String {
     let part = format!("sink {sink}");
     let down = |report: &serde_json::Value| report["parts"][&part]["status"] == "degraded";
@@ -97,9 +97,9 @@ pub async fn until_down(postrider: &Postrider, sink: &str) -> String {
     detail
 }
 
-/// Waits until a delivery of this record was charged and nothing was taken since; checks what is
-/// written of it, and answers it. `backoff` is in milliseconds, after so many attempts.
-pub async fn until_charged(
+/// Waits until a failed attempt of this record is counted and no new lease follows; checks its
+/// fields, and returns them. `backoff` is in milliseconds, after this many attempts.
+pub async fn until_attempt_counted(
     outbox: &TestOutbox,
     id: &str,
     backoff: impl Fn(u32) -> i64,
@@ -127,7 +127,8 @@ fn has_no_lease(record: &Document) -> bool {
     ["leaseId", "leaseUntil", "leaseOwner"].iter().all(|field| !record.contains_key(field))
 }
 
-/// Everything is done or dead, with the fields of its end and no others; the records by status.
+/// Asserts that every record is done or dead, with the fields of that status and no others; returns
+/// the records by status.
 pub async fn all_settled(outbox: &TestOutbox) -> (Vec<Document>, Vec<Document>) {
     let all: Vec<Document> =
         outbox.records().find(doc! {}).await.unwrap().try_collect().await.unwrap();
@@ -147,7 +148,7 @@ pub async fn all_settled(outbox: &TestOutbox) -> (Vec<Document>, Vec<Document>) 
     (done, dead)
 }
 
-/// Sent, and nothing was held against it.
+/// Whether it was delivered, without an error.
 pub fn went_well(record: &Document) -> bool {
     let failed =
         ["lastError", "lastErrorAt", "visibleAt"].iter().any(|name| record.contains_key(name));
@@ -155,8 +156,8 @@ pub fn went_well(record: &Document) -> bool {
     is("status", "done".into()) && is("attempt", Bson::Int32(1)) && !failed
 }
 
-/// How often the sink was told to be down, and to be up, in the log.
-pub fn told(postrider: &Postrider) -> (usize, usize) {
+/// How often the log reports the sink as down, and as up.
+pub fn sink_reports(postrider: &Postrider) -> (usize, usize) {
     let lines = postrider.lines();
     let count = |level: &str, words: &str| {
         let is_it = |line: &&serde_json::Value| {
@@ -167,7 +168,7 @@ pub fn told(postrider: &Postrider) -> (usize, usize) {
     (count("WARN", "sink is down"), count("INFO", "sink is up"))
 }
 
-/// Nothing in the log is an error, or a panic.
+/// Asserts that nothing in the log is an error or a panic.
 #[track_caller]
 pub fn no_errors(postrider: &Postrider) {
     let log = postrider.stderr();

@@ -1,4 +1,5 @@
-//! A partition changes hands: nothing is published by two, nothing waits longer than it must.
+//! A partition changes its owner: no record is published by two instances, and none waits longer
+//! than necessary.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::producers::Producers;
 use crate::support::sink::{Fault, TestSink};
 
-/// Neither a rebalance nor a stale heartbeat can be the reason: both take a minute here.
+/// A rebalance or a stale heartbeat cannot be the reason: both take a minute here.
 #[fixture::test]
-async fn what_one_that_stops_lets_go_is_taken_at_the_next_look() {
+async fn partitions_of_a_stopping_instance_are_claimed_at_once() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let one = Instance::start(&outbox.collections, &sink, &Choice::patient());
@@ -36,10 +37,10 @@ async fn what_one_that_stops_lets_go_is_taken_at_the_next_look() {
     two.stop().await;
 }
 
-/// What is in flight is waited for; what waits behind it is given back uncharged; the newcomer goes
-/// on from there.
+/// The old owner waits for what is in flight and releases the rest without a counted attempt; the
+/// new owner continues from there.
 #[fixture::test]
-async fn a_partition_is_let_go_when_what_is_in_flight_is_known() {
+async fn a_partition_is_released_when_its_records_are_settled() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
     let one = Instance::start(&outbox.collections, &old, &Choice::default());
@@ -66,13 +67,13 @@ async fn a_partition_is_let_go_when_what_is_in_flight_is_known() {
     two.stop().await;
 }
 
-/// One that lies among the partitions that the second of two instances is given.
+/// A key in the partitions that the second of two instances gets.
 fn key() -> String {
     (0..).map(|n| format!("key-{n}")).find(|key| of_key(key) >= 128).unwrap()
 }
 
 #[fixture::test]
-async fn one_that_stops_lets_go_of_the_idle_while_one_partition_waits_for_its_broker() {
+async fn a_stopping_instance_releases_idle_partitions_first() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
     let one = Instance::start(&outbox.collections, &old, &Choice::patient());
@@ -94,7 +95,7 @@ async fn one_that_stops_lets_go_of_the_idle_while_one_partition_waits_for_its_br
 
 /// 1 → 3 → 2 under load, and one of them dies.
 #[fixture::test]
-async fn nothing_is_lost_or_inverted_while_instances_come_go_and_die_under_load() {
+async fn instances_that_come_and_die_under_load_keep_the_promise() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let choice = Choice {

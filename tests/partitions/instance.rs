@@ -1,4 +1,4 @@
-//! An instance in this process: heartbeat, coordinator and relay, over a sink of the test's choice.
+//! An instance in this process: heartbeat, coordinator and relay, with a sink of the test's choice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::relay::{parts, settings};
 use crate::support::sink::TestSink;
 
-/// What the operator of a test has decided, with short waits.
+/// The options of an instance, with short waits.
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub heartbeat: Duration,
@@ -47,14 +47,14 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Nothing but what instances tell each other can be the reason for what happens in a test.
+    /// Long times, so that only messages between instances can be the reason for an event.
     pub fn patient() -> Self {
         let minute = Duration::from_secs(60);
         Self { stale_after: minute, rebalance: minute, ..Self::default() }
     }
 }
 
-/// A running instance; dropped, it is dead like a process that was killed.
+/// A running instance; dropped, it is dead like a killed process.
 pub struct Instance {
     pub id: InstanceId,
     pub share: watch::Receiver<Share>,
@@ -113,12 +113,12 @@ impl Instance {
         }
     }
 
-    /// Asks it to stop, as SIGTERM does.
+    /// Requests a stop, as SIGTERM does.
     pub fn ask_to_stop(&self) {
         self.stop.cancel();
     }
 
-    /// Stops it in good order.
+    /// Stops it cleanly.
     pub async fn stop(mut self) {
         self.stop.cancel();
         self.relay.take().unwrap().await.unwrap().unwrap();
@@ -144,7 +144,7 @@ impl Drop for Instance {
     }
 }
 
-/// Who owns what by the documents: `None` where nobody does.
+/// The owner of each partition by the documents: `None` where there is none.
 pub async fn assignments(outbox: &TestOutbox) -> Vec<Option<Bson>> {
     let database = outbox.collections.database();
     let found = database.collection::<bson::Document>("outbox_partition_assignments");
@@ -154,7 +154,7 @@ pub async fn assignments(outbox: &TestOutbox) -> Vec<Option<Bson>> {
     found.iter().map(|document| owner(document).filter(|id| *id != Bson::Null)).collect()
 }
 
-/// How many each of these instances owns by the documents.
+/// How many partitions each of these instances owns by the documents.
 pub async fn counts(outbox: &TestOutbox, instances: &[InstanceId]) -> Vec<usize> {
     let owners = assignments(outbox).await;
     let count = |id: &InstanceId| {

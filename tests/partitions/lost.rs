@@ -1,4 +1,4 @@
-//! An instance that can't tell that it lives has stopped before anybody takes its place.
+//! An instance that cannot write its heartbeat stops before another one takes its partitions.
 
 use bson::doc;
 
@@ -18,9 +18,9 @@ fn settings(outbox: &TestOutbox, queue: &Queue, mongo: &str) -> Vec<String> {
     [queue.settings(outbox), more.to_vec()].concat()
 }
 
-/// Both ends are watched at once: the loser's figures, and who owns what.
+/// Both ends are watched at the same time: the loser's metrics, and the owners.
 #[fixture::test]
-async fn partitions_are_given_up_before_a_peer_can_take_them() {
+async fn partitions_are_released_before_a_peer_can_claim_them() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let proxy = FaultProxy::to(&host_of(&mongodb_uri())).await;
@@ -32,7 +32,7 @@ async fn partitions_are_given_up_before_a_peer_can_take_them() {
     lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
 
     proxy.freeze();
-    // Asked of the peer first: what the other has given up later than that would be seen.
+    // The peer is read first: this would find a later release by the other instance.
     eventually("the peer to take over", || async {
         let taken = peer.metric("postrider_partitions_owned").await == Some(256.0);
         let given_up = lost.metric("postrider_partitions_owned").await == Some(0.0);
@@ -46,7 +46,7 @@ async fn partitions_are_given_up_before_a_peer_can_take_them() {
     assert_eq!(queue.ids(50).await.len(), 50);
     outbox.until_count(doc! { "status": "done" }, 50).await;
 
-    // Back, it is given its share again.
+    // With the connection back, it gets its share again.
     proxy.open();
     lost.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;
     peer.until_metric("postrider_partitions_owned", |owned| owned == 128.0).await;

@@ -1,4 +1,4 @@
-//! Who owns what, as instances come, go, hang and die.
+//! Which instance owns which partition, while instances start, stop, hang and die.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn instances(outbox: &TestOutbox) -> mongodb::Collection<Document> {
 }
 
 #[fixture::test]
-async fn instances_that_come_and_go_share_evenly_and_move_no_more_than_they_must() {
+async fn instances_share_evenly_and_move_few_partitions() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
     let start = || Instance::start(&outbox.collections, &sink, &choice);
@@ -75,7 +75,7 @@ async fn many_that_start_at_once_agree() {
 
 /// By the server's clock: not before `stale_after` has passed since its last heartbeat.
 #[fixture::test]
-async fn the_partitions_of_one_that_died_are_taken_when_its_heartbeat_is_stale_and_not_before() {
+async fn partitions_of_a_dead_instance_are_claimed_when_it_is_stale() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
     let one = Instance::start(&outbox.collections, &sink, &choice);
@@ -104,7 +104,7 @@ async fn the_partitions_of_one_that_died_are_taken_when_its_heartbeat_is_stale_a
 }
 
 #[fixture::test]
-async fn a_peer_that_has_its_share_is_left_in_peace() {
+async fn a_peer_with_its_share_keeps_it() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     peer.own(&outbox, 100..=227).await;
@@ -113,7 +113,7 @@ async fn a_peer_that_has_its_share_is_left_in_peace() {
     let one = Instance::start(&outbox.collections, &TestSink::default(), &choice);
     one.until_owned(128).await;
 
-    // Another one comes, takes nothing by force, and goes: looks enough to take too much.
+    // Another one starts, takes nothing by force, and stops: enough rounds to take too much.
     let two = Instance::start(&outbox.collections, &TestSink::default(), &Choice::patient());
     two.until_owned(43).await;
     two.stop().await;
@@ -122,7 +122,7 @@ async fn a_peer_that_has_its_share_is_left_in_peace() {
 }
 
 #[fixture::test]
-async fn a_peer_that_lets_nothing_go_keeps_nobody_from_its_share() {
+async fn a_peer_that_releases_nothing_loses_the_excess() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     peer.own(&outbox, 0..=255).await;
@@ -134,17 +134,17 @@ async fn a_peer_that_lets_nothing_go_keeps_nobody_from_its_share() {
     assert_eq!(counts(&outbox, &[peer.id]).await, [128]);
 }
 
-/// It tells that it lives, and does nothing: neither claims nor asks.
+/// It sends heartbeats, and neither claims nor asks.
 #[fixture::test]
-async fn what_a_peer_does_not_claim_is_not_left_unowned() {
+async fn partitions_that_a_peer_does_not_claim_get_an_owner() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     let choice = Choice { stale_after: Duration::from_secs(1), ..Choice::default() };
 
     let one = Instance::start(&outbox.collections, &TestSink::default(), &choice);
-    // First it is left its share…
+    // First it keeps its share…
     one.until_owned(128).await;
-    // … and then it is not; nor given what it does not ask for.
+    // … and then loses it, and gets nothing that it does not ask for.
     one.until_owned(256).await;
     let two = Instance::start(&outbox.collections, &TestSink::default(), &choice);
     two.until_owned(85).await;
@@ -153,7 +153,7 @@ async fn what_a_peer_does_not_claim_is_not_left_unowned() {
 }
 
 #[fixture::test]
-async fn a_newcomer_whose_configuration_differs_takes_nothing_until_the_others_have_gone() {
+async fn a_newcomer_with_another_configuration_claims_nothing() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let blocks = Choice { block_on_dead: true, ..Choice::default() };
@@ -173,9 +173,9 @@ async fn a_newcomer_whose_configuration_differs_takes_nothing_until_the_others_h
     assert!(new.standing.borrow().differs.is_none());
 }
 
-/// What documents may hold that no instance of ours has written.
+/// Documents that no Postrider instance has written.
 #[fixture::test]
-async fn odd_documents_keep_nobody_from_anything() {
+async fn invalid_documents_do_not_disturb_instances() {
     let outbox = TestOutbox::new().await;
     let database = outbox.collections.database();
     instances(&outbox)
@@ -207,9 +207,9 @@ async fn odd_documents_keep_nobody_from_anything() {
     assert_eq!(counts(&outbox, &[one.id]).await, [256]);
 }
 
-/// Of a pod that was killed, and whose host name will not come back.
+/// Of a pod that was killed, and whose host name will not return.
 #[fixture::test]
-async fn names_are_removed_when_nothing_is_known_of_their_holders_for_an_hour() {
+async fn names_of_vanished_instances_are_removed_after_an_hour() {
     let outbox = TestOutbox::new().await;
     let control = outbox.collections.database().collection::<Document>("outbox_control");
     let hours_ago = |hours: i64| {

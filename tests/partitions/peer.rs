@@ -1,4 +1,5 @@
-//! A peer that is nothing but its documents: it beats, and does whatever else the test does.
+//! A peer that consists of its documents: it sends heartbeats, and does whatever else the test
+//! does.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Tells that it lives, ten times a second, until dropped.
+    /// Sends a heartbeat ten times a second, until dropped.
     pub async fn beat(outbox: &TestOutbox) -> Self {
         let id = InstanceId::fresh();
         let instances = outbox.collections.database().collection::<Document>("outbox_instances");

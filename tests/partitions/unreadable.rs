@@ -1,4 +1,5 @@
-//! Documents of the fleet in which something can't be read: each is named, and takes nothing with it.
+//! Documents of instances and assignments with an unreadable field: each is reported, and affects
+//! no other.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::support::sink::TestSink;
 const ASSIGNMENTS: &str = "outbox_partition_assignments";
 const INSTANCES: &str = "outbox_instances";
 
-/// Sets these fields, with the text `MARK` made no valid UTF-8.
+/// Sets these fields, with the text `MARK` replaced by invalid UTF-8.
 async fn break_fields(
     outbox: &TestOutbox,
     collection: &str,
@@ -45,7 +46,7 @@ async fn listed(outbox: &TestOutbox, what: &str) -> Vec<Value> {
 }
 
 #[fixture::test]
-async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
+async fn unreadable_documents_are_reported_and_stop_nothing() {
     let outbox = TestOutbox::new().await;
     let (theirs, other) = (bson::Uuid::new(), bson::Uuid::new());
     let beat = doc! { "lastHeartbeat": bson::DateTime::now(), "hostname": "MARK" };
@@ -77,7 +78,7 @@ async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
     assert_eq!(warned(ASSIGNMENTS, "int:5", "epoch, instanceId"), 1, "{lines:#?}");
     assert_eq!(warned(ASSIGNMENTS, "int:6", "instanceId"), 1, "{lines:#?}");
     assert_eq!(warned(ASSIGNMENTS, "int:7", "note"), 1, "{lines:#?}");
-    // What the protocol does not write anew stays until somebody removes it.
+    // What the protocol does not rewrite stays until an operator removes it.
     let named = |report: &Value| {
         let part = &report["parts"]["partitions"];
         let detail = part["detail"].as_str().unwrap_or_default();
@@ -96,7 +97,7 @@ async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
     let instances = listed(&outbox, "instances").await;
     let broken = instances.iter().find(|instance| instance["id"] == theirs.to_string()).unwrap();
     assert_eq!(broken["invalid"].as_array().unwrap().len(), 2, "{broken}");
-    // It asks which instance has the record's partition.
+    // It asks which instance owns the record's partition.
     postrider.signal(Signal::STOP);
     outbox.insert([record("waits", "k")]).await;
     let show = ["outbox", "show", "waits", "--output", "json"];
@@ -115,7 +116,7 @@ async fn documents_that_cannot_be_read_are_named_and_nothing_stands_still() {
 }
 
 #[fixture::test]
-async fn a_partition_whose_owner_cannot_be_read_is_taken_by_none_until_its_owner_has_seen_it() {
+async fn a_partition_with_an_unreadable_owner_waits_for_its_owner() {
     let outbox = TestOutbox::new().await;
     let (sink, choice) = (TestSink::default(), Choice::default());
     let one = Instance::start(&outbox.collections, &sink, &choice);
@@ -147,12 +148,12 @@ async fn a_partition_whose_owner_cannot_be_read_is_taken_by_none_until_its_owner
 }
 
 #[fixture::test]
-async fn an_instance_whose_heartbeat_cannot_be_read_is_not_robbed_before_its_time() {
+async fn an_unreadable_heartbeat_is_not_stale_before_its_time() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     peer.own(&outbox, 0..=127).await;
     let id = Bson::from(peer.id);
-    // It beats no more, and has no heartbeat that can be read.
+    // It sends no more heartbeats, and its last one cannot be read.
     drop(peer);
     let choice = Choice::default();
 

@@ -1,5 +1,5 @@
-//! Payloads and headers of every BSON kind, relayed by the real process: what a consumer finds is what the
-//! contract says, and extended JSON is what MongoDB's own driver for Python says of the record.
+//! Payloads and headers of every BSON kind, relayed by the real process: a consumer receives what
+//! the documentation promises, and extended JSON agrees with MongoDB's own driver for Python.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::support::rabbitmq::amqp_client::{id, text};
 use crate::support::rabbitmq::vhost::Vhost;
-use crate::support::sizes::{LARGEST, LEASE, filled, of_size};
+use crate::support::sizes::{LEASE_BYTES, MAX_DOCUMENT_BYTES, filled, of_size};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bson::doc;
@@ -42,7 +42,7 @@ fn to_topic(outbox: &TestOutbox, topic: &Topic) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn a_queue_gets_of_every_kind_what_the_contract_says() {
+async fn a_queue_receives_every_kind_of_payload_as_documented() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
@@ -63,7 +63,7 @@ async fn a_queue_gets_of_every_kind_what_the_contract_says() {
 }
 
 #[fixture::test]
-async fn a_topic_gets_of_every_kind_what_the_contract_says() {
+async fn a_topic_receives_every_kind_of_payload_as_documented() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::new(3).await;
     let cases = payloads::all();
@@ -80,7 +80,7 @@ async fn a_topic_gets_of_every_kind_what_the_contract_says() {
     payloads::judge(&outbox, &cases, &found.collect(), None).await;
 }
 
-/// The id of a line, and its payload as bytes: JSON in the very words of the line.
+/// The id of a line, and its payload as bytes: JSON exactly as in the line.
 fn read(line: &str) -> (String, Arrived) {
     let (head, payload) = line.split_once(r#","payload"#).unwrap_or_else(|| panic!("{line}"));
     let payload = payload.strip_suffix('}').unwrap();
@@ -101,7 +101,7 @@ fn read(line: &str) -> (String, Arrived) {
 }
 
 #[fixture::test]
-async fn standard_output_shows_of_every_kind_what_the_contract_says() {
+async fn standard_output_has_every_kind_of_payload_as_documented() {
     let outbox = TestOutbox::new().await;
     let cases = payloads::all();
     outbox.collections.records().insert_many(payloads::records(&cases)).await.unwrap();
@@ -116,14 +116,14 @@ async fn standard_output_shows_of_every_kind_what_the_contract_says() {
 }
 
 #[fixture::test]
-async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_die() {
+async fn records_too_large_for_a_lease_die() {
     let outbox = TestOutbox::new().await;
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
-    let (fits, payload) = of_size("fits", LARGEST - LEASE);
-    let (over, _) = of_size("over", LARGEST - LEASE + 1);
-    let (full, _) = of_size("full", LARGEST);
+    let (fits, payload) = of_size("fits", MAX_DOCUMENT_BYTES - LEASE_BYTES);
+    let (over, _) = of_size("over", MAX_DOCUMENT_BYTES - LEASE_BYTES + 1);
+    let (full, _) = of_size("full", MAX_DOCUMENT_BYTES);
     let good = |id| RawDocumentBuf::try_from(&record(id, "k")).unwrap();
     for record in [good("1"), fits, good("2"), over, good("3"), full, good("4")] {
         outbox.collections.records().insert_one(record).await.unwrap();
@@ -138,7 +138,7 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     let mut found = amqp.take_all(QUEUE).await;
     let ids: Vec<String> = found.iter().map(id).collect();
     assert_eq!(ids, ["1", "fits", "2", "3", "4"]);
-    // Compared without showing them.
+    // Compared without printing it.
     assert!(found.swap_remove(1).delivery.data == payload);
     let reason = doc! { "_id": "over", "deadReason": { "$regex": "^too large: " } };
     assert_eq!(outbox.count(reason).await, 1);
@@ -146,9 +146,9 @@ async fn the_largest_record_that_a_lease_fits_into_is_delivered_and_larger_ones_
     assert_eq!(outbox.count(doc! { "_id": "full", "deadReason": null }).await, 1);
 }
 
-/// Issue 16: they stayed pending for ever, since no partition fitted in, and the log said nothing.
+/// They once stayed pending for ever, since no partition fitted, and nothing was logged.
 #[fixture::test]
-async fn records_without_partition_and_without_room_for_a_lease_die_and_others_flow() {
+async fn unstamped_records_too_large_for_a_lease_die() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -157,15 +157,15 @@ async fn records_without_partition_and_without_room_for_a_lease_die_and_others_f
         record.remove("partition");
         record
     };
-    // One that ends so many bytes below the limit, one behind it, and one of another key.
+    // A record that ends this many bytes below the limit, one behind it, and one of another key.
     let insert = async |id: &str, room: usize| {
-        let (large, _) = filled(unstamped(id, id), LARGEST - room);
-        outbox.hand.records().insert_one(large).await.unwrap();
+        let (large, _) = filled(unstamped(id, id), MAX_DOCUMENT_BYTES - room);
+        outbox.admin.records().insert_one(large).await.unwrap();
         let behind = unstamped(&format!("{id}, behind"), id);
         outbox.insert([behind, unstamped(&format!("{id}, other"), "other")]).await;
     };
-    insert("fits", LEASE).await;
-    let before = [("over", LEASE - 1), ("15", 15), ("1", 1)];
+    insert("fits", LEASE_BYTES).await;
+    let before = [("over", LEASE_BYTES - 1), ("15", 15), ("1", 1)];
     for (id, room) in before {
         insert(id, room).await;
     }
@@ -173,7 +173,7 @@ async fn records_without_partition_and_without_room_for_a_lease_die_and_others_f
     let mut relay = Postrider::start(&to_queue(&outbox, &vhost));
     outbox.until_count(doc! { "status": "dead" }, 3).await;
     outbox.until_count(doc! { "status": "done", "attempt": 1, "lastError": null }, 9).await;
-    // These the change stream brings.
+    // Delivered by the change stream.
     let during = [("15 more", 15), ("1 more", 1)];
     for (id, room) in during {
         insert(id, room).await;
@@ -218,7 +218,7 @@ async fn with_headers(headers: &[Header]) -> TestOutbox {
 }
 
 #[fixture::test]
-async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
+async fn a_queue_receives_every_kind_of_header_as_documented() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
     let vhost = Vhost::new().await;
@@ -236,7 +236,7 @@ async fn a_queue_gets_headers_of_every_kind_as_the_contract_says() {
 }
 
 #[fixture::test]
-async fn a_topic_gets_headers_of_every_kind_as_the_contract_says() {
+async fn a_topic_receives_every_kind_of_header_as_documented() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
     let topic = Topic::new(1).await;
@@ -254,7 +254,7 @@ async fn a_topic_gets_headers_of_every_kind_as_the_contract_says() {
 }
 
 #[fixture::test]
-async fn standard_output_shows_headers_of_every_kind() {
+async fn standard_output_has_every_kind_of_header() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
 

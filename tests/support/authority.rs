@@ -1,8 +1,8 @@
-//! A certificate authority of the test's own.
+//! A certificate authority for one test.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// Whom a test's clients and servers trust, or don't.
+/// A certificate authority, which clients and servers may trust.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its private key, in PEM.
@@ -20,7 +20,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(parameters, key).unwrap())
     }
 
-    /// Its own certificate, in PEM.
+    /// The authority's own certificate, in PEM.
     pub fn pem(&self) -> String {
         self.0.pem()
     }

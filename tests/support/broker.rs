@@ -1,4 +1,4 @@
-//! A RabbitMQ node of the test's own, which may be hurt.
+//! A RabbitMQ node for one test, which may stop or break it.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 /// The variable with the script that runs such nodes.
 const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";
 
-/// A node in a folder of its own; stopped when dropped.
+/// A node with a folder of its own; stopped when dropped.
 pub struct Broker {
     folder: TempDir,
     port: u16,
@@ -34,12 +34,12 @@ impl Broker {
         self.run(&["start", &self.folder(), &self.port.to_string()]).await;
     }
 
-    /// Stops it in good order.
+    /// Stops it cleanly.
     pub async fn stop(&self) {
         self.run(&["stop", &self.folder()]).await;
     }
 
-    /// Where it listens.
+    /// The URI of its listener.
     pub fn uri(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }

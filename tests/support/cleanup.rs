@@ -1,4 +1,4 @@
-//! What a test has created on a shared server, removed by itself when the test passes.
+//! Removes what a test has created on a shared server, when the test passes.
 
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -32,8 +32,8 @@ impl Drop for Cleanup {
         if std::thread::panicking() {
             return;
         }
-        // In a task of its own: `block_on` in this place would take the wake-ups of futures that are polled
-        // in turns with the one that ends here.
+        // In a task of its own: `block_on` here would take the wake-ups of futures that are polled
+        // together with the one that ends here.
         let (ended, end) = mpsc::channel();
         Handle::current().spawn(async move {
             remove().await;

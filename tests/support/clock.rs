@@ -13,7 +13,7 @@ pub fn faketime() -> OsString {
         .unwrap_or_else(|| panic!("{LIBRARY} is not set: run the tests by `make test`"))
 }
 
-/// A clock that can be set while a process goes by it.
+/// A clock that can be set while a process uses it.
 pub struct Clock(tempfile::TempDir);
 
 impl Clock {
@@ -23,12 +23,12 @@ impl Clock {
         clock
     }
 
-    /// Sets it so much ahead, or behind: `+1h`, `-8s`.
+    /// Sets it ahead or behind by this much: `+1h`, `-8s`.
     pub fn set(&self, offset: &str) {
         std::fs::write(self.file(), format!("{offset}\n")).unwrap();
     }
 
-    /// Lets a process go by it, with its monotonic clock unless `FAKETIME_DONT_FAKE_MONOTONIC` is
+    /// Makes a process use it, for its monotonic clock too unless `FAKETIME_DONT_FAKE_MONOTONIC` is
     /// set.
     pub fn rule<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command

@@ -1,4 +1,4 @@
-//! The command line as its users meet it: settings, and what the binary prints.
+//! The command line as users see it: settings, and what the binary prints.
 
 use std::io::Write;
 
@@ -34,7 +34,7 @@ pub async fn with_environment(pairs: &[(&str, &str)], arguments: &[&str]) -> End
     finish(command).await
 }
 
-/// Standard error must contain each of these parts.
+/// Asserts that standard error contains each of these parts.
 #[track_caller]
 pub fn says(ended: &Ended, parts: &[&str]) {
     for part in parts {

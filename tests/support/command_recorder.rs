@@ -20,7 +20,7 @@ pub struct Command {
     pub answer: Document,
 }
 
-/// Something to be done between the answer to a command and whatever the client does next.
+/// What runs between the answer to a command and the client's next action.
 type Pause = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 type Stop = (Box<dyn Fn(&Command) -> bool + Send>, Pause);
 
@@ -31,7 +31,7 @@ struct Inner {
     stop: Mutex<Option<Stop>>,
 }
 
-/// The outbox by another client.
+/// The outbox through another client, which records its commands.
 pub struct CommandRecorder {
     pub collections: Collections,
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ impl CommandRecorder {
         Self::at(&outbox.uri, outbox).await
     }
 
-    /// The same on a server of the test's own.
+    /// The same on another server.
     pub async fn at(uri: &str, outbox: &TestOutbox) -> Self {
         let inner = Arc::new(Inner::default());
         let seeing = inner.clone();
@@ -54,8 +54,8 @@ impl CommandRecorder {
         Self { collections, inner }
     }
 
-    /// Does `pause` as soon as the first command is answered that is `such`, before the
-    /// client sees the answer.
+    /// Runs `pause` once, when the first command that is `such` is answered, before the client sees
+    /// the answer.
     pub fn after<F>(
         &self,
         such: impl Fn(&Command) -> bool + Send + 'static,

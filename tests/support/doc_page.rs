@@ -8,7 +8,7 @@ use pulldown_cmark::{CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEn
 
 /// A page of the documentation.
 pub struct DocPage {
-    /// From the repository's root.
+    /// Relative to the repository's root.
     pub path: PathBuf,
     text: String,
 }
@@ -16,28 +16,28 @@ pub struct DocPage {
 /// A block of code.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// `docs/page.md:12`, where it begins.
+    /// Where it begins: `docs/page.md:12`.
     pub place: String,
-    /// What stands behind the three backticks: `python`; empty where nothing does.
+    /// The language after the three backticks: `python`; empty without one.
     pub language: String,
     /// The words of `<!-- test: … -->` above it.
     pub test: Vec<String>,
     pub code: String,
 }
 
-/// A piece of text and where it stands.
+/// A piece of text and its place.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub place: String,
     pub text: String,
 }
 
-/// The folder with the documentation, the code, everything.
+/// The repository's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page that is written for people.
+/// Every page of the documentation.
 pub fn pages() -> Vec<DocPage> {
     let mut paths = Vec::new();
     markdown_in(root(), false, &mut paths);
@@ -68,13 +68,13 @@ fn markdown_in(folder: &Path, below: bool, found: &mut Vec<PathBuf>) {
 }
 
 impl DocPage {
-    /// Reads one, by its path from the root.
+    /// Reads a page, by its path from the root.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(root().join(path)).unwrap();
         Self { path: path.to_owned(), text }
     }
 
-    /// Its code, fenced and indented.
+    /// Its code blocks, fenced and indented.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut test = Vec::new();
@@ -108,7 +108,7 @@ impl DocPage {
         blocks
     }
 
-    /// Its code within lines of text.
+    /// Its inline code.
     pub fn spans(&self) -> Vec<Piece> {
         let code = |(event, range)| match event {
             Event::Code(text) => {
@@ -119,7 +119,7 @@ impl DocPage {
         self.events().filter_map(code).collect()
     }
 
-    /// Where its links lead, images too.
+    /// The targets of its links and images.
     pub fn links(&self) -> Vec<Piece> {
         let link = |(event, range): (_, Range<usize>)| match event {
             Event::Start(Tag::Link { link_type: LinkType::Email, .. }) => None,
@@ -162,7 +162,7 @@ impl DocPage {
         anchors
     }
 
-    /// The whole text, by lines that know their place.
+    /// The whole text, line by line, with places.
     pub fn lines(&self) -> Vec<Piece> {
         let piece = |(at, text): (usize, &str)| Piece {
             place: format!("{}:{}", self.path.display(), at + 1),
@@ -181,7 +181,7 @@ impl DocPage {
     }
 }
 
-/// As GitHub makes it: lower case, without punctuation, hyphens for spaces.
+/// The anchor that GitHub gives a heading: lower case, without punctuation, hyphens for spaces.
 pub fn slug(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")

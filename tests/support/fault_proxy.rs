@@ -16,17 +16,17 @@ use tokio_util::sync::CancellationToken;
 /// What passes at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rules {
-    /// New connections are ended at once.
+    /// New connections are closed at once.
     refuses: bool,
     /// The same, for a server that runs and is not ready.
     is_unready: bool,
-    /// Nothing passes to the server; nothing is lost either.
+    /// Nothing passes to the server; nothing is lost.
     holds_requests: bool,
     /// The same for what the server sends.
     holds_answers: bool,
-    /// Nothing passes on the first so many connections, in either direction.
+    /// Nothing passes on the first connections, this many, in either direction.
     frozen: usize,
-    /// How long all bytes are under way, in each direction.
+    /// The delay of all bytes, in each direction.
     delay: Duration,
 }
 
@@ -47,24 +47,24 @@ pub enum ProxyFault {
 #[derive(Clone, Debug)]
 struct Trap {
     text: Vec<u8>,
-    /// Whether the server gets the request, and the fault comes with its answer.
+    /// Whether the server gets the request, and the fault happens at its answer.
     at_answer: bool,
     fault: ProxyFault,
     /// How many requests it catches.
     times: usize,
 }
 
-/// Reads each message of MongoDB's protocol on its way, whole, and may change what it says.
+/// Sees each whole message of MongoDB's protocol, and may change it.
 pub type Through = Box<dyn Fn(Direction, &mut Vec<u8>) + Send + Sync>;
 
 struct Shared {
     rules: watch::Sender<Rules>,
-    /// Rises when every connection is cut.
+    /// Increases when every connection is cut.
     cuts: watch::Sender<u64>,
     /// The same for one direction, while the other continues.
     half_cuts: watch::Sender<(Direction, u64)>,
     trap: Mutex<Option<Trap>>,
-    /// Requests that the trap caught, and whose fault is yet to come.
+    /// Requests that the trap caught, and whose fault has not happened yet.
     awaited: AtomicUsize,
     caught: AtomicUsize,
     accepted: AtomicUsize,
@@ -141,7 +141,7 @@ impl FaultProxy {
         self.shared.sent.load(Ordering::SeqCst)
     }
 
-    /// Ends every connection, on both sides, with all that is under way.
+    /// Cuts every connection, on both sides, and loses what is in transit.
     pub fn cut(&self) {
         self.shared.cut();
     }
@@ -163,7 +163,7 @@ impl FaultProxy {
         });
     }
 
-    /// Whether new connections are ended at once.
+    /// Sets whether new connections are closed at once.
     pub fn refuse(&self, refuses: bool) {
         self.shared.rules.send_modify(|rules| rules.refuses = refuses);
     }
@@ -200,40 +200,42 @@ impl FaultProxy {
         self.shared.rules.send_modify(|rules| rules.frozen = accepted);
     }
 
-    /// Whether the server receives, and what it sends is held.
+    /// Sets whether answers are held, while the server still receives.
     pub fn hold_answers(&self, holds: bool) {
         self.shared.rules.send_modify(|rules| rules.holds_answers = holds);
     }
 
-    /// How long all bytes that are sent from now on are under way, in each direction.
+    /// Delays all bytes from now on, in each direction.
     pub fn delay(&self, by: Duration) {
         self.shared.rules.send_modify(|rules| rules.delay = by);
     }
 
-    /// Does this at the next request that contains `text`, which the server does not get (or, frozen,
-    /// not before the proxy is opened). This and the four methods below replace each other.
+    /// Does this at the next request that contains `text`. The server does not get that request
+    /// (or, if frozen, not before the proxy is opened). This method and the four below replace each
+    /// other's effect.
     pub fn on_request(&self, text: &str, fault: ProxyFault) {
         self.set_trap(text, false, fault, 1);
     }
 
-    /// Does this at the answer to the next request that contains `text`: the server has done it, and the
-    /// client does not learn of it (or, frozen, not before the proxy is opened).
+    /// Does this at the answer to the next request that contains `text`: the server has executed
+    /// it, and the client does not get the answer (or, if frozen, not before the proxy is opened).
     pub fn on_answer_to(&self, text: &str, fault: ProxyFault) {
         self.set_trap(text, true, fault, 1);
     }
 
-    /// Silences the connections of the next so many requests that contain `text`.
+    /// Silences the connections of the next `times` requests that contain `text`.
     pub fn silence(&self, text: &str, times: usize) {
         self.set_trap(text, false, ProxyFault::Silence, times);
     }
 
-    /// Loses the answers to the next so many requests that contain `text`, and their connections.
+    /// Loses the answers to the next `times` requests that contain `text`, and cuts their
+    /// connections.
     pub fn lose_answers_to(&self, text: &str, times: usize) {
         self.set_trap(text, true, ProxyFault::Cut, times);
     }
 
-    /// Cuts each connection on which a client sends `text`, before the server has it; an empty text ends
-    /// this.
+    /// Cuts each connection on which a client sends `text`, before the server receives it; an empty
+    /// text ends this.
     pub fn cut_at(&self, text: &str) {
         self.set_trap(text, false, ProxyFault::Cut, usize::MAX);
     }
@@ -249,7 +251,7 @@ impl FaultProxy {
         !is_set && self.shared.awaited.load(Ordering::SeqCst) == 0
     }
 
-    /// How many faults have happened so far by a text that passed.
+    /// How many faults have happened so far because of a text.
     pub fn caught(&self) -> usize {
         self.shared.caught.load(Ordering::SeqCst)
     }
@@ -272,7 +274,8 @@ impl Shared {
         });
     }
 
-    /// The trap that these bytes of a client spring; `seen` has the end of what the client sent before.
+    /// The trap that these bytes of a client trigger; `seen` has the end of what the client sent
+    /// before.
     fn sprung_by(&self, seen: &mut Vec<u8>, bytes: &[u8]) -> Option<Trap> {
         let mut set = self.trap.lock().unwrap();
         let Some(trap) = set.as_mut() else {
@@ -310,7 +313,7 @@ async fn accept(listener: TcpListener, server: String, shared: Arc<Shared>) {
     }
 }
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Direction {
     Request,
@@ -318,7 +321,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Whether what goes this way on the connection of this number passes.
+    /// Whether bytes in this direction pass on the connection of this number.
     fn passes(self, rules: &Rules, number: usize) -> bool {
         let is_held = match self {
             Self::Request => rules.holds_requests,
@@ -328,7 +331,7 @@ impl Direction {
     }
 }
 
-/// One connection of a client, and that to the server behind it.
+/// A client's connection, and the one to the server.
 struct Connection {
     shared: Arc<Shared>,
     number: usize,
@@ -354,7 +357,7 @@ impl Connection {
                 self.pump(from_server, to_client, Direction::Answer),
             ) } => {}
         }
-        // It ended before the server answered.
+        // The connection ended before the server answered.
         if self.at_answer.lock().unwrap().take().is_some() {
             self.shared.awaited.fetch_sub(1, Ordering::SeqCst);
         }
@@ -399,7 +402,7 @@ impl Connection {
                         return;
                     }
                 }
-                // The end is held like all that came before it.
+                // The end of the stream is held like its bytes.
                 let _ = rules.wait_for(|rules| direction.passes(rules, self.number)).await;
             };
             let mut half_cuts = shared.half_cuts.subscribe();
@@ -412,7 +415,7 @@ impl Connection {
         tokio::join!(reading, writing);
     }
 
-    /// Whether these bytes of the client pass, after the fault that they cause.
+    /// Whether these bytes of the client pass, after the fault that they trigger.
     async fn request_passes(&self, seen: &mut Vec<u8>, bytes: &[u8]) -> bool {
         self.shared.sent.fetch_add(bytes.len(), Ordering::SeqCst);
         let Some(trap) = self.shared.sprung_by(seen, bytes) else { return true };
@@ -432,7 +435,7 @@ impl Connection {
         }
     }
 
-    /// Brings a fault about; whether what caused it passes.
+    /// Executes a fault; returns whether the bytes that triggered it pass.
     async fn passes_after(&self, fault: ProxyFault) -> bool {
         match fault {
             ProxyFault::Close => self.shared.close(),
@@ -459,8 +462,8 @@ async fn half_cut(half_cuts: &mut watch::Receiver<(Direction, u64)>, direction: 
     }
 }
 
-/// Takes the messages out that are complete; the first four bytes of each are its length, which
-/// stays as it was.
+/// Takes the complete messages out; the first four bytes of each are its length, which stays the
+/// same.
 fn whole_messages(begun: &mut Vec<u8>, mut through: impl FnMut(&mut Vec<u8>)) -> Vec<u8> {
     let mut whole = Vec::new();
     while let Some(length) = begun.first_chunk().map(|first| u32::from_le_bytes(*first)) {
@@ -475,7 +478,7 @@ fn whole_messages(begun: &mut Vec<u8>, mut through: impl FnMut(&mut Vec<u8>)) ->
     whole
 }
 
-/// A port of loopback on which no server listens. Below the range that Linux gives to outgoing
+/// A loopback port on which no server listens. Below the range that Linux uses for outgoing
 /// connections, so that it stays free until the test binds it.
 pub async fn dead_port() -> u16 {
     loop {

@@ -1,4 +1,4 @@
-//! A sink with one connection for all, which some records bring down.
+//! A sink with one connection for all publishes, which some records break.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 use tokio::sync::watch;
 
-/// Whoever is under way when the connection breaks does not learn what became of it.
+/// A publish that is in flight when the connection breaks does not learn its outcome.
 #[derive(Clone, Default)]
 pub struct FragileSink {
     inner: Arc<Inner>,
     connection: Arc<Connection>,
 }
 
-/// One connection: its number rises when it breaks.
+/// One connection: its number increases when it breaks.
 #[derive(Default)]
 struct Connection {
     number: watch::Sender<u64>,
@@ -24,21 +24,21 @@ struct Connection {
 #[derive(Default)]
 struct Inner {
     poison: Mutex<HashSet<String>>,
-    company: Mutex<HashMap<String, Vec<HashSet<String>>>>,
+    neighbours: Mutex<HashMap<String, Vec<HashSet<String>>>>,
     arrived: Mutex<Vec<String>>,
 }
 
 impl FragileSink {
-    /// Publishing one of these breaks the connection.
+    /// A sink whose connection breaks when one of these is published.
     pub fn poisoned(ids: &[&str]) -> Self {
         let sink = Self::default();
         sink.inner.poison.lock().unwrap().extend(ids.iter().map(|id| (*id).to_owned()));
         sink
     }
 
-    /// Who else was under way on the same connection during each publish of this record.
-    pub fn company(&self, id: &str) -> Vec<HashSet<String>> {
-        self.inner.company.lock().unwrap().get(id).cloned().unwrap_or_default()
+    /// The records that were in flight on the same connection during each publish of this record.
+    pub fn neighbours(&self, id: &str) -> Vec<HashSet<String>> {
+        self.inner.neighbours.lock().unwrap().get(id).cloned().unwrap_or_default()
     }
 
     /// What arrived, in order.
@@ -48,11 +48,11 @@ impl FragileSink {
 
     fn begin(&self, id: &str) {
         let mut under_way = self.connection.under_way.lock().unwrap();
-        let mut company = self.inner.company.lock().unwrap();
+        let mut neighbours = self.inner.neighbours.lock().unwrap();
         for other in under_way.iter() {
-            company.get_mut(other).unwrap().last_mut().unwrap().insert(id.to_owned());
+            neighbours.get_mut(other).unwrap().last_mut().unwrap().insert(id.to_owned());
         }
-        company.entry(id.to_owned()).or_default().push(under_way.clone());
+        neighbours.entry(id.to_owned()).or_default().push(under_way.clone());
         under_way.insert(id.to_owned());
     }
 }
@@ -62,7 +62,7 @@ impl Sink for FragileSink {
         let mut connection = self.connection.number.subscribe();
         connection.mark_unchanged();
         self.begin(&message.id);
-        // Long enough that neighbours are under way at the same time.
+        // Long enough that other publishes overlap.
         let confirm = Duration::from_millis(30);
         let is_poison = self.inner.poison.lock().unwrap().contains(&message.id);
         let broken = match is_poison {

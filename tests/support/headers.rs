@@ -1,5 +1,4 @@
-//! Headers of every kind that a record may have, and as what each sink carries them (contract,
-//! section 3).
+//! Headers of every kind that a record may have, and their form in each sink.
 
 use bson::oid::ObjectId;
 use bson::{Binary, Bson, DateTime, Decimal128, Document};
@@ -8,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::rabbitmq::amqp_client::text;
 
-/// One header.
+/// A header, and its form in each sink.
 pub struct Header {
     pub name: &'static str,
     pub value: Bson,
-    /// A typed entry for each kind that AMQP has; text for the others.
+    /// Typed for each kind that AMQP has; text for the others.
     pub amqp: AMQPValue,
-    /// Text in UTF-8, but binaries as such and null as null.
+    /// Text in UTF-8, but binaries as bytes and null as null.
     pub kafka: Option<Vec<u8>>,
     /// As JSON has it, else text; binaries in base64.
     pub json: Value,
@@ -25,7 +24,7 @@ pub fn of_record(headers: &[Header]) -> Document {
     headers.iter().map(|header| (header.name.to_owned(), header.value.clone())).collect()
 }
 
-/// One that is text in Kafka.
+/// A header that is text in Kafka.
 fn header(
     name: &'static str,
     value: impl Into<Bson>,
@@ -36,7 +35,7 @@ fn header(
     Header { name, value: value.into(), amqp, kafka: Some(kafka.into()), json: json.into() }
 }
 
-/// One that is the same text everywhere.
+/// A header that is the same text in every sink.
 fn as_text(name: &'static str, value: impl Into<Bson>, same: &str) -> Header {
     header(name, value, text(same), same, same)
 }
@@ -71,8 +70,8 @@ pub fn all() -> Vec<Header> {
         header("small int64", 1_i64, AMQPValue::LongLongInt(1), "1", 1),
         header("double", 0.1, AMQPValue::Double(0.1), "0.1", 0.1),
         header("integral double", 1.0, AMQPValue::Double(1.0), "1", 1.0),
-        // RabbitMQ, which is Erlang, can't read such a number, and closes the connection; JSON has
-        // none.
+        // RabbitMQ, which is written in Erlang, cannot read such a number, and closes the
+        // connection; JSON has none.
         as_text("infinity", f64::INFINITY, "Infinity"),
         as_text("negative infinity", f64::NEG_INFINITY, "-Infinity"),
         as_text("NaN", -f64::NAN, "NaN"),
@@ -105,7 +104,7 @@ pub fn all() -> Vec<Header> {
         binary("MD5", 5, &[7; 16], "BwcHBwcHBwcHBwcHBwcHBw=="),
         binary("user's binary", 0x80, b"", ""),
         as_text("UUID", uuid, "07070707-0707-0707-0707-070707070707"),
-        // It is none.
+        // Not a UUID: too short.
         binary("short UUID", 4, &[7; 3], "BwcH"),
         as_text("ObjectId", id, "65f1c0ffee0123456789abcd"),
         as_text("decimal", decimal("1.50"), "1.50"),

@@ -1,8 +1,8 @@
-//! The promise, judged from outside: what was committed against what arrived.
+//! The promise, checked from outside: what was committed against what arrived.
 //!
-//! [`judge`] knows nothing of leases, lanes or attempts. It is given the committed set, as a
-//! majority has it once the dust has settled, and the arrivals in the order in which the
-//! consumer saw them. `tests/ordering/history_checker.rs` proves that it catches what it is there for.
+//! [`judge`] knows nothing of leases, lanes or attempts. Its input is the committed set, as a
+//! majority has it at the end, and the arrivals in the order in which the consumer saw them.
+//! `tests/ordering/history_checker.rs` proves that it finds each kind of breach.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -17,13 +17,12 @@ use postrider::sink::Message;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
     pub id: String,
-    /// `None` for a record that stands in no order.
+    /// `None` for a record without an order.
     pub key: Option<String>,
     pub seq: Timestamp,
     /// Its status at the end of the test.
     pub status: String,
-    /// Outside the order (contract 4.2): scheduled, requeued after it was skipped, or
-    /// repaired. Only the test knows.
+    /// Not ordered: scheduled, requeued after it was skipped, or repaired. Only the test knows.
     pub exempt: bool,
 }
 
@@ -34,14 +33,14 @@ pub struct Arrival {
     pub key: Option<String>,
 }
 
-/// What is wrong with a history; and, allowed, how often a message came again.
+/// What is wrong with a history; and, allowed, how many messages were repeated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// Committed, but neither delivered nor dead.
     pub losses: Vec<String>,
     /// Delivered, but not committed, or not under that key.
     pub phantoms: Vec<String>,
-    /// First deliveries that came too late.
+    /// First deliveries that were late.
     pub inversions: Vec<Inversion>,
     /// Arrivals beyond the first of their record.
     pub duplicates: usize,
@@ -56,12 +55,12 @@ pub struct Inversion {
 }
 
 impl Findings {
-    /// Whether the promise was kept. Duplicates don't break it.
+    /// Whether the promise was kept. Duplicates do not break it.
     pub fn is_kept(&self) -> bool {
         self.losses.is_empty() && self.phantoms.is_empty() && self.inversions.is_empty()
     }
 
-    /// Ends the test if it was not.
+    /// Fails the test if it was not.
     pub fn assert_kept(&self) {
         assert!(self.is_kept(), "the promise was broken: {self:#?}");
     }
@@ -106,7 +105,7 @@ pub fn judge(committed: &[Committed], arrivals: &[Arrival]) -> Findings {
     findings
 }
 
-/// The arrivals of what a sink got.
+/// The arrivals at a sink.
 pub fn arrivals(messages: &[Message]) -> Vec<Arrival> {
     let arrival = |message: &Message| Arrival {
         id: message.id.clone(),

@@ -1,10 +1,10 @@
-//! Messages as a relay would make them.
+//! Messages as a relay makes them.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use postrider::sink::{Address, Message};
 
-/// What every body holds; no error and no `Debug` may show it.
+/// The body of each message; no error and no `Debug` may show it.
 pub const SECRET: &str = "payload-of-the-test";
 
 /// A message to a destination, under a routing key or record key of its own.

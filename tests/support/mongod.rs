@@ -1,4 +1,4 @@
-//! A mongod of the test's own, alone: standalone, with access control, or on a port named before.
+//! A mongod for one test, alone: standalone, with access control, or on a given port.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
 /// The administrator of a server with access control.
 pub const ADMIN: (&str, &str) = ("admin", "the-admins-own");
 
-/// A server that ends with this value, and its data with it.
+/// A server that ends with this value, together with its data.
 pub struct Mongod {
     pub port: u16,
     process: Child,
@@ -29,14 +29,15 @@ impl Mongod {
         Self::start(dead_port().await, &[]).await
     }
 
-    /// One member of a replica set, which lets only [`ADMIN`] in, and whom that one makes.
+    /// A replica set of one member, with access control. Only [`ADMIN`] may log in, and create
+    /// users.
     pub async fn with_access_control() -> Self {
         let key = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(key.path(), "c2hhcmVkIGJ5IHRoZSBtZW1iZXJz").unwrap();
         let key = key.path().to_str().unwrap();
         let arguments = ["--replSet", "rs0", "--auth", "--keyFile", key];
         let server = Self::start(dead_port().await, &arguments).await;
-        // Whoever comes from the same host may do these two before there is a user.
+        // A client on the same host may do these two before there is a user.
         server.initiate().await;
         let stranger = server.client("").await;
         let (name, password) = ADMIN;
@@ -50,13 +51,13 @@ impl Mongod {
         Self::start(dead_port().await, &["--replSet", "rs0"]).await
     }
 
-    /// One whose commands can be made to fail or to wait (`failCommand`).
+    /// A server whose commands can be made to fail or to wait (`failCommand`).
     pub async fn with_fail_points() -> Self {
         Self::start(dead_port().await, &["--setParameter", "enableTestCommands=1"]).await
     }
 
-    /// One that also speaks TLS, with the certificate and key in this file, to whoever has one of
-    /// this authority's.
+    /// A server that also speaks TLS, with the certificate and key in this file, to clients with a
+    /// certificate of this authority.
     pub async fn with_tls(certificate_and_key: &Path, authority: &Path) -> Self {
         let certificate_and_key = certificate_and_key.to_str().unwrap();
         let authority = authority.to_str().unwrap();

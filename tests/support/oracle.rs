@@ -1,4 +1,4 @@
-//! Other implementations, asked by a Python that `scripts/services.sh` installs.
+//! Other implementations, run by a Python that `scripts/services.sh` installs.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub async fn ask(script: &str, arguments: &[&str], question: &Value) -> Value {
     let question = question.to_string();
     let asking = tokio::task::spawn_blocking(move || {
         let mut child = command.spawn().unwrap();
-        // All of it is read before anything is answered.
+        // The script reads everything before it answers.
         child.stdin.take().unwrap().write_all(question.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     });

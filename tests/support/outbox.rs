@@ -1,4 +1,4 @@
-//! A database of the test's own with an outbox.
+//! A database with an outbox for one test.
 
 use std::time::Duration;
 
@@ -20,21 +20,22 @@ const URI: &str = "POSTRIDER_TEST_MONGODB_URI";
 
 /// A database with an empty outbox. On the shared server it is removed when the test passes.
 pub struct TestOutbox {
-    /// The test's own, which may do everything.
+    /// A client of the administrator.
     pub client: Client,
     pub database: String,
-    /// For the test's own hand.
-    pub hand: Collections,
-    /// For the relay: the same, or those of a user who may do no more than his role permits.
+    /// The collections through that client.
+    pub admin: Collections,
+    /// The relay's collections: the same, or those of a user with the rights of the relay's role
+    /// only.
     pub collections: Collections,
-    /// By which the relay comes to them.
+    /// The URI with which the relay connects.
     pub uri: String,
     _cleanup: Cleanup,
 }
 
 /// The replica set of this test run.
 pub fn mongodb_uri() -> String {
-    match roles::are_wanted() {
+    match roles::are_enabled() {
         true => roles::admin_uri(),
         false => std::env::var(URI)
             .unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`")),
@@ -42,14 +43,14 @@ pub fn mongodb_uri() -> String {
 }
 
 impl TestOutbox {
-    /// Makes a database whose name nobody else has.
+    /// Makes a database with a unique name.
     pub async fn new() -> Self {
         Self::retaining(Duration::MAX).await
     }
 
     /// The same, whose relay may do what it needs for this retention.
     pub async fn retaining(retention: Duration) -> Self {
-        match roles::are_wanted() {
+        match roles::are_enabled() {
             true => Self::restricted_for(retention).await,
             false => {
                 let outbox = Self::at(&mongodb_uri()).await;
@@ -60,9 +61,9 @@ impl TestOutbox {
         }
     }
 
-    /// The same on a server of the test's own, where it stays.
+    /// The same on another server, where it stays.
     pub async fn at(uri: &str) -> Self {
-        // No validator: many a test inserts what a producer must not.
+        // No validator: many tests insert invalid records.
         Self::validated(uri, Validator::Off).await
     }
 
@@ -75,15 +76,15 @@ impl TestOutbox {
         Self {
             client,
             database,
-            hand: collections.clone(),
+            admin: collections.clone(),
             collections,
             uri: uri.to_owned(),
             _cleanup: Cleanup::none(),
         }
     }
 
-    /// The same on the server with access control, where the schema was made by a user with the
-    /// role for that, and the relay's user has no other than its own.
+    /// The same on the server with access control. A user with the schema role made the schema, and
+    /// the relay's user has only the relay's role.
     pub async fn restricted() -> Self {
         Self::restricted_for(Duration::MAX).await
     }
@@ -100,7 +101,7 @@ impl TestOutbox {
             own.drop().await.unwrap();
         });
         Self {
-            hand: Collections::new(admin.clone(), &database, ""),
+            admin: Collections::new(admin.clone(), &database, ""),
             client: admin,
             collections: Collections::new(client(&uri).await, &database, ""),
             database,
@@ -122,7 +123,7 @@ impl TestOutbox {
 
     /// The records, decoded.
     pub fn records(&self) -> Collection<Document> {
-        self.hand.records().clone_with_type()
+        self.admin.records().clone_with_type()
     }
 
     /// Inserts records outside a transaction, in this order.
@@ -130,7 +131,7 @@ impl TestOutbox {
         self.records().insert_many(records).await.unwrap();
     }
 
-    /// One record, whatever state it is in.
+    /// One record, in any state.
     pub async fn record(&self, id: impl Into<Bson>) -> Document {
         self.records()
             .find_one(doc! { "_id": id.into() })
@@ -164,7 +165,7 @@ async fn apply(collections: &Collections, validator: Validator) {
     schema::apply(collections, &options).await.unwrap();
 }
 
-/// A pending record that has a partition, as a producer with a library writes it.
+/// A pending record with a partition, as a producer with a library writes it.
 pub fn record(id: &str, key: &str) -> Document {
     doc! {
         "_id": id,
@@ -177,7 +178,7 @@ pub fn record(id: &str, key: &str) -> Document {
     }
 }
 
-/// Inserts a document exactly as it is, with a literal zero or absent `seq` too.
+/// Inserts a document without changes, for example with a zero or absent `seq`.
 pub async fn insert_raw(collections: &Collections, record: Document) {
     let raw = RawDocumentBuf::try_from(&record).unwrap();
     collections.records().insert_one(raw).await.unwrap();
@@ -189,10 +190,10 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = bool>,
 {
-    let patience = mutants::patience().unwrap_or(Duration::from_secs(60));
-    let deadline = std::time::Instant::now() + patience;
+    let wait_limit = mutants::wait_limit().unwrap_or(Duration::from_secs(60));
+    let deadline = std::time::Instant::now() + wait_limit;
     while !condition().await {
-        assert!(std::time::Instant::now() < deadline, "waited {patience:?} for: {what}");
+        assert!(std::time::Instant::now() < deadline, "waited {wait_limit:?} for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Payloads of every BSON kind, with the body that the contract promises for each (section 1).
+//! Payloads of every BSON kind, with the promised body of each (`docs/producers.md`).
 //!
-//! The same table is for every sink: its test delivers the [`records`], and hands what arrived
-//! to [`judge`].
+//! One table for all sinks: a sink's test delivers the [`records`], and passes what arrived to
+//! [`judge`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,19 @@ use serde_json::json;
 use super::oracle;
 use super::outbox::{TestOutbox, mongodb_uri, record};
 
-/// One payload.
+/// A payload and its promised body.
 pub struct Case {
     /// Also the record's `_id` and key.
     pub name: &'static str,
     pub value: RawBson,
     pub body: Body,
-    /// What PyMongo says, where it is not what the specification of extended JSON says.
+    /// PyMongo's text, where it differs from the specification of extended JSON.
     pub pymongo: Option<&'static str>,
 }
 
-/// The body that is promised.
+/// The promised body.
 pub enum Body {
-    /// None at all.
+    /// No body.
     Null,
     Text(&'static str),
     Bytes(Vec<u8>),
@@ -58,11 +58,11 @@ impl Body {
     }
 }
 
-/// What a consumer found, of one message.
+/// A message as a consumer found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
     pub content_type: String,
-    /// `None` for null, where the sink can tell that from nothing.
+    /// `None` for null, where the sink distinguishes it from an empty body.
     pub body: Option<Vec<u8>>,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Arrived {
     }
 }
 
-/// A record for each, in the table's order.
+/// A record for each case, in the table's order.
 pub fn records(cases: &[Case]) -> Vec<RawDocumentBuf> {
     let records = cases.iter().map(|case| {
         let mut record = record(case.name, case.name);
@@ -87,7 +87,7 @@ pub fn records(cases: &[Case]) -> Vec<RawDocumentBuf> {
     records.collect()
 }
 
-/// Panics where a body is not the promised one, or is promised against PyMongo's word.
+/// Panics where a body differs from the promised one, or where PyMongo disagrees with the promise.
 ///
 /// `nothing` is how null arrives.
 pub async fn judge(
@@ -164,7 +164,7 @@ pub fn all() -> Vec<Case> {
     [plain(), numbers(), dates(), scalars(), documents()].into_iter().flatten().collect()
 }
 
-/// What goes as its own bytes.
+/// Payloads that are sent as their own bytes.
 fn plain() -> Vec<Case> {
     let every_byte: Vec<u8> = (0..=255).collect();
     let uuid: Vec<u8> = (0..16).collect();
@@ -182,7 +182,7 @@ fn plain() -> Vec<Case> {
         bytes("generic binary", 0, &every_byte),
         bytes("empty binary", 0, b""),
         bytes("function", 1, &every_byte),
-        // Its own length, which stands before its bytes, is none of them.
+        // Its length, which is in front of its bytes, is not one of them.
         bytes("old binary", 2, &every_byte),
         bytes("old UUID", 3, &uuid),
         bytes("UUID", 4, &uuid),
@@ -222,7 +222,7 @@ fn numbers() -> Vec<Case> {
         number("negative zero", -0.0, "-0.0"),
         number("double beyond int64", 1e19, "1e+19"),
         number("NaN", f64::NAN, r#"{"$numberDouble":"NaN"}"#),
-        // As 0.0 / 0.0 is on x86.
+        // The result of 0.0 / 0.0 on x86.
         number("negative NaN", -f64::NAN, r#"{"$numberDouble":"NaN"}"#),
         number("infinity", f64::INFINITY, r#"{"$numberDouble":"Infinity"}"#),
         number("negative infinity", f64::NEG_INFINITY, r#"{"$numberDouble":"-Infinity"}"#),
@@ -279,7 +279,7 @@ fn scalars() -> Vec<Case> {
             r#"{"$regularExpression":{"pattern":"^a\"b\\d","options":"im"}}"#,
         ),
         json("empty regex", regex("", ""), r#"{"$regularExpression":{"pattern":"","options":""}}"#),
-        // The specification wants them in alphabetical order.
+        // The specification requires them in alphabetical order.
         json(
             "regex with all options",
             regex("a", "xsmil"),
@@ -317,7 +317,7 @@ fn scalars() -> Vec<Case> {
     ]
 }
 
-/// It has no constructor.
+/// The type has no constructor.
 fn pointer() -> DbPointer {
     let value = bson!({ "$dbPointer": { "$ref": "db.c", "$id": { "$oid": id().to_hex() } } });
     match Bson::try_from(serde_json::to_value(value).unwrap()).unwrap() {
@@ -332,7 +332,7 @@ fn documents() -> Vec<Case> {
         value: value.into(),
         ..json(name, Bson::Null, text)
     };
-    // MongoDB takes a depth of 180; the record is one of them.
+    // MongoDB accepts a depth of 180; the record itself is one of them.
     let depth = 170;
     let deep = (0..depth).fold(bson!({}), |inner, _| bson!({ "d": inner }));
     let deep_array = (0..depth).fold(bson!([]), |inner, _| bson!([inner]));
@@ -358,7 +358,7 @@ fn documents() -> Vec<Case> {
             doc! { "": 1, "a.b": 2, "$set": 3, "a b": 4, "ß🚀": 5, "\"\\": 6, "\u{1}": 7 },
             r#"{"":1,"a.b":2,"$set":3,"a b":4,"ß🚀":5,"\"\\":6,"\u0001":7}"#,
         ),
-        // A document of the user's that looks like extended JSON goes as it is, as with PyMongo.
+        // A user's document that looks like extended JSON is sent unchanged, as with PyMongo.
         json(
             "what looks like extended JSON",
             doc! { "n": { "$numberLong": "5" }, "d": { "$date": "x" }, "o": { "$oid": 1, "b": 2 } },
@@ -374,7 +374,7 @@ fn documents() -> Vec<Case> {
             doc! { "$ref": "c", "$id": id(), "$db": "d", "x": 1 },
             r#"{"$ref":"c","$id":{"$oid":"65f1c0ffee0123456789abcd"},"$db":"d","x":1}"#,
         ),
-        // Whoever reads it into a map, as PyMongo does, gets of both the last one.
+        // A reader with a map, such as PyMongo, gets the last one of both.
         raw("fields that come twice", twice(), r#"{"a":1,"b":2,"a":3}"#),
         json(
             "escapes",

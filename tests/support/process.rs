@@ -28,10 +28,11 @@ use serde_json::Value;
 use super::child_guard::dismiss;
 use super::outbox::eventually;
 
-/// The longest that a command which is no `run` may take.
-const COMMAND: Duration = Duration::from_secs(60);
+/// The limit for a command other than `run`.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The binary with these arguments and a clean environment; for what the rest here does not do.
+/// The binary with these arguments and a clean environment; for what the other functions here do
+/// not do.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
     for (name, _) in std::env::vars_os() {
@@ -42,7 +43,7 @@ pub fn command(arguments: &[&str]) -> Command {
         }
     }
     if matches!(arguments, ["run" | "check", ..]) {
-        // For the API where it is enabled: side by side they cannot all have the default port.
+        // For the API where it is enabled: parallel tests cannot all use the default port.
         command.env("POSTRIDER__API__LISTEN", "127.0.0.1:0");
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -63,15 +64,15 @@ pub async fn call_with(settings: &[String], arguments: &[&str]) -> Ended {
     finish(command).await
 }
 
-/// Runs a command that was put together otherwise, such as with an environment of its own.
+/// Runs a command that the caller built, such as with an environment of its own.
 pub async fn finish(command: Command) -> Ended {
-    Process::spawn(command).until_ended(COMMAND).await
+    Process::spawn(command).until_ended(COMMAND_TIMEOUT).await
 }
 
-/// How a process ended, and all that it said.
+/// How a process ended, and all that it printed.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// `None` where a signal ended it.
+    /// `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -83,7 +84,7 @@ impl Ended {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
-    /// The same process, which must have ended with this code.
+    /// The same, after asserting that it ended with this code.
     #[track_caller]
     pub fn with_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self}");
@@ -113,12 +114,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command whose standard error is piped, and its standard output unless the caller has it.
+    /// Starts a command whose standard error is piped, and its standard output unless the caller
+    /// has it.
     pub fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = <(Arc<Mutex<String>>, Arc<Mutex<String>>)>::default();
         let mut readers = vec![collect(child.stderr.take().unwrap(), stderr.clone())];
-        // Unless it is the caller's.
+        // Unless the caller has it.
         readers.extend(child.stdout.take().map(|output| collect(output, stdout.clone())));
         Self { child, stdout, stderr, readers }
     }
@@ -137,17 +139,17 @@ impl Process {
         }
     }
 
-    /// What it wrote to standard output so far.
+    /// What it has written to standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.lock().unwrap().clone()
     }
 
-    /// What it wrote to standard error so far.
+    /// What it has written to standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
 
-    /// Waits for a condition; what it said is told when that does not come.
+    /// Waits for a condition; fails with the process's output.
     pub async fn eventually<F, Fut>(&self, what: &str, condition: F)
     where
         F: FnMut() -> Fut,
@@ -162,7 +164,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         dismiss(&mut self.child);
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -196,20 +198,20 @@ pub struct Postrider {
 }
 
 impl Postrider {
-    /// Starts it with these settings (`section.key=value`), which win over the two that are
-    /// always there: `ops.listen=127.0.0.1:0` and `log.format=json`.
+    /// Starts it with these settings (`section.key=value`), which override the two that are always
+    /// there: `ops.listen=127.0.0.1:0` and `log.format=json`.
     pub fn start(settings: &[String]) -> Self {
         Self::of(run_with(settings))
     }
 
-    /// Starts it with a configuration file, whose `ops.listen` and `log.format` are set aside.
+    /// Starts it with a configuration file, whose `ops.listen` and `log.format` are overridden.
     pub fn start_with_file(file: &Path) -> Self {
         let mut command = command(&["run", "--config", file.to_str().unwrap()]);
         command.args(["--set", "ops.listen=127.0.0.1:0", "--set", "log.format=json"]);
         Self::of(command)
     }
 
-    /// Starts a command of the caller's, which must log JSON where its address is wanted.
+    /// Starts a command of the caller, which must log JSON where its address is needed.
     pub fn of(command: Command) -> Self {
         Self { process: Process::spawn(command), http: reqwest::Client::new() }
     }
@@ -246,24 +248,24 @@ impl Postrider {
         self.eventually("readiness", || async { self.readyz().await.0 == 200 }).await;
     }
 
-    /// Waits until the body of `/readyz` fulfils a condition.
+    /// Waits until the body of `/readyz` meets a condition.
     pub async fn until_report(&self, what: &str, condition: impl Fn(&Value) -> bool) {
         self.eventually(what, || async { condition(&self.readyz().await.1) }).await;
     }
 
-    /// Waits until its log holds this text.
+    /// Waits until its log contains this text.
     pub async fn until_logged(&self, text: &str) {
         self.eventually(text, || async { self.stderr().contains(text) }).await;
     }
 
-    /// One sample of `/metrics`, named as it stands there, labels and all; `None` where it is absent.
+    /// One sample of `/metrics`, by its full name with labels; `None` where it is absent.
     pub async fn metric(&self, series: &str) -> Option<f64> {
         let (_, page) = self.get("/metrics").await;
         let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
         Some(value.parse().unwrap())
     }
 
-    /// How many dead letters were sent to this sink, and how many could not be.
+    /// How many dead letters were sent to this sink, and how many failed.
     pub async fn dead_letters(&self, sink: &str) -> [f64; 2] {
         let series = |outcome: &str| {
             format!("postrider_dead_letters_total{{sink=\"{sink}\",outcome=\"{outcome}\"}}")
@@ -272,18 +274,18 @@ impl Postrider {
         [self.metric(&sent).await.unwrap(), self.metric(&failed).await.unwrap()]
     }
 
-    /// Waits until a sample fulfils a condition.
+    /// Waits until a sample meets a condition.
     pub async fn until_metric(&self, series: &str, condition: impl Fn(f64) -> bool) {
         let fulfilled = || async { self.metric(series).await.is_some_and(&condition) };
         self.eventually(series, fulfilled).await;
     }
 
-    /// What it wrote to standard output so far.
+    /// What it has written to standard output so far.
     pub fn stdout(&self) -> String {
         self.process.stdout()
     }
 
-    /// What it logged so far.
+    /// What it has logged so far.
     pub fn stderr(&self) -> String {
         self.process.stderr()
     }
@@ -314,7 +316,7 @@ impl Postrider {
         self.process.until_ended(limit).await
     }
 
-    /// Stops it in good order: SIGTERM, and the exit code must be 0.
+    /// Stops it cleanly: SIGTERM, and the exit code must be 0.
     pub async fn stop(&mut self) -> Ended {
         self.signal(Signal::TERM);
         self.until_ended(Duration::from_secs(40)).await.with_code(0)

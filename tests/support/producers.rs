@@ -1,4 +1,4 @@
-//! Producers that keep on inserting through whatever happens to the database.
+//! Producers that keep inserting, whatever happens to the database.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use super::outbox::{TestOutbox, eventually, record};
 
 /// Keys of one producer; each key has one producer, which inserts its records one
 /// transaction after the other.
-const KEYS: usize = 3;
+const KEYS_PER_PRODUCER: usize = 3;
 
-/// Rest between two transactions of a producer: a load that two cores carry with ease.
-const REST: Duration = Duration::from_millis(5);
+/// The pause between two transactions of a producer: a load that two cores carry easily.
+const PAUSE: Duration = Duration::from_millis(5);
 
-/// The driver would wait for a hanging server as long as it hangs.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Without it the driver would wait for a hanging server for as long as it hangs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes a record from its id and key.
 pub type Make = Arc<dyn Fn(&str, &str) -> Document + Send + Sync>;
@@ -47,10 +47,10 @@ pub struct Producers {
 impl Producers {
     /// Starts `count` producers on the keys `p0k0`, `p0k1`, ….
     pub fn start(outbox: &TestOutbox, count: usize) -> Self {
-        Self::making(outbox, count, REST, Arc::new(record))
+        Self::making(outbox, count, PAUSE, Arc::new(record))
     }
 
-    /// The same at another pace, of records that the test makes.
+    /// The same with another pause, and records that the test makes.
     pub fn making(outbox: &TestOutbox, count: usize, rest: Duration, make: Make) -> Self {
         Self::naming(outbox, count, rest, make, Arc::new(in_order))
     }
@@ -87,7 +87,7 @@ impl Producers {
 
     /// The keys of `count` producers.
     pub fn keys(count: usize) -> impl Iterator<Item = String> {
-        (0..count).flat_map(|number| (0..KEYS).map(move |key| key_of(number, key)))
+        (0..count).flat_map(|number| (0..KEYS_PER_PRODUCER).map(move |key| key_of(number, key)))
     }
 
     /// Waits until they have committed this many more transactions.
@@ -97,7 +97,7 @@ impl Producers {
         eventually("producers to commit more", reached).await;
     }
 
-    /// Lets each end its transaction; answers the ids whose commit was acknowledged.
+    /// Ends each after its current transaction; returns the ids whose commit was acknowledged.
     pub async fn stop(mut self) -> Vec<String> {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -129,16 +129,16 @@ impl Producer {
             if stop.is_cancelled() {
                 return;
             }
-            let key = key_of(self.number, usize::try_from(n).unwrap() % KEYS);
+            let key = key_of(self.number, usize::try_from(n).unwrap() % KEYS_PER_PRODUCER);
             let ids: Vec<String> = (0..n % 3 + 1).map(|i| (self.name)(&key, n, i)).collect();
             loop {
                 let inserting = self.insert(&mut session, &key, &ids);
-                match tokio::time::timeout(ANSWER, inserting).await {
+                match tokio::time::timeout(ANSWER_TIMEOUT, inserting).await {
                     Ok(Ok(())) => break,
                     Ok(Err(error)) => assert!(is_passing(&error), "a producer met {error}"),
                     Err(_) => {}
                 }
-                // The old one aborts whatever it has under way.
+                // A new session aborts the transaction of the old one.
                 session = self.client.start_session().await.unwrap();
                 tokio::time::sleep(self.rest).await;
             }
@@ -161,17 +161,17 @@ impl Producer {
             .session(&mut *session)
             .await;
         match inserted {
-            // An earlier try has committed, and only its answer was lost; unless a rollback
-            // is still to take it away.
+            // An earlier attempt has committed, and only its answer was lost; unless a rollback
+            // still removes it.
             Err(error) if is_there(&error) => {
-                // The server has done so already; the session is to know.
+                // The server has aborted it already; this updates the session.
                 let _ = session.abort_transaction().await;
                 return if self.majority_has(ids).await? { Ok(()) } else { Err(error) };
             }
             other => other?,
         };
         loop {
-            // Retried for as long as its outcome is unknown.
+            // Repeated for as long as the outcome is unknown.
             match session.commit_transaction().await {
                 Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
                     tokio::time::sleep(self.rest).await;
@@ -187,7 +187,7 @@ impl Producer {
     }
 }
 
-/// The database may serve the same transaction later on.
+/// Whether the same transaction may succeed later.
 fn is_passing(error: &Error) -> bool {
     error.contains_label(TRANSIENT_TRANSACTION_ERROR)
         || is_there(error)

@@ -1,4 +1,4 @@
-//! The metrics of a running process, as the real Prometheus and its promtool see them.
+//! The metrics of a running process, read through a real Prometheus and promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -12,17 +12,17 @@ use url::Url;
 use super::outbox::eventually;
 use super::process::Postrider;
 
-/// Every label that a series may have; none of them holds an id.
+/// Every label that a series may have; none of them contains an id.
 pub const LABELS: [&str; 9] =
     ["sink", "outcome", "status", "what", "reason", "version", "le", "work", "cause"];
 
-/// What the environment says of our servers and tools.
+/// A variable with a server or tool of this test run.
 pub fn variable(name: &str) -> String {
     std::env::var(name)
         .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
 }
 
-/// The Prometheus of this test run, told to scrape one process, and to forget it afterwards.
+/// The Prometheus of this test run. It scrapes one process, until this value is dropped.
 pub struct Scraped {
     name: String,
     file: PathBuf,
@@ -42,7 +42,7 @@ impl Scraped {
         scraped
     }
 
-    /// Everything that it has of this process, as it tells it.
+    /// All samples of this process, as Prometheus returns them.
     pub async fn everything(&self) -> String {
         let base = format!("{}/api/v1/query", variable("POSTRIDER_TEST_PROMETHEUS_URL"));
         let query = format!("{{test={:?}}}", self.name);
@@ -50,7 +50,7 @@ impl Scraped {
         self.http.get(url).send().await.unwrap().text().await.unwrap()
     }
 
-    /// What an instant query finds of this process: values by the labels that Postrider gave.
+    /// The result of an instant query for this process: values by the labels that Postrider set.
     pub async fn query(&self, query: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
         let base = format!("{}/api/v1/query", variable("POSTRIDER_TEST_PROMETHEUS_URL"));
         // `up == 1` → `up{test="…"} == 1`
@@ -69,7 +69,7 @@ impl Scraped {
         found.collect()
     }
 
-    /// Waits until a metric has these series, no other ones, with these values.
+    /// Waits until a metric has exactly these series with these values.
     pub async fn until(&self, metric: &str, wanted: &[(&[(&str, &str)], f64)]) {
         let owned = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
             labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
@@ -86,13 +86,13 @@ impl Scraped {
 
 impl Drop for Scraped {
     fn drop(&mut self) {
-        // It may be gone with its folder.
+        // The file may be gone with its folder.
         let _ = std::fs::remove_file(&self.file);
     }
 }
 
-/// Has a process scraped under these labels, by a file that Prometheus is told of. It is drafted in
-/// a folder beside it.
+/// Makes Prometheus scrape a process under these labels, by a file of targets. The file is drafted
+/// in a folder next to it.
 pub async fn list_target(
     postrider: &Postrider,
     labels: &[(&str, &str)],
@@ -102,13 +102,13 @@ pub async fn list_target(
     let address = postrider.address().await.to_string();
     let labels: BTreeMap<_, _> = labels.iter().copied().collect();
     let targets = json!([{ "targets": [address], "labels": labels }]);
-    // In one step: it may be read at any time.
+    // In one step: Prometheus may read it at any time.
     let draft = tempfile::NamedTempFile::new_in(drafts).unwrap();
     std::fs::write(draft.path(), targets.to_string()).unwrap();
     draft.persist(file).unwrap();
 }
 
-/// What promtool has to say, given this on its standard input, and whether it is content.
+/// Runs promtool with this on its standard input; returns its output, and whether it succeeded.
 pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(variable("POSTRIDER_TEST_PROMTOOL"))
         .args(arguments)

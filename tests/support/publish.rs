@@ -1,4 +1,4 @@
-//! Publishing by hand, on any sink.
+//! Publishes messages on any sink.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use postrider::sink::{Message, PublishError, PublishFailure, Sink};
 use tokio::task::JoinHandle;
 
-/// A limit that no test means to reach.
-pub const AMPLE: Duration = Duration::from_secs(30);
+/// A timeout that no test reaches.
+pub const AMPLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What "at once" may take on a busy machine.
-pub const AT_ONCE: Duration = Duration::from_secs(2);
+/// The limit for "at once" on a busy machine.
+pub const AT_ONCE_LIMIT: Duration = Duration::from_secs(2);
 
 pub type Outcome = Result<(), PublishError>;
 
-/// Hands a message over without waiting.
+/// Starts to publish a message.
 pub fn start<S: Sink>(sink: &Arc<S>, message: Message) -> JoinHandle<Outcome> {
     let sink = sink.clone();
     tokio::spawn(async move { sink.publish(message).await })
 }
 
-/// All at once; the outcomes in the messages' order.
+/// Publishes all of them at the same time; returns the outcomes in the messages' order.
 pub async fn publish_all<S: Sink>(
     sink: &Arc<S>,
     messages: impl IntoIterator<Item = Message>,
@@ -33,7 +33,7 @@ pub async fn publish_all<S: Sink>(
     outcomes
 }
 
-/// What a failure means for the record; `None` for a confirmed message.
+/// The failure of a publish; `None` for a confirmed message.
 pub fn verdict(outcome: &Outcome) -> Option<PublishFailure> {
     outcome.as_ref().err().map(|error| error.failure)
 }
@@ -41,7 +41,7 @@ pub fn verdict(outcome: &Outcome) -> Option<PublishFailure> {
 /// Probes until the sink is up, as a relay does.
 pub async fn until_up<S: Sink>(sink: impl AsRef<S>) {
     let sink = sink.as_ref();
-    let deadline = Instant::now() + AMPLE;
+    let deadline = Instant::now() + AMPLE_TIMEOUT;
     while let Err(down) = sink.probe().await {
         assert!(Instant::now() < deadline, "{down}");
         tokio::time::sleep(Duration::from_millis(50)).await;

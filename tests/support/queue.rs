@@ -1,4 +1,4 @@
-//! A queue of the test's own on the test run's RabbitMQ.
+//! A queue for one test on the test run's RabbitMQ.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub fn mongo_settings(database: &str) -> Vec<String> {
     vec![
         format!("mongo.uri={}", mongodb_uri()),
         format!("mongo.database={database}"),
-        // After a kill the next process is not to wait as long as in life.
+        // A process that follows a killed one must not wait for the default times.
         "partitions.heartbeat=500ms".to_owned(),
         "partitions.stale_after=3s".to_owned(),
         "partitions.rebalance=500ms".to_owned(),
@@ -61,7 +61,7 @@ impl Queue {
         self.settings_at(outbox, &amqp_uri())
     }
 
-    /// The same by another way to the broker.
+    /// The same through another address of the broker.
     pub fn settings_at(&self, outbox: &TestOutbox, uri: &str) -> Vec<String> {
         [mongo_settings(&outbox.database), self.sink(uri)].concat()
     }
@@ -75,13 +75,13 @@ impl Queue {
         ]
     }
 
-    /// Takes messages until as many different ids as this are there; the ids, repetitions too.
+    /// Consumes until this many different ids have arrived; returns the ids, with repetitions.
     pub async fn ids(&self, different: usize) -> Vec<String> {
         let is_enough = |ids: &[String]| ids.iter().collect::<BTreeSet<_>>().len() >= different;
         self.take(&format!("{different} different ids"), is_enough).await
     }
 
-    /// Takes so many messages; their ids, repetitions too.
+    /// Consumes this many messages; returns their ids, with repetitions.
     pub async fn arrivals(&self, count: usize) -> Vec<String> {
         self.take(&format!("{count} messages"), |ids| ids.len() >= count).await
     }
@@ -102,7 +102,7 @@ impl Queue {
     }
 }
 
-/// A sink to nowhere, which keeps its records out of RabbitMQ: standard output.
+/// Standard output as a sink, for tests without RabbitMQ.
 pub fn stdout_sink() -> Vec<String> {
     vec!["sinks.out.kind=stdout".to_owned()]
 }

@@ -20,13 +20,13 @@ pub struct QueueConsumer {
 }
 
 impl QueueConsumer {
-    /// Declares a durable queue and writes down everything that comes.
+    /// Declares a durable queue and records everything that arrives.
     pub async fn at(uri: &str, queue: &str) -> Self {
         let connection = Connection::connect(uri, ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
         channel.queue_declare(queue.into(), durable, FieldTable::default()).await.unwrap();
-        // Ours to forget: a consumer that dies ends the test.
+        // No acknowledgements: a consumer that dies ends the test.
         let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
         let consuming =
             channel.basic_consume(queue.into(), "arrivals".into(), options, FieldTable::default());
@@ -48,18 +48,18 @@ impl QueueConsumer {
         Self { seen, task, _connection: connection }
     }
 
-    /// Everything so far, repetitions too.
+    /// Everything so far, with repetitions.
     pub fn seen(&self) -> Vec<Arrival> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many different messages came so far.
+    /// How many different messages have arrived so far.
     pub fn different(&self) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.iter().map(|arrival| arrival.id.as_str()).collect::<HashSet<_>>().len()
     }
 
-    /// Waits until this many different messages have come.
+    /// Waits until this many different messages have arrived.
     pub async fn until(&self, different: usize) {
         eventually("messages to arrive", || async { self.different() >= different }).await;
     }

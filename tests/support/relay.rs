@@ -1,4 +1,4 @@
-//! A relay in this process, over the test's own database and a sink of its choice.
+//! A relay in this process, with the test's own database and sink.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub fn settings() -> Settings {
     }
 }
 
-/// Everything to the first sink, under the record's type, but what bears another one's name as
-/// its type.
+/// Routes everything to the first sink, under the record's type, except records whose type is the
+/// name of another sink.
 pub fn router(sinks: &[&str]) -> Router {
     let rules = || SinkRules {
         destination: Template::parse("").unwrap(),
@@ -68,7 +68,7 @@ pub fn router(sinks: &[&str]) -> Router {
     Router::new(routes, rules, Some(SinkName::from(sinks[0])))
 }
 
-/// A running relay; stopped in good order by `stop`, abandoned like a crashed one when dropped.
+/// A running relay; `stop` stops it cleanly, a drop abandons it as a crash would.
 pub struct Running {
     stop: CancellationToken,
     task: Option<JoinHandle<Result<(), RelayError>>>,
@@ -92,7 +92,7 @@ impl Drop for Running {
     }
 }
 
-/// A relay that owns every partition, in parts.
+/// The builder of a relay that owns every partition.
 pub fn parts<S: Sink>(
     collections: &Collections,
     sink: S,
@@ -133,7 +133,7 @@ pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) ->
     run(parts(collections, sink, settings, share, wake), owner)
 }
 
-/// The same, and its figures.
+/// The same, with its metrics.
 pub fn start_counted<S: Sink>(
     collections: &Collections,
     sink: S,
@@ -155,7 +155,7 @@ pub fn start_with<S: Sink, const N: usize>(
     run(parts, owner)
 }
 
-/// Starts a relay of these parts, whose partitions come from `owner`.
+/// Starts a relay from these parts, with partitions from `owner`.
 pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Running {
     let stop = CancellationToken::new();
     let wake = parts.wakeup.clone();
@@ -163,8 +163,8 @@ pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Runnin
     Running { stop, task: Some(tokio::spawn(relay.run())), wake, _owned: owner }
 }
 
-/// Lets the relay read everything a few times over, so that whatever it would deliver it has
-/// begun to: one after the other three records of new keys arrive.
+/// Lets the relay read everything a few times, so that it has begun all possible deliveries: three
+/// records of new keys arrive one after the other.
 pub async fn rounds(outbox: &TestOutbox, sink: &TestSink) {
     for _ in 0..3 {
         let id = format!("round {}", uuid::Uuid::new_v4());

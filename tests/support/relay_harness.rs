@@ -23,7 +23,8 @@ use super::outbox::eventually;
 use super::relay::parts;
 use super::sink::TestSink;
 
-/// The parts of a relay, with its sink up and its settlement writer at work; nothing moves by itself.
+/// The parts of a relay, with its sink up and its settlement writer running; nothing else runs by
+/// itself.
 pub struct RelayHarness {
     pub context: Arc<RelayContext<TestSink>>,
     /// Keeps the settlement writer and the receiver of refills.
@@ -47,7 +48,7 @@ impl RelayHarness {
         Self { context, _relay: relay }
     }
 
-    /// A scan of everything.
+    /// Scans everything.
     pub async fn scan(&self) -> ScanResult {
         let owned: Vec<u8> = (0..=255).collect();
         let room = Room { records: 500, bytes: 16 << 20 };
@@ -55,7 +56,7 @@ impl RelayHarness {
         Scanner::new(&self.context).scan(scope, &owned, room).await.unwrap()
     }
 
-    /// Leases what a scan has found, after its repairs.
+    /// Leases what a scan found, after its repairs.
     pub async fn acquire(&self, mut result: ScanResult) -> Vec<Arc<Lane>> {
         let repairs = std::mem::take(&mut result.repairs);
         Repairer::new(&self.context).repair(repairs).await.unwrap();

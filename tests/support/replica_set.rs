@@ -1,6 +1,6 @@
-//! A replica set of the test's own, whose members it may kill, freeze and cut off.
+//! A replica set for one test, whose members it may kill, freeze and cut off.
 //!
-//! Every method that changes something waits until the change is there to be seen.
+//! Every method that changes something waits until the change is visible.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
 /// The name of every set here; they share no port.
 const NAME: &str = "failover";
 
-/// Below the range that Linux gives to outgoing connections (32768 and up): a stopped
-/// member's port must be free when it starts again.
+/// Below the range that Linux uses for outgoing connections (32768 and up): a stopped member's port
+/// must be free when it starts again.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// How long one command to one member may take.
-const ANSWER: Duration = Duration::from_secs(10);
+/// The limit for one command to one member.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The administrator of a set with access control.
 const ADMIN: (&str, &str) = ("admin", "the-admins-own");
 
 /// The file in a member's folder by which members of a set with access control know each other.
-const KEY: &str = "key";
+const KEY_FILE: &str = "key";
 
 /// Servers that end with this value, and their data with them.
 pub struct ReplicaSet {
@@ -94,7 +94,7 @@ impl ReplicaSet {
         let config = doc! {
             "_id": NAME,
             "members": hosts,
-            // Seconds instead of the usual ten until a lost primary is replaced.
+            // A lost primary is replaced within seconds, instead of the usual ten.
             "settings": { "electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500 },
         };
         members[0].run(doc! { "replSetInitiate": config }).await.unwrap();
@@ -130,12 +130,12 @@ impl ReplicaSet {
         &self.members[member].direct
     }
 
-    /// Waits for a primary; of two that believe they are, the one that was elected last.
+    /// Waits for a primary; of two members that claim to be primary, the one that was elected last.
     pub async fn primary(&self) -> usize {
         until("a primary", async || self.current_primary().await).await
     }
 
-    /// Waits until all living members but the primary are secondaries, and names them.
+    /// Waits until all living members but the primary are secondaries, and returns them.
     pub async fn secondaries(&self) -> Vec<usize> {
         let what = "every member but the primary to be a secondary";
         until(what, async || {
@@ -167,7 +167,7 @@ impl ReplicaSet {
         hello.is_ok_and(|hello| is(&hello, "isWritablePrimary"))
     }
 
-    /// Makes the primary step down, and waits for another, which it names.
+    /// Makes the primary step down, waits for another one, and returns it.
     pub async fn step_down(&self) -> usize {
         let old = self.primary().await;
         until("the primary to step down", async || {
@@ -180,34 +180,34 @@ impl ReplicaSet {
         self.primary_other_than(old).await
     }
 
-    /// Waits for a primary that is not this member, and names it.
+    /// Waits for a primary other than this member, and returns it.
     pub async fn primary_other_than(&self, old: usize) -> usize {
         let other = async || self.current_primary().await.filter(|primary| *primary != old);
         until("another primary", other).await
     }
 
-    /// Makes a secondary fetch nothing more; it goes on voting and sending heartbeats, so
-    /// that the primary remains one.
+    /// Makes a secondary fetch nothing more; it continues to vote and to send heartbeats, so that
+    /// the primary stays primary.
     pub async fn stop_replication(&self, member: usize) {
         let point = doc! { "configureFailPoint": "stopReplProducer", "mode": "alwaysOn" };
         let set = self.members[member].run(point).await.unwrap();
         let entered = set.get_i32("count").unwrap();
-        // Until then a batch that is under way could still be applied.
+        // Before that point a batch in progress could still be applied.
         let reached = doc! {
             "waitForFailPoint": "stopReplProducer",
             "timesEntered": i64::from(entered) + 1,
-            "maxTimeMS": i64::try_from(ANSWER.as_millis()).unwrap(),
+            "maxTimeMS": i64::try_from(ANSWER_TIMEOUT.as_millis()).unwrap(),
         };
         self.members[member].run(reached).await.unwrap();
     }
 
-    /// Ends what [`stop_replication`](Self::stop_replication) began.
+    /// Ends [`stop_replication`](Self::stop_replication).
     pub async fn restart_replication(&self, member: usize) {
         let point = doc! { "configureFailPoint": "stopReplProducer", "mode": "off" };
         self.members[member].run(point).await.unwrap();
     }
 
-    /// Ends a member at once (SIGKILL); its data stays.
+    /// Kills a member (SIGKILL); its data stays.
     pub fn kill(&mut self, member: usize) {
         self.members[member].kill();
     }
@@ -221,7 +221,7 @@ impl ReplicaSet {
         member.until_it_answers().await.unwrap();
     }
 
-    /// Stops a member where it is (SIGSTOP): its connections hang, and do not close.
+    /// Freezes a member (SIGSTOP): its connections hang, and do not close.
     pub fn freeze(&mut self, member: usize) {
         self.members[member].signal("STOP");
         let process = self.members[member].process.as_ref().expect("it runs");
@@ -229,19 +229,19 @@ impl ReplicaSet {
         self.members[member].frozen = true;
     }
 
-    /// Lets a frozen member run on (SIGCONT).
+    /// Continues a frozen member (SIGCONT).
     pub fn thaw(&mut self, member: usize) {
         self.members[member].signal("CONT");
         self.members[member].frozen = false;
     }
 
-    /// How often a member has rolled back, plus a constant of its own.
+    /// How often a member has rolled back, plus a constant.
     pub async fn rollback_id(&self, member: usize) -> i32 {
         let answer = self.members[member].run(doc! { "replSetGetRBID": 1 }).await.unwrap();
         answer.get_i32("rbid").unwrap()
     }
 
-    /// How many commands of this name a member has got since it started.
+    /// How many commands of this name a member has received since it started.
     pub async fn commands(&self, member: usize, name: &str) -> i64 {
         let status = doc! { "serverStatus": 1, "repl": 0, "wiredTiger": 0, "locks": 0 };
         let status = self.members[member].run(status).await.unwrap();
@@ -258,12 +258,12 @@ impl ReplicaSet {
 
 impl Member {
     async fn start(mongod: &Path, is_secured: bool) -> Self {
-        // Somebody may take the port between the look and the start.
+        // Another process may take the port between the check and the start.
         for _ in 0..5 {
             let port = free_port();
             let dir = tempfile::Builder::new().prefix("postrider-mongod-").tempdir().unwrap();
             if is_secured {
-                write_key(&dir.path().join(KEY));
+                write_key(&dir.path().join(KEY_FILE));
             }
             let process = Some(launch(mongod, port, dir.path()));
             let direct = direct("", port).await;
@@ -286,7 +286,7 @@ impl Member {
         let name = command.keys().next().cloned().unwrap_or_default();
         let admin = self.direct.database("admin");
         let running = admin.run_command(command).into_future();
-        tokio::time::timeout(ANSWER * 2, running)
+        tokio::time::timeout(ANSWER_TIMEOUT * 2, running)
             .await
             .unwrap_or_else(|_| Err(mongodb::error::Error::custom(format!("{name}: no answer"))))
     }
@@ -322,7 +322,7 @@ impl Member {
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             dismiss(&mut process);
-            // It ended by itself, at the worst.
+            // It may have ended by itself.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -357,7 +357,7 @@ async fn direct(user: &str, port: u16) -> Client {
     Client::with_uri_str(format!("mongodb://{user}127.0.0.1:{port}/?{options}")).await.unwrap()
 }
 
-/// Writes the same key for every member; mongod refuses a file that others may read.
+/// Writes the same key for every member; mongod refuses a file that other users can read.
 fn write_key(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, "c2hhcmVkIGJ5IHRoZSBtZW1iZXJz").unwrap();
@@ -373,14 +373,14 @@ fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
         .arg("--dbpath")
         .arg(dir)
         .args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "128"]);
-    if dir.join(KEY).exists() {
-        command.arg("--auth").arg("--keyFile").arg(dir.join(KEY));
+    if dir.join(KEY_FILE).exists() {
+        command.arg("--auth").arg("--keyFile").arg(dir.join(KEY_FILE));
     }
     for parameter in [
         "enableTestCommands=1",
         "ttlMonitorSleepSecs=1",
         "diagnosticDataCollectionEnabled=false",
-        // It would throttle the writes that a test makes while the majority stands still.
+        // Flow control would slow the writes that a test makes while there is no majority.
         "enableFlowControl=false",
     ] {
         command.args(["--setParameter", parameter]);
@@ -401,7 +401,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// Waits, up to a minute, until `probe` finds what it looks for.
+/// Waits, up to a minute, until `probe` returns a value.
 async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,4 +1,4 @@
-//! Another relay of the same outbox, which leases and settles what the test says, when it says.
+//! Another relay of the same outbox, which leases and settles what the test orders, when it orders.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub struct RivalRelay {
     settlements: Settlements,
 }
 
-/// The ids of the contract's string kind.
+/// Record ids of the string kind.
 pub fn ids(ids: &[&str]) -> Vec<RecordId> {
     ids.iter().map(|id| RecordId::String((*id).to_owned())).collect()
 }
 
 impl RivalRelay {
-    /// One whose leases outlast any test.
+    /// A relay whose leases outlast any test.
     pub fn new(collections: &Collections) -> Self {
         let leaser = Leaser::new(
             collections.clone(),
@@ -34,7 +34,7 @@ impl RivalRelay {
         Self { collections: collections.clone(), leaser, settlements }
     }
 
-    /// The same, known to others as an instance that is alive and has no partitions.
+    /// The same, which other instances know as alive and without partitions.
     pub async fn alive(collections: &Collections) -> Self {
         let peer = Self::new(collections);
         let soon = bson::DateTime::now().timestamp_millis() + 3_600_000;
@@ -49,7 +49,7 @@ impl RivalRelay {
         peer
     }
 
-    /// Leases these, which must be free.
+    /// Leases these records, which must be free.
     pub async fn take(&self, records: &[&str]) -> LeaseId {
         let lease = LeaseId::fresh();
         let grant = self.leaser.lease(lease, &LeaseRequest::touched(ids(records))).await.unwrap();
@@ -58,14 +58,14 @@ impl RivalRelay {
         lease
     }
 
-    /// Lets the lease on this one run out, and leases it.
+    /// Lets the lease on this record expire, and leases it.
     pub async fn take_over(&self, record: &str) -> LeaseId {
         let lease = LeaseId::fresh();
         eventually("the peer takes an expired record", || async {
             let past = doc! { "$set": { "leaseUntil": bson::DateTime::from_millis(1_000) } };
             let records = self.collections.records();
             records.update_one(doc! { "_id": record }, past).await.unwrap();
-            // A renewal may come in between.
+            // The owner may renew it in between.
             !self
                 .leaser
                 .lease(lease, &LeaseRequest::touched(ids(&[record])))
@@ -79,7 +79,7 @@ impl RivalRelay {
         lease
     }
 
-    /// A lease is not awaited to reach a majority, which is what tests read.
+    /// Waits until a majority has the lease, which is what tests read.
     async fn until_seen(&self, lease: LeaseId, count: usize) {
         let held = || async {
             let records = self.collections.records();
@@ -88,7 +88,7 @@ impl RivalRelay {
         eventually("a majority has the lease", || async { held().await == count as u64 }).await;
     }
 
-    /// Settles what it holds.
+    /// Settles what it has leased.
     pub async fn settle(&self, lease: LeaseId, record: &str, outcome: Outcome) {
         let records = self.collections.records().clone_with_type::<Document>();
         let found = records.find_one(doc! { "_id": record }).await.unwrap().unwrap();

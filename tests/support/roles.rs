@@ -1,4 +1,4 @@
-//! Users who may do no more than their roles permit, on the server with access control.
+//! Users with the rights of their roles only, on the server with access control.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use postrider::schema::roles::{Configured, Places, ROLES, Role};
 /// The variable with the URI of that server, and of its administrator.
 const URI: &str = "POSTRIDER_TEST_MONGODB_AUTH_URI";
 
-/// The variable by which every outbox of a test run is given to such users.
-const WANTED: &str = "POSTRIDER_TEST_ROLES";
+/// The variable that makes every outbox of a test run use such users.
+const ROLES_VARIABLE: &str = "POSTRIDER_TEST_ROLES";
 
 /// The password of each: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-role";
 
-/// Whether every outbox of this test run is to have such users.
-pub fn are_wanted() -> bool {
-    std::env::var_os(WANTED).is_some_and(|wanted| wanted == "1")
+/// Whether every outbox of this test run uses such users.
+pub fn are_enabled() -> bool {
+    std::env::var_os(ROLES_VARIABLE).is_some_and(|wanted| wanted == "1")
 }
 
 /// The server's URI for its administrator.
@@ -35,7 +35,7 @@ pub fn uri(user: &str, password: &str, database: &str) -> String {
     format!("mongodb://{user}:{password}@{host}/{database}?{options}")
 }
 
-/// The URI for the user with this role, who is called like it.
+/// The URI for the user with this role, and its name.
 pub fn uri_of(role: &Role, database: &str) -> String {
     uri(role.name, PASSWORD, database)
 }
@@ -65,7 +65,7 @@ pub fn privileges_for(
     privilege.collect()
 }
 
-/// Makes each role in a database, as the script of the repository does, and a user with it.
+/// Makes each role in a database, as the repository's script does, and a user with it.
 pub async fn make(admin: &Client, database: &str, prefix: &str, retention: Duration) {
     for role in &ROLES {
         let privileges = privileges(role, database, prefix, retention);
@@ -73,7 +73,7 @@ pub async fn make(admin: &Client, database: &str, prefix: &str, retention: Durat
     }
 }
 
-/// Makes a user with privileges of his own, by a role of the same name.
+/// Makes a user with its own privileges, by a role of the same name.
 pub async fn user_with(database: &Database, name: &str, privileges: Vec<Document>) {
     let role = doc! { "createRole": name, "privileges": privileges, "roles": [] };
     database.run_command(role).await.unwrap();
@@ -86,7 +86,7 @@ pub async fn user_with(database: &Database, name: &str, privileges: Vec<Document
     database.run_command(user).await.unwrap();
 }
 
-/// Gives a role other privileges; connected users have them at once.
+/// Replaces a role's privileges; connected users have them at once.
 pub async fn permit(
     database: &Database,
     role: &str,

@@ -1,4 +1,4 @@
-//! A database of the test's own without a schema, and the ways to give it one.
+//! A database for one test without a schema, and the ways to create the schema.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,10 +19,10 @@ use super::roles;
 /// The variable with the path of mongosh.
 pub const MONGOSH: &str = "POSTRIDER_TEST_MONGOSH";
 
-/// The script as users have it.
+/// The script that users run.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-setup.js");
 
-/// What a database looks like: options by collection, and the records' indexes by name.
+/// The schema of a database: options by collection, and the records' indexes by name.
 #[derive(Debug, PartialEq)]
 pub struct Layout {
     pub options: BTreeMap<String, Document>,
@@ -30,51 +30,51 @@ pub struct Layout {
 }
 
 /// An empty database and the collections that belong there. It is removed when the test passes.
-pub struct Bare {
+pub struct BareDatabase {
     pub name: String,
-    /// For whoever makes the schema: the test's own, or those of a user who may do no more.
+    /// For the creation of the schema: the test's own, or those of a user with that role only.
     pub collections: Collections,
-    hand: Collections,
+    admin: Collections,
     _cleanup: Cleanup,
 }
 
-impl Bare {
+impl BareDatabase {
     pub async fn new(prefix: &str) -> Self {
         let client = connect::client(&mongodb_uri()).await.unwrap();
         let name = format!("test_{}", uuid::Uuid::new_v4().simple());
-        let hand = Collections::new(client.clone(), &name, prefix);
+        let admin = Collections::new(client.clone(), &name, prefix);
         let database = client.database(&name);
         let _cleanup = Cleanup::new(async move || {
-            if roles::are_wanted() {
+            if roles::are_enabled() {
                 roles::forget(&database).await;
             }
             database.drop().await.unwrap();
         });
-        if !roles::are_wanted() {
-            return Self { name, collections: hand.clone(), hand, _cleanup };
+        if !roles::are_enabled() {
+            return Self { name, collections: admin.clone(), admin, _cleanup };
         }
         roles::make(&client, &name, prefix, Duration::MAX).await;
         let user = connect::client(&roles::uri_of(&SCHEMA, &name)).await.unwrap();
-        Self { collections: Collections::new(user, &name, prefix), name, hand, _cleanup }
+        Self { collections: Collections::new(user, &name, prefix), name, admin, _cleanup }
     }
 
     /// The records, decoded.
     pub fn records(&self) -> Collection<Document> {
-        self.hand.records().clone_with_type()
+        self.admin.records().clone_with_type()
     }
 
     /// Runs any command in the database.
     pub async fn run(&self, command: Document) -> Document {
-        self.hand.database().run_command(command).await.unwrap()
+        self.admin.database().run_command(command).await.unwrap()
     }
 
-    /// Creates an index by another hand.
+    /// Creates an index, as another program would.
     pub async fn create_index(&self, index: Document) {
-        let records = self.hand.name(names::RECORDS);
+        let records = self.admin.name(names::RECORDS);
         self.run(doc! { "createIndexes": records, "indexes": [index] }).await;
     }
 
-    /// What is there now.
+    /// The current schema.
     pub async fn layout(&self) -> Layout {
         let mut options = BTreeMap::new();
         for mut entry in self.list(doc! { "listCollections": 1, "cursor": {} }).await {
@@ -87,12 +87,12 @@ impl Bare {
 
     /// The collections that exist.
     pub async fn collection_names(&self) -> Vec<String> {
-        self.hand.database().list_collection_names().await.unwrap()
+        self.admin.database().list_collection_names().await.unwrap()
     }
 
     /// The records' indexes by name.
     pub async fn indexes(&self) -> BTreeMap<String, Document> {
-        let records = self.hand.name(names::RECORDS);
+        let records = self.admin.name(names::RECORDS);
         let listed = self.list(doc! { "listIndexes": records, "cursor": {} }).await;
         listed.into_iter().map(|index| (index.get_str("name").unwrap().into(), index)).collect()
     }
@@ -108,7 +108,7 @@ impl Bare {
     }
 
     async fn list(&self, command: Document) -> Vec<Document> {
-        let cursor = self.hand.database().run_cursor_command(command).await.unwrap();
+        let cursor = self.admin.database().run_cursor_command(command).await.unwrap();
         cursor.try_collect().await.unwrap()
     }
 
@@ -129,7 +129,7 @@ impl Bare {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same, where it must fail; what it complained of.
+    /// The same, where it must fail; its error output.
     pub async fn mongosh_err(&self, environment: &[(&str, &str)]) -> String {
         let output = self.mongosh(environment).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -138,7 +138,7 @@ impl Bare {
 }
 
 /// The variables that the scripts read.
-const SAID: [&str; 12] = [
+const SCRIPT_VARIABLES: [&str; 12] = [
     "OUTBOX_PREFIX",
     "OUTBOX_RETENTION",
     "OUTBOX_VALIDATOR",
@@ -153,10 +153,10 @@ const SAID: [&str; 12] = [
     "PREPARE_DATABASE",
 ];
 
-/// A command whose environment says nothing of the script's variables.
+/// A command without the script's variables in its environment.
 fn command_of(program: &str) -> std::process::Command {
     let mut command = std::process::Command::new(program);
-    for name in SAID {
+    for name in SCRIPT_VARIABLES {
         command.env_remove(name);
     }
     command

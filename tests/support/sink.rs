@@ -1,4 +1,4 @@
-//! A sink whose failures a test commands: refused, confirmed but the answer lost, held back.
+//! A sink that fails as a test orders: refused, confirmed but the answer lost, held back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,20 +17,20 @@ pub enum Fault {
     DeliverThenLose,
     /// Waits until `TestSink::release` is called, then delivers.
     Hold,
-    /// Answers with this, after so long.
+    /// Answers with this, after this time.
     AnswerAfter(Duration, PublishFailure),
     /// Waits until `TestSink::release` is called, then answers with this.
     HoldThenAnswer(PublishFailure),
 }
 
-/// Keeps what was published, in order; shared by its clones, as one broker by several relays.
+/// Records what was published, in order. Its clones share it, as several relays share one broker.
 #[derive(Debug)]
 pub struct TestSink {
     inner: Arc<Inner>,
     timeout: Duration,
     /// Of this connection alone.
     closed: AtomicBool,
-    /// Some publish on this connection has waited in vain: down until a probe is answered.
+    /// A publish on this connection has timed out: down until a probe is answered.
     stuck: watch::Sender<bool>,
     isolated: bool,
 }
@@ -43,7 +43,7 @@ impl Default for TestSink {
     }
 }
 
-/// Another sink to the same broker.
+/// Another connection to the same broker.
 impl Clone for TestSink {
     fn clone(&self) -> Self {
         Self::connected(self.inner.clone(), self.timeout, self.isolated)
@@ -74,17 +74,17 @@ impl TestSink {
         Self { inner, timeout, closed, stuck, isolated }
     }
 
-    /// The ids of the publishes that were begun on an isolated connection, in order.
+    /// The ids of the publishes that began on an isolated connection, in order.
     pub fn begun_isolated(&self) -> Vec<String> {
         self.inner.isolated.lock().unwrap().clone()
     }
 
-    /// The most publishes on isolated connections that were under way at once.
+    /// The most publishes on isolated connections that overlapped.
     pub fn most_isolated(&self) -> usize {
         self.inner.most_isolated.load(Ordering::SeqCst)
     }
 
-    /// The same with a limit for each publish.
+    /// The same with a timeout for each publish.
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -94,12 +94,12 @@ impl TestSink {
         self.inner.faults.lock().unwrap().entry(id.to_owned()).or_default().extend(faults);
     }
 
-    /// The same for publishes to this destination alone; they come before those for any.
+    /// The same for publishes to this destination alone; they precede those for any destination.
     pub fn script_at(&self, destination: &str, id: &str, faults: impl IntoIterator<Item = Fault>) {
         self.script(&at(destination, id), faults);
     }
 
-    /// Lets go of everything that is held back, now and from now on.
+    /// Releases everything that is held back, now and from now on.
     pub fn release(&self) {
         self.inner.release.send_replace(true);
     }
@@ -109,17 +109,17 @@ impl TestSink {
         self.inner.down.send_replace(down);
     }
 
-    /// Lets it take and answer nothing, or go on.
+    /// Freezes it, so that it answers nothing, or unfreezes it.
     pub fn set_frozen(&self, frozen: bool) {
         self.inner.frozen.send_replace(frozen);
     }
 
-    /// Messages with this routing key are not confirmed; `None` ends it.
+    /// Leaves messages with this routing key unconfirmed; `None` ends that.
     pub fn set_sick(&self, key: Option<&str>) {
         *self.inner.sick.lock().unwrap() = key.map(str::to_owned);
     }
 
-    /// How often it was asked whether it is up.
+    /// How many probes there have been.
     pub fn probes(&self) -> usize {
         self.inner.probes.load(Ordering::SeqCst)
     }
@@ -134,27 +134,27 @@ impl TestSink {
         self.arrived().into_iter().map(|message| message.id).collect()
     }
 
-    /// The most publishes of one key that were under way at once.
+    /// The most publishes of one key that overlapped.
     pub fn most_under_way(&self, key: &str) -> usize {
         *self.inner.most_under_way.lock().unwrap().get(&Some(key.to_owned())).unwrap_or(&0)
     }
 
-    /// Publishes of this record that were begun.
+    /// How many publishes of this record have begun.
     pub fn tries(&self, id: &str) -> usize {
         self.begun().iter().filter(|begun| *begun == id).count()
     }
 
-    /// The ids of all publishes, in the order in which they were begun.
+    /// The ids of all publishes, in the order in which they began.
     pub fn begun(&self) -> Vec<String> {
         self.inner.begun.lock().unwrap().clone()
     }
 
-    /// Publishes of this record that were begun and have not ended.
+    /// Publishes of this record that have begun and not ended.
     pub fn is_under_way(&self, id: &str) -> bool {
         *self.inner.under_way.lock().unwrap().get(id).unwrap_or(&0) > 0
     }
 
-    /// Waits until `condition` holds of what arrived.
+    /// Waits until `condition` holds for what arrived.
     pub async fn until(&self, what: &str, condition: impl Fn(&[Message]) -> bool) {
         let waiting = async {
             loop {
@@ -231,7 +231,7 @@ impl TestSink {
                 self.released().await;
                 return Err(PublishError::new(verdict, format!("scripted {verdict:?}")));
             }
-            // Let others run in between, as a broker would.
+            // Lets other tasks run in between, as a broker would.
             None => tokio::task::yield_now().await,
         }
         let mut frozen = self.inner.frozen.subscribe();
@@ -287,7 +287,7 @@ impl Sink for TestSink {
     }
 }
 
-/// The name under which the faults of a record at a destination are kept; no id has a line break.
+/// The key of a record's faults at a destination; no id has a line break.
 fn at(destination: &str, id: &str) -> String {
     format!("{destination}\n{id}")
 }

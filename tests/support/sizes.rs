@@ -7,12 +7,12 @@ use bson::{Binary, Document};
 use super::outbox::record;
 
 /// The largest document that MongoDB stores.
-pub const LARGEST: usize = 16 << 20;
+pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 
 /// What a first lease adds: `attempt`, `leaseId`, `leaseUntil`, `leaseOwner`.
-pub const LEASE: usize = 13 + 30 + 20 + 33;
+pub const LEASE_BYTES: usize = 13 + 30 + 20 + 33;
 
-/// Bytes that no compression makes less of, the same ones each time.
+/// Incompressible bytes, the same ones each time.
 pub fn incompressible(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let bytes = (0..count).map(|_| {
@@ -31,12 +31,12 @@ pub fn with_payload(id: &str, bytes: Vec<u8>) -> Document {
     record
 }
 
-/// The same, with as much payload as makes it a document of this size; and the payload.
+/// The same record, filled up to this size, and its payload.
 pub fn of_size(id: &str, size: usize) -> (RawDocumentBuf, Vec<u8>) {
     filled(record(id, "k"), size)
 }
 
-/// This record with as much binary payload as makes it a document of this size; and the payload.
+/// This record with a binary payload that fills it up to this size, and that payload.
 pub fn filled(mut record: Document, size: usize) -> (RawDocumentBuf, Vec<u8>) {
     let mut with = |bytes| {
         record.insert("payload", Binary { subtype: BinarySubtype::Generic, bytes });

@@ -10,7 +10,7 @@ use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::queue::{host_of, mongo_settings, stdout_sink};
 use crate::support::roles;
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 
 async fn check_uri(uri: &str) -> Found {
     check(&with(&stdout_sink(), &[&format!("mongo.uri={uri}")])).await
@@ -114,7 +114,7 @@ async fn a_standalone_server_is_to_be_made_a_replica_set() {
 
 #[fixture::test]
 async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_mended() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
 
     let found = check(&settings).await;
@@ -129,7 +129,7 @@ async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_m
 
 #[fixture::test]
 async fn an_index_in_the_way_is_told_by_its_difference() {
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
 
     let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;

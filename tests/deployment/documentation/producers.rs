@@ -63,7 +63,7 @@ async fn the_example_in_rust_writes_records_in_both_ways() {
 async fn outbox() -> TestOutbox {
     let outbox = TestOutbox::new().await;
     outbox.records().drop().await.unwrap();
-    schema::apply(&outbox.hand, &SchemaOptions::default()).await.unwrap();
+    schema::apply(&outbox.admin, &SchemaOptions::default()).await.unwrap();
     outbox
 }
 

@@ -13,11 +13,11 @@ use crate::support::outbox::TestOutbox;
 
 /// A context of the test's own.
 pub fn context(outbox: &TestOutbox) -> Context {
-    Context::new(outbox.hand.client().clone(), ContextSettings::new(&outbox.database))
+    Context::new(outbox.admin.client().clone(), ContextSettings::new(&outbox.database))
 }
 
 pub fn events(outbox: &TestOutbox) -> EventStore {
-    EventStore::new(context(outbox), outbox.hand.clone())
+    EventStore::new(context(outbox), outbox.admin.clone())
 }
 
 pub fn snapshots(outbox: &TestOutbox) -> SnapshotStore {

@@ -10,7 +10,7 @@ use crate::events::util::TestStore;
 use crate::support::clock::faketime;
 use crate::support::process::{Ended, call_with, command, finish};
 use crate::support::queue::mongo_settings;
-use crate::support::schema::Bare;
+use crate::support::schema::BareDatabase;
 
 fn body(value: &serde_json::Value) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".json").unwrap();
@@ -31,7 +31,7 @@ async fn appending(database: &str, file: &NamedTempFile, more: &[&str]) -> Ended
 #[fixture::test]
 async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
     // Where nothing is there yet, not even the outbox.
-    let bare = Bare::new("").await;
+    let bare = BareDatabase::new("").await;
     let file = body(&one_event());
 
     let first = appending(&bare.name, &file, &[]).await.with_code(0).json();
@@ -92,7 +92,7 @@ async fn the_clock_of_the_host_does_not_date_what_is_appended() {
 
     let appended = finish(command).await.with_code(0).json();
 
-    let hello = test.outbox.hand.database().run_command(doc! { "hello": 1 }).await.unwrap();
+    let hello = test.outbox.admin.database().run_command(doc! { "hello": 1 }).await.unwrap();
     let now = hello.get_datetime("localTime").unwrap().timestamp_millis();
     let created = appended["createTime"].as_i64().unwrap();
     assert!((now - 60_000..=now).contains(&created), "{created} is not about {now}");

@@ -13,7 +13,7 @@ use crate::support::outbox::TestOutbox;
 async fn the_example_of_the_event_store_runs_again_and_again() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
-        event_store::run(outbox.hand.client().clone(), &outbox.database).await.unwrap();
+        event_store::run(outbox.admin.client().clone(), &outbox.database).await.unwrap();
     }
 }
 
@@ -21,6 +21,6 @@ async fn the_example_of_the_event_store_runs_again_and_again() {
 async fn the_example_of_a_unit_of_work_runs_again_and_again() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
-        unit_of_work::run(outbox.hand.client().clone(), &outbox.database).await.unwrap();
+        unit_of_work::run(outbox.admin.client().clone(), &outbox.database).await.unwrap();
     }
 }

@@ -235,7 +235,7 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
         let test = TestStore::new().await;
         test.store.append(append("0", "first")).await.unwrap();
         let streams = test.store.context().collection(Kind::Events, "order");
-        let client = test.outbox.hand.client();
+        let client = test.outbox.admin.client();
         let mut session = client.start_session().await.unwrap();
         session.start_transaction().await.unwrap();
         let theirs = doc! { "_id": "x", "aggregateId": "1", "requestId": "x", "version": 1,

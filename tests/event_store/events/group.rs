@@ -59,7 +59,7 @@ async fn one_bad_append_fails_alone() {
     // Of all that MongoDB can refuse, what is easily had: a validator of somebody else's.
     let validator = doc! { "body.name": { "$ne": "Bad" } };
     let command = doc! { "collMod": "order_event_stream", "validator": validator };
-    test.outbox.hand.database().run_command(command).await.unwrap();
+    test.outbox.admin.database().run_command(command).await.unwrap();
 
     let appends = (0..90).map(|number| {
         let aggregate = (number % 9).to_string();

@@ -114,7 +114,7 @@ async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
         "limit": 3,
     };
     let explain = doc! { "explain": find, "verbosity": "executionStats" };
-    let explained = test.outbox.hand.database().run_command(explain).await.unwrap();
+    let explained = test.outbox.admin.database().run_command(explain).await.unwrap();
     let keys = explained.get_document("executionStats").unwrap().get_i32("totalKeysExamined");
     assert!(keys.unwrap() <= 6, "{explained}");
 }

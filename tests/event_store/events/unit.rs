@@ -213,9 +213,9 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
 async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
-    let context = Context::new(outbox.hand.client().clone(), settings);
+    let context = Context::new(outbox.admin.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
+    let store = EventStore::waking(context, outbox.admin.clone(), wake.clone());
 
     let failed = store.unit_of_work(async |mut unit| {
         unit.append(append("order-123", "r")).await?;

@@ -52,7 +52,7 @@ async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
     let (own, runs) = (own(&test.store), AtomicU32::new(0));
-    let database = test.outbox.hand.database();
+    let database = test.outbox.admin.database();
 
     let outcome = test.store.unit_of_work(async |mut unit| {
         own.insert_one(doc! { "_id": "own" }).session(unit.session()).await?;
@@ -81,7 +81,7 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
         let (own, runs) = (own(&test.store), AtomicU32::new(0));
         test.store.append(append("1", "first")).await.unwrap();
         own.insert_one(doc! { "_id": "other" }).await.unwrap();
-        let mut session = test.outbox.hand.client().start_session().await.unwrap();
+        let mut session = test.outbox.admin.client().start_session().await.unwrap();
         session.start_transaction().await.unwrap();
         own.insert_one(doc! { "_id": "own" }).session(&mut session).await.unwrap();
 

@@ -65,7 +65,7 @@ async fn a_request_of_another_aggregate_is_refused_where_ids_are_global() {
         request_ids: RequestIds::Global,
         ..ContextSettings::new(&test.outbox.database)
     };
-    let store = another_with(&test.outbox, test.outbox.hand.client().clone(), settings);
+    let store = another_with(&test.outbox, test.outbox.admin.client().clone(), settings);
     store.append(append("1", "r")).await.unwrap();
 
     let there = two(&store, append("2", "r"), append("3", "s")).await.unwrap_err();

@@ -22,7 +22,7 @@ pub struct TestStore {
 impl TestStore {
     pub async fn new() -> Self {
         let outbox = TestOutbox::new().await;
-        let store = another(&outbox, outbox.hand.client().clone());
+        let store = another(&outbox, outbox.admin.client().clone());
         Self { outbox, store }
     }
 

@@ -13,9 +13,9 @@ use crate::support::outbox::TestOutbox;
 async fn an_append_wakes_the_relay_at_its_key() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
-    let context = Context::new(outbox.hand.client().clone(), settings);
+    let context = Context::new(outbox.admin.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
+    let store = EventStore::waking(context, outbox.admin.clone(), wake.clone());
 
     store.append(append("order-123", "r")).await.unwrap();
 

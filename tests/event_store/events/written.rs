@@ -96,7 +96,7 @@ async fn a_stream_and_a_record_for_each_event_are_written_as_the_contract_has_th
 }
 
 async fn server_millis(test: &TestStore) -> i64 {
-    let hello = test.outbox.hand.database().run_command(doc! { "hello": 1 }).await.unwrap();
+    let hello = test.outbox.admin.database().run_command(doc! { "hello": 1 }).await.unwrap();
     hello.get_datetime("localTime").unwrap().timestamp_millis()
 }
 
@@ -131,7 +131,7 @@ async fn another_aggregate_may_use_the_same_request_id_unless_they_are_global() 
         request_ids: RequestIds::Global,
         ..ContextSettings::new(&outbox.database)
     };
-    let store = another_with(&outbox, outbox.hand.client().clone(), global);
+    let store = another_with(&outbox, outbox.admin.client().clone(), global);
     store.append(append("1", "r")).await.unwrap();
 
     let elsewhere = store.append(append("2", "r")).await.unwrap_err();

@@ -50,7 +50,7 @@ impl Stage {
     async fn new() -> Self {
         let outbox = TestOutbox::new().await;
         let home = Home::within(&outbox, &outbox.client);
-        let events = EventStore::new(home.context.clone(), outbox.hand.clone());
+        let events = EventStore::new(home.context.clone(), outbox.admin.clone());
         Self { _outbox: outbox, home, events }
     }
 

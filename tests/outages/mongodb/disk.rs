@@ -1,4 +1,4 @@
-//! A MongoDB whose disk is full: mongod 6.0 aborts, and can be started when there is room again.
+//! A MongoDB whose disk is full: mongod 6.0 aborts, and can be started when there is space again.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -10,31 +10,32 @@ use mongodb::Client;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
-use crate::mongodb::log::assert_told;
+use crate::mongodb::log::assert_logged;
 use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
 
-/// Room for more than a member needs, in MiB.
-const ROOM: u64 = 1024;
+/// More space than a member needs, in MiB.
+const PLENTY_MIB: u64 = 1024;
 
-/// What is left of it once it is scarce.
-const REST: u64 = 30;
+/// The space that is left when it is scarce, in MiB.
+const SCARCE_MIB: u64 = 30;
 
-/// A small place for a mongod's data.
+/// A small disk for a mongod's data.
 enum Disk {
-    /// A tmpfs, in a mount namespace that is there as long as this process: nothing is left of it
-    /// when the test ends, however that is.
+    /// A tmpfs, in a mount namespace that exists as long as this process: nothing is left of it
+    /// when the test ends, however it ends.
     Own(Child),
-    /// Where a container may not have namespaces: files that can't grow, which is an error to
-    /// mongod like a full disk, and the same end.
+    /// Where a container may not have namespaces: files that cannot grow. For mongod that is an
+    /// error like a full disk, with the same end.
     Limited,
 }
 
 impl Disk {
     fn new(dir: &TempDir) -> Self {
-        let script = format!("mount -t tmpfs -o size={ROOM}m tmpfs \"$0\" && echo ready && cat");
+        let script =
+            format!("mount -t tmpfs -o size={PLENTY_MIB}m tmpfs \"$0\" && echo ready && cat");
         let mut holder = Command::new("unshare");
         holder.args(["-rm", "sh", "-c", &script]).arg(dir.path());
         holder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -49,7 +50,7 @@ impl Disk {
         Self::Limited
     }
 
-    /// A command that sees this disk.
+    /// A command that uses this disk.
     fn command(&self, program: &str) -> Command {
         match self {
             Self::Own(holder) => {
@@ -67,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// From now on there is hardly any room for this mongod.
+    /// Leaves hardly any space to this mongod.
     fn shrink(&self, dir: &TempDir, mongod: &Child) {
         match self {
             Self::Own(_) => {
@@ -75,19 +76,19 @@ impl Disk {
                 df.args(["--block-size=1M", "--output=used"]).arg(dir.path());
                 let used = String::from_utf8(df.output().unwrap().stdout).unwrap();
                 let used: u64 = used.lines().nth(1).unwrap().trim().parse().unwrap();
-                self.resize(dir, used + REST);
+                self.resize(dir, used + SCARCE_MIB);
             }
             Self::Limited => {
-                let limit = Rlimit { current: Some(REST << 20), maximum: None };
+                let limit = Rlimit { current: Some(SCARCE_MIB << 20), maximum: None };
                 prlimit(Some(Pid::from_child(mongod)), Resource::Fsize, limit).unwrap();
             }
         }
     }
 
-    /// Room again, for whoever is started now.
+    /// Gives space again, to processes that start now.
     fn grow(&self, dir: &TempDir) {
         if let Self::Own(_) = self {
-            self.resize(dir, ROOM);
+            self.resize(dir, PLENTY_MIB);
         }
     }
 
@@ -98,7 +99,7 @@ impl Disk {
     }
 }
 
-/// One member on such a disk, which ends with this value.
+/// A member on such a disk, which ends with this value.
 struct Member {
     port: u16,
     disk: Disk,
@@ -170,13 +171,13 @@ fn launch(disk: &Disk, dir: &TempDir, port: u16) -> Child {
 }
 
 #[fixture::test]
-async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on() {
+async fn a_full_disk_is_reported_and_loses_nothing() {
     let mut member = Member::start().await;
     let outbox = TestOutbox::at(&member.uri()).await;
     let settings = [
         format!("mongo.uri={}", member.uri()),
         format!("mongo.database={}", outbox.database),
-        // Leases of a crash are waited out.
+        // The relay waits until the leases of a crashed one expire.
         "relay.lease=5s".into(),
         "sinks.out.timeout=4s".into(),
     ];
@@ -185,7 +186,7 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
     let before = postrider.lines().len();
 
     member.shrink_disk();
-    // Something that does not compress, and a record with each piece.
+    // Incompressible data, and a record with each piece.
     let others = outbox.client.database(&outbox.database).collection("others");
     let mut acknowledged = Vec::new();
     for n in 0.. {
@@ -196,7 +197,7 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
             others.insert_one(piece).await?;
             outbox.records().insert_one(record(&id, &format!("k{}", n % 5))).await
         };
-        // A server that is gone is not waited for.
+        // The test does not wait for a server that is gone.
         match tokio::time::timeout(Duration::from_secs(10), written).await {
             Ok(Ok(_)) => acknowledged.push(id),
             _ => break,
@@ -222,7 +223,7 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
         assert!(delivered.contains(&format!("\"id\":\"{id}\"")), "{id} was not delivered");
     }
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    let told = [
+    let messages = [
         "INFO MongoDB answers again: taking goes on",
         "INFO following the outbox by a change stream",
         "INFO heartbeat is back: taking goes on",
@@ -236,6 +237,6 @@ async fn a_full_disk_is_told_and_nothing_is_lost_and_with_room_again_it_goes_on(
         "WARN the outcome of a lease is unknown; its records are released",
         "INFO a lease of unknown outcome is released",
     ];
-    assert_told(&postrider, before, &told, &under_way);
+    assert_logged(&postrider, before, &messages, &under_way);
     postrider.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Records that have a field twice: MongoDB stores them, and aborts where a lease changes such a field.
+//! Records with a field twice: MongoDB stores them, and aborts where a lease changes such a field.
 
 use bson::raw::{CString, RawDocumentBuf};
 use bson::{Bson, doc};
@@ -32,15 +32,16 @@ async fn insert(outbox: &TestOutbox, round: &str) {
         let key = format!("{round} {field}");
         let sound = |place: &str| record(&format!("{key} {place}"), &key);
         outbox.insert([sound("before")]).await;
-        let raw = outbox.hand.records();
+        let raw = outbox.admin.records();
         raw.insert_one(doubled(field, &key)).await.unwrap();
         outbox.insert([sound("behind")]).await;
     }
 }
 
-/// Known before the relay starts, and brought by the change stream. The server is this test's own.
+/// Inserted before the relay starts, and delivered by the change stream. The server is this test's
+/// own.
 #[fixture::test]
-async fn a_record_with_a_field_twice_dies_and_takes_no_mongod_along() {
+async fn a_record_with_a_field_twice_dies_and_mongod_survives() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let count = fields::ALL.len() as u64 - 1;
@@ -62,7 +63,7 @@ async fn a_record_with_a_field_twice_dies_and_takes_no_mongod_along() {
             let id = format!("{round} {field} doubled");
             let reason = format!("malformed: {field}: the record has this field twice");
             let dead = doc! { "_id": &id, "status": "dead", "deadReason": reason };
-            // (As a document the driver would give the last of them.)
+            // (As a document the driver returns the last of them.)
             assert_eq!(outbox.count(dead).await, 1, "{id}");
         }
     }

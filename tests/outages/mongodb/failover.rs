@@ -1,4 +1,4 @@
-//! The promise, kept through what a replica set goes through.
+//! The promise, kept through failovers, rollbacks and hanging members.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use postrider::relay::settings::Settings;
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Each test has a set of its own, and the machine room for one at a time.
+/// Each test has a replica set of its own, and the machine can run one at a time.
 async fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
@@ -27,16 +27,16 @@ async fn one_at_a_time() -> MutexGuard<'static, ()> {
 
 const PRODUCERS: usize = 3;
 
-/// A lease whose answer was lost waits out its time; shorter than in life, so that a test need not.
-fn impatient() -> Settings {
+/// The relay waits until a lease whose answer was lost expires; short here, for a quick test.
+fn settings_with_short_lease() -> Settings {
     Settings { lease: Duration::from_secs(10), ..settings() }
 }
 
-/// A sink that takes its time, so that much is under way when something happens.
+/// A slow sink, so that much is in flight when a fault happens.
 #[derive(Clone)]
-struct Unhurried(TestSink);
+struct SlowSink(TestSink);
 
-impl Sink for Unhurried {
+impl Sink for SlowSink {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         tokio::time::sleep(Duration::from_millis(10)).await;
         self.0.publish(message).await
@@ -59,7 +59,7 @@ impl Sink for Unhurried {
     }
 }
 
-/// A relay and producers at work on a backlog.
+/// A relay and producers, on a backlog.
 struct Load {
     outbox: TestOutbox,
     sink: TestSink,
@@ -67,32 +67,32 @@ struct Load {
     producers: Producers,
 }
 
-/// Of each key, before its producer begins.
+/// Records of each key, before its producer begins.
 const BACKLOG: usize = 150;
 
 impl Load {
     async fn start(uri: &str) -> Self {
         let outbox = TestOutbox::at(uri).await;
         for key in Producers::keys(PRODUCERS) {
-            // Sorts before whatever a producer inserts.
+            // Sorts before all that a producer inserts.
             outbox.insert((0..BACKLOG).map(|n| record(&format!("{key}/+{n:03}"), &key))).await;
         }
         let sink = TestSink::default();
-        let relay = start(&outbox.collections, Unhurried(sink.clone()), impatient());
+        let relay = start(&outbox.collections, SlowSink(sink.clone()), settings_with_short_lease());
         let producers = Producers::start(&outbox, PRODUCERS);
         let load = Self { outbox, sink, relay, producers };
         load.until_more().await;
         load
     }
 
-    /// Waits until producers and relay have moved on.
+    /// Waits until producers and relay have progressed.
     async fn until_more(&self) {
         let arrived = self.sink.arrived().len();
         self.producers.until_more(50).await;
         self.sink.until("more deliveries", |now| now.len() > arrived + 100).await;
     }
 
-    /// Waits until the relay looks at `member` again and again, and delivers nothing more.
+    /// Waits until the relay has scanned `member` several times, and delivers nothing more.
     async fn until_nothing_arrives(&self, set: &ReplicaSet, member: usize) {
         let mut before = usize::MAX;
         while before != self.sink.arrived().len() {
@@ -109,7 +109,7 @@ impl Load {
     }
 }
 
-/// Everything that was inserted comes to its end without a person, and the promise was kept.
+/// All records end without an operator, and the promise was kept.
 async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged: &[String]) {
     let [done, all] = [doc! { "status": "done" }, doc! {}];
     let settled = || async {
@@ -121,8 +121,8 @@ async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged:
 
     judge(&committed, &arrivals(&sink.arrived())).assert_kept();
 
-    // What the judge takes for granted: the set kept what it had acknowledged, and `seq`, by
-    // which he orders, is the order in which the producer of a key went on.
+    // What the judge assumes: the set kept what it had acknowledged, and `seq`, by which the judge
+    // orders, is the order of each key's producer.
     committed.sort_by(|one, other| (&one.key, one.seq).cmp(&(&other.key, other.seq)));
     let ids: Vec<&str> = committed.iter().map(|record| record.id.as_str()).collect();
     assert!(ids.is_sorted(), "seq is not the order of the commits: {ids:?}");
@@ -132,7 +132,7 @@ async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged:
 }
 
 #[fixture::test]
-async fn a_step_down_under_load_loses_and_inverts_nothing_and_the_relay_goes_on() {
+async fn a_step_down_under_load_loses_and_inverts_nothing() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
     let load = Load::start(&set.uri()).await;
@@ -146,7 +146,7 @@ async fn a_step_down_under_load_loses_and_inverts_nothing_and_the_relay_goes_on(
 }
 
 #[fixture::test]
-async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing() {
+async fn a_rollback_under_load_keeps_the_promise() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
     let load = Load::start(&set.uri()).await;
@@ -159,7 +159,8 @@ async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing
     let keys = Producers::keys(PRODUCERS).chain(["quiet".to_owned()]);
     let doomed: Vec<String> = keys.flat_map(|key| [1, 2].map(|n| format!("{key}/x{n}"))).collect();
     insert_on_primary_alone(&load.outbox, &doomed).await;
-    // What a majority has goes on for a while; after that there would be time for the rest.
+    // Records that a majority has are still delivered for a while; after that there would be time
+    // for the others.
     load.until_nothing_arrives(&set, old).await;
     assert_none_arrived(&load.sink, &doomed);
     let rollback_id = set.rollback_id(old).await;
@@ -180,19 +181,19 @@ async fn a_rollback_under_load_delivers_no_phantom_and_loses_and_inverts_nothing
     assert_none_arrived(&sink, &doomed);
 }
 
-/// What a URI should not say to a relay. `available` means `local` here, and `journal` nothing
-/// that matters: no operation asks for either, so on the wire they betray the URI.
+/// URI options that the relay must override. `available` means `local` here, and `journal` changes
+/// nothing: no operation sets either, so on the wire they show that the URI was obeyed.
 const MISLEADING: &str =
     "readPreference=secondaryPreferred&readConcernLevel=available&w=1&journal=false";
 
 #[fixture::test]
-async fn whatever_the_uri_says_nothing_is_taken_before_a_majority_has_it() {
+async fn no_record_is_leased_before_a_majority_has_it() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
     let (primary, secondaries) = (set.primary().await, set.secondaries().await);
     let uri = format!("{}&{MISLEADING}", set.uri());
-    // The first as the product opens it. The second as a driver would that obeys the URI:
-    // there each operation must name its own.
+    // The first client is Postrider's. The second obeys the URI, as a driver does: there each
+    // operation must set its own concern.
     let outbox = TestOutbox::at(&uri).await;
     let obedient = TestOutbox::at(&set.uri()).await;
     let (client, misled) = obedient_client(&uri, set.host(primary)).await;
@@ -239,10 +240,10 @@ async fn whatever_the_uri_says_nothing_is_taken_before_a_majority_has_it() {
 }
 
 #[fixture::test]
-async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
+async fn a_frozen_majority_loses_nothing_and_the_relay_resumes() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
-    // Less patience than an election asks for: the relay must meet failures, not only waits.
+    // A shorter timeout than an election takes: the relay must meet failures, not only waits.
     let load = Load::start(&format!("{}&serverSelectionTimeoutMS=500", set.uri())).await;
     let (old, others) = (set.primary().await, set.secondaries().await);
 
@@ -264,10 +265,10 @@ async fn a_frozen_majority_loses_nothing_and_the_relay_resumes_by_itself() {
 }
 
 #[fixture::test]
-async fn a_primary_that_hangs_is_left_behind_and_does_no_harm_when_it_wakes() {
+async fn a_hanging_primary_is_replaced_and_does_no_harm_later() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
-    // Otherwise the driver's monitor takes twenty seconds to find out; all waits are for it.
+    // Otherwise the driver's monitor takes twenty seconds to notice; the test waits for it.
     let uri = format!("{}&heartbeatFrequencyMS=1000&connectTimeoutMS=2000", set.uri());
     let load = Load::start(&uri).await;
     let old = set.primary().await;
@@ -288,7 +289,7 @@ async fn insert_on_primary_alone(outbox: &TestOutbox, ids: &[String]) {
     outbox.records().insert_many(records).write_concern(alone).await.unwrap();
 }
 
-/// Waits until the relays have read this often more from `member`; nobody else does.
+/// Waits until the relays have read this often from `member`; there are no other clients.
 async fn until_looked(set: &ReplicaSet, member: usize, times: i64) {
     let goal = set.commands(member, "find").await + times;
     let looked = || async { set.commands(member, "find").await >= goal };
@@ -302,9 +303,9 @@ fn assert_none_arrived(sink: &TestSink, ids: &[String]) {
     }
 }
 
-/// A client that does as the URI says, and the list of commands in which it, or a default of
-/// the server's, had a say: sent to another member than `primary`, or without a concern of
-/// their own, which is none that [`MISLEADING`] has.
+/// A client that obeys the URI, and the list of commands on which the URI or a server default had
+/// an effect: sent to another member than `primary`, or without a concern of their own, or with one
+/// of [`MISLEADING`].
 async fn obedient_client(uri: &str, primary: String) -> (Client, Arc<StdMutex<Vec<String>>>) {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     let misled = Arc::new(StdMutex::new(Vec::new()));
@@ -319,7 +320,7 @@ async fn obedient_client(uri: &str, primary: String) -> (Client, Arc<StdMutex<Ve
             "insert" | "update" | "delete" | "findAndModify" | "commitTransaction" => command
                 .get_document("writeConcern")
                 .is_ok_and(|own| own.contains_key("w") && !own.contains_key("j")),
-            // It may go to anyone.
+            // It may go to any member.
             "endSessions" => return,
             _ => true,
         };

@@ -1,4 +1,5 @@
-//! An index that is dropped while the relay runs: named with its remedy, and resumed after by itself.
+//! An index that is dropped while the relay runs: the log names it with its remedy, and the relay
+//! resumes by itself.
 
 use bson::{DateTime, Document, doc};
 use serde_json::Value;
@@ -7,7 +8,7 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 
-/// The lines of each of these begin once, and end once.
+/// Each of these log lines begins once, and ends once.
 const TAKES: [&str; 2] =
     ["MongoDB refuses the relay: taking is paused", "MongoDB answers again: taking goes on"];
 const PROMOTES: [&str; 2] = [
@@ -22,7 +23,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// All is well, and a record was delivered.
+    /// Starts a healthy relay, which has delivered a record.
     async fn begin(setting: &str) -> Self {
         let outbox = TestOutbox::new().await;
         let mut settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
@@ -35,36 +36,37 @@ impl Outage {
     }
 
     async fn drop_index(&self, index: &str) {
-        self.outbox.hand.records().drop_index(index).await.unwrap();
+        self.outbox.admin.records().drop_index(index).await.unwrap();
     }
 
-    /// Log, readiness and metric name the index and the remedy.
-    async fn until_told(&self, index: &str, work: &str) {
+    /// Waits until log, readiness and metric name the index and the remedy.
+    async fn until_reported(&self, index: &str, work: &str) {
         let missing = format!("index {index} of outbox_records is missing");
         self.postrider.until_logged(&missing).await;
         let refused = format!("postrider_store_failing{{work=\"{work}\",cause=\"refused\"}}");
         self.postrider.until_metric(&refused, |failing| failing == 1.0).await;
-        let is_told = |report: &Value| {
+        let is_reported = |report: &Value| {
             let store = &report["parts"]["store"];
             let detail = store["detail"].as_str().unwrap_or_default();
             store["status"] == "degraded"
                 && detail.contains(&format!("{missing}; run `postrider schema apply`"))
         };
-        self.postrider.until_report("the index", is_told).await;
+        self.postrider.until_report("the index", is_reported).await;
         let lines = self.postrider.lines();
         let line = lines.iter().find(|line| line.to_string().contains(&missing)).unwrap();
         assert_eq!(line["remedy"], "run `postrider schema apply`", "{line}");
         assert_eq!(line["level"], "WARN", "{line}");
     }
 
-    /// What is waited for is delivered when the indexes are there again, and all is well.
+    /// Waits until what waited is delivered, after the indexes are there again, and the relay is
+    /// healthy.
     async fn until_resumed(&self, done: u64) {
         call_with(&self.settings, &["schema", "apply"]).await.with_code(0);
         self.outbox.until_count(doc! { "status": "done" }, done).await;
         self.postrider.until_report("all well", |report| report["status"] == "ok").await;
     }
 
-    /// Each of these lines was logged once.
+    /// Asserts that each of these lines was logged once.
     #[track_caller]
     fn assert_once(&self, messages: &[&str]) {
         for message in messages {
@@ -86,12 +88,12 @@ fn scheduled(id: &str) -> Document {
 }
 
 #[fixture::test]
-async fn polls_by_an_index_that_is_gone_name_it_and_resume_when_it_is_back() {
+async fn polls_without_their_index_report_it_and_resume_with_it() {
     let outage = Outage::begin("relay.follow=false").await;
 
     outage.drop_index("lane_idx").await;
     outage.outbox.insert([record("second", "a")]).await;
-    outage.until_told("lane_idx", "take").await;
+    outage.until_reported("lane_idx", "take").await;
     let show = ["outbox", "list", "--status", "pending"];
     let listed = call_with(&outage.settings, &show).await.with_code(1);
     assert!(listed.stderr.contains("lane_idx of outbox_records is missing"), "{listed}");
@@ -102,32 +104,32 @@ async fn polls_by_an_index_that_is_gone_name_it_and_resume_when_it_is_back() {
     outage.end().await;
 }
 
-/// Nothing reads the index but the corrections, as long as the stream brings all that comes.
+/// Only repairs read the index, as long as the change stream brings all records.
 #[fixture::test]
-async fn a_stream_that_goes_on_without_the_index_hides_nothing() {
+async fn a_stream_without_the_index_misses_no_record() {
     let outage = Outage::begin("relay.follow=true").await;
     outage.postrider.until_metric("postrider_partitions_live", |live| live == 256.0).await;
 
     outage.drop_index("lane_idx").await;
 
-    outage.until_told("lane_idx", "promote").await;
+    outage.until_reported("lane_idx", "promote").await;
     outage.outbox.insert((0..20).map(|n| record(&format!("r{n}"), "b"))).await;
     outage.until_resumed(21).await;
-    // By whoever has met it first; each says so once.
+    // Logged by the part that meets it first; each logs it once.
     let is_it =
         |line: &&Value| line["level"] == "WARN" && line["error"].to_string().contains("lane_idx");
-    let told = outage.postrider.lines().iter().filter(is_it).count();
-    assert!((1..=2).contains(&told), "{}", outage.postrider.stderr());
+    let count = outage.postrider.lines().iter().filter(is_it).count();
+    assert!((1..=2).contains(&count), "{}", outage.postrider.stderr());
     outage.end().await;
 }
 
 #[fixture::test]
-async fn scheduled_records_without_their_index_are_told_of_and_go_when_it_is_back() {
+async fn scheduled_records_without_their_index_are_reported() {
     let outage = Outage::begin("relay.follow=true").await;
 
     outage.drop_index("scheduled_idx").await;
     outage.outbox.insert([scheduled("later"), record("now", "n")]).await;
-    outage.until_told("scheduled_idx", "promote").await;
+    outage.until_reported("scheduled_idx", "promote").await;
     outage.outbox.until_count(doc! { "status": "done" }, 2).await;
 
     outage.until_resumed(3).await;
@@ -135,15 +137,15 @@ async fn scheduled_records_without_their_index_are_told_of_and_go_when_it_is_bac
     outage.end().await;
 }
 
-/// A producer's insert makes it again, without an index. What begins as an outage, since no snapshot
-/// reaches behind the new collection, is told as what it is.
+/// A producer's insert creates it again, without an index. At first the error is that no snapshot
+/// reaches behind the new collection; then the missing index is reported.
 #[fixture::test]
-async fn a_collection_that_was_dropped_is_read_again_when_its_indexes_are_back() {
+async fn a_dropped_collection_is_read_again_with_its_indexes() {
     let outage = Outage::begin("relay.follow=true").await;
 
-    outage.outbox.hand.records().drop().await.unwrap();
+    outage.outbox.admin.records().drop().await.unwrap();
     outage.outbox.insert([record("anew", "a"), scheduled("later")]).await;
-    outage.until_told("lane_idx", "take").await;
+    outage.until_reported("lane_idx", "take").await;
 
     outage.until_resumed(2).await;
     outage.assert_once(&TAKES);

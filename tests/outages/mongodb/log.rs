@@ -1,4 +1,4 @@
-//! What a process has logged, judged as by somebody whom it wakes at outage.
+//! What a process logs during an outage: each message once.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use serde_json::Value;
 
 use crate::support::process::Postrider;
 
-/// The messages of these lines at `info` and above, and how often each was told.
-pub fn told(lines: &[Value]) -> BTreeMap<String, usize> {
-    let mut told = BTreeMap::new();
+/// The messages of these lines at `info` and above, and how often each was logged.
+pub fn count_messages(lines: &[Value]) -> BTreeMap<String, usize> {
+    let mut messages = BTreeMap::new();
     for line in lines {
         let level = line["level"].as_str().unwrap();
         if ["INFO", "WARN", "ERROR"].contains(&level) {
             let message = line["message"].as_str().unwrap();
-            *told.entry(format!("{level} {message}")).or_default() += 1;
+            *messages.entry(format!("{level} {message}")).or_default() += 1;
         }
     }
-    told
+    messages
 }
 
-/// What a process has told since it had logged `before` lines: these, each once, and no more but
-/// what it may have told, each once at the most.
+/// Asserts what a process has logged after `before` lines: each of these once, and at most once
+/// each message that is optional.
 #[track_caller]
-pub fn assert_told(postrider: &Postrider, before: usize, expected: &[&str], maybe: &[&str]) {
-    let mut told = told(&postrider.lines()[before..]);
+pub fn assert_logged(postrider: &Postrider, before: usize, expected: &[&str], maybe: &[&str]) {
+    let mut messages = count_messages(&postrider.lines()[before..]);
     for line in maybe {
-        if told.get(*line) == Some(&1) {
-            told.remove(*line);
+        if messages.get(*line) == Some(&1) {
+            messages.remove(*line);
         }
     }
     let expected: BTreeMap<String, usize> =
         expected.iter().map(|line| ((*line).to_owned(), 1)).collect();
-    assert_eq!(told, expected, "{}", postrider.stderr());
+    assert_eq!(messages, expected, "{}", postrider.stderr());
 }

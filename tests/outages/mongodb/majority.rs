@@ -1,10 +1,10 @@
-//! A MongoDB that reads, and can't be relied on to write.
+//! A MongoDB that answers reads, and does not reliably write.
 
 use bson::{DateTime, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use serde_json::json;
 
-use crate::mongodb::log::assert_told;
+use crate::mongodb::log::assert_logged;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
@@ -33,9 +33,9 @@ fn delivered(postrider: &Postrider) -> Vec<String> {
     lines.lines().map(id).collect()
 }
 
-/// The primary stays one and is read from; what it writes no majority acknowledges.
+/// The primary stays primary and is read from; no majority acknowledges its writes.
 #[fixture::test]
-async fn without_a_majority_nothing_is_taken_and_all_resumes_by_itself_when_it_is_back() {
+async fn nothing_is_leased_without_a_majority_and_all_resumes() {
     let set = ReplicaSet::start().await;
     let (primary, secondaries) = (set.primary().await, set.secondaries().await);
     let outbox = TestOutbox::at(&set.uri()).await;
@@ -70,14 +70,15 @@ async fn without_a_majority_nothing_is_taken_and_all_resumes_by_itself_when_it_i
     }
     outbox.until_count(doc! { "status": "done" }, 3).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    let told = ["WARN heartbeat failed: taking stops", "INFO heartbeat is back: taking goes on"];
-    assert_told(&postrider, before, &told, &[]);
+    let messages =
+        ["WARN heartbeat failed: taking stops", "INFO heartbeat is back: taking goes on"];
+    assert_logged(&postrider, before, &messages, &[]);
     postrider.stop().await;
 }
 
-/// A disk that is read-only, a lock that a backup holds, a privilege that was taken away.
+/// A disk that is read-only, a lock that a backup holds, a privilege that was revoked.
 #[fixture::test]
-async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited_for() {
+async fn a_mongodb_that_refuses_writes_is_reported_once() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let mut postrider = start(&set, &outbox).await;
@@ -101,7 +102,7 @@ async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited
             doc! { "waitForFailPoint": "failCommand", "timesEntered": times, "maxTimeMS": 30_000 };
         admin.run_command(wait)
     };
-    // A take that has only something to mend, then some that try to lease as well.
+    // One scan with only a repair to write, then some that also try to lease.
     until_tried(failed + 2).await.unwrap();
     outbox.insert([record("a1", "a")]).await;
     until_tried(failed + 6).await.unwrap();
@@ -116,17 +117,17 @@ async fn a_mongodb_that_reads_and_does_not_write_records_is_told_once_and_waited
     let store = &report["parts"]["store"];
     assert_eq!(store["status"], "degraded", "{report}");
     let detail = store["detail"].as_str().unwrap();
-    // Whichever of its writes was refused first.
+    // It names the write that was refused first.
     assert!(detail.contains("postrider check"), "{report}");
     let writes = ["lease records", "correct partitions"];
     assert!(writes.iter().any(|write| detail.contains(write)), "{report}");
     postrider.until_logged("taking goes on").await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    let told = [
+    let messages = [
         "WARN MongoDB refuses the relay: taking is paused",
         "INFO MongoDB answers again: taking goes on",
     ];
-    assert_told(&postrider, before, &told, &[]);
+    assert_logged(&postrider, before, &messages, &[]);
     postrider.stop().await;
 }

@@ -1,4 +1,4 @@
-//! A minute without MongoDB, at each point of a record's way.
+//! A minute without MongoDB, at each point of a record's path.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::mongodb::process;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// All of them in the same minute.
+/// All points in the same minute.
 #[fixture::test]
-async fn a_minute_without_mongodb_at_any_point_of_the_path_loses_nothing_and_work_resumes() {
+async fn a_minute_without_mongodb_at_any_point_loses_nothing() {
     let mut outages = JoinSet::new();
     let mut names = std::collections::HashMap::new();
     for point in points(MINUTE) {

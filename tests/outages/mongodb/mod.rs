@@ -1,7 +1,7 @@
-//! Outages of MongoDB: it is gone, frozen, without a majority or out of room. The relay keeps running,
-//! reports it once, and resumes by itself when MongoDB is back.
+//! Outages of MongoDB: it is gone, frozen, without a majority or out of space. The relay keeps
+//! running, reports it once, and resumes by itself when MongoDB is back.
 //!
-//! Each test was seen to fail with what it is there for taken out of `src`.
+//! Each test was seen to fail with the code that it tests taken out of `src`.
 
 mod disk;
 mod doubled;
@@ -27,7 +27,7 @@ async fn proxy_to_mongodb() -> FaultProxy {
     FaultProxy::to(&host_of(&mongodb_uri())).await
 }
 
-/// The way through a proxy. (The server must not tell its own address.)
+/// The URI through a proxy. (The client must not learn the server's own address.)
 fn uri_through(proxy: &FaultProxy) -> String {
     format!("mongodb://{}/?directConnection=true", proxy.address())
 }

@@ -1,4 +1,4 @@
-//! One relay on the way of a record, and MongoDB that goes at a point of it.
+//! One relay at one point of a record's path, when MongoDB becomes unreachable.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
 
-/// When MongoDB goes.
+/// When MongoDB becomes unreachable.
 #[derive(Clone, Copy)]
 enum When {
-    /// At the first request with this text, which it never gets.
+    /// At the first request with this text, which it never receives.
     Before(&'static str),
     /// When it answers the first request with this text.
     AtAnswerTo(&'static str),
@@ -28,27 +28,27 @@ enum When {
     Renewal,
 }
 
-/// A point of the path, what MongoDB's going means there, and what may come of it.
+/// A point of the path, how MongoDB fails there, and the permitted results.
 pub struct Point {
     pub name: &'static str,
     when: When,
     then: ProxyFault,
     lease: Duration,
-    /// What becomes of the first publish of `a1`.
+    /// The fault of the first publish of `a1`.
     fault: Option<Fault>,
-    /// How long after MongoDB went the broker answers what it holds back.
+    /// How long after MongoDB's failure the broker answers what it holds back.
     answers_after: Duration,
-    /// What is there besides `a1`, `a2`, `a3` of one key and `b1` of another.
+    /// The records in addition to `a1`, `a2`, `a3` of one key and `b1` of another.
     more: Vec<Document>,
     /// No publish of these begins before MongoDB is back.
     not_meanwhile: &'static [&'static str],
     dead: &'static [&'static str],
-    /// The most deliveries charged to a record in the end.
-    charged: i32,
+    /// The most attempts that a record has in the end.
+    counted: i32,
 }
 
 impl Point {
-    /// By default nothing but MongoDB fails, and each record is charged its one delivery.
+    /// By default only MongoDB fails, and each record has its one attempt.
     fn new(name: &'static str, when: When, then: ProxyFault) -> Self {
         Self {
             name,
@@ -60,11 +60,11 @@ impl Point {
             more: Vec::new(),
             not_meanwhile: &[],
             dead: &[],
-            charged: 1,
+            counted: 1,
         }
     }
 
-    /// A relay of these settings goes through it while MongoDB is away for so long.
+    /// Runs a relay with these settings through it, while MongoDB is unreachable for this long.
     pub async fn pass(self, away: Duration) {
         let outbox = TestOutbox::new().await;
         let mut records = ["a1", "a2", "a3"].map(|id| record(id, "a")).to_vec();
@@ -113,21 +113,21 @@ impl Point {
         assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0, "{}", self.name);
         let found = judge(&read_back(&outbox.collections).await, &arrivals(&sink.arrived()));
         found.assert_kept();
-        // No lease of ours ended with a publish under it that another look could repeat.
+        // No lease of ours ended during a publish that another scan could repeat.
         assert_eq!(found.duplicates, 0, "{}: {:?}", self.name, sink.ids());
-        let charged = outbox.count(doc! { "attempt": { "$gt": self.charged } }).await;
-        assert_eq!(charged, 0, "{}: charged more than {}", self.name, self.charged);
+        let counted = outbox.count(doc! { "attempt": { "$gt": self.counted } }).await;
+        assert_eq!(counted, 0, "{}: counted more than {}", self.name, self.counted);
         relay.stop().await;
     }
 }
 
-/// Every point, for a MongoDB that is away for `away`: longer than one of the leases here, and
-/// shorter than the other.
+/// Every point, for a MongoDB that is unreachable for `away`: longer than one of the leases here,
+/// and shorter than the other.
 pub fn points(away: Duration) -> Vec<Point> {
     let short = away / 2;
     let long = away + Duration::from_secs(10);
     let early = away / 10;
-    // Of the short lease nothing is left by then.
+    // Nothing of the short lease is left by then.
     let late = away * 3 / 4;
     let hold = Some(Fault::Hold);
     let new = Point::new;
@@ -135,14 +135,14 @@ pub fn points(away: Duration) -> Vec<Point> {
         new("before the first look", When::Before("lane_idx"), ProxyFault::Close),
         new("before the first look, frozen", When::Before("lane_idx"), ProxyFault::Freeze),
         new("between read and lease", When::Before("leaseOwner"), ProxyFault::Close),
-        // Nobody knows of that lease: it runs out.
+        // The relay does not know this lease: it expires.
         Point {
-            charged: 2,
+            counted: 2,
             lease: short,
             ..new("the lease's answer is lost", When::AtAnswerTo("leaseOwner"), ProxyFault::Close)
         },
         Point {
-            charged: 2,
+            counted: 2,
             lease: long,
             ..new(
                 "a long lease's answer is lost",
@@ -150,9 +150,9 @@ pub fn points(away: Duration) -> Vec<Point> {
                 ProxyFault::Close,
             )
         },
-        // What was sent into the ice is done when that breaks.
+        // The server executes the frozen request after the thaw.
         Point {
-            charged: 2,
+            counted: 2,
             lease: away / 6,
             ..new("the lease is frozen", When::Before("leaseOwner"), ProxyFault::Freeze)
         },
@@ -202,7 +202,7 @@ pub fn points(away: Duration) -> Vec<Point> {
         points.push(Point {
             fault,
             not_meanwhile,
-            charged: 2,
+            counted: 2,
             ..new(name, when, ProxyFault::Close)
         });
     }
@@ -220,8 +220,9 @@ pub fn points(away: Duration) -> Vec<Point> {
     ] {
         let mut due = record("scheduled", "s");
         due.extend(doc! { "status": "scheduled", "visibleAt": DateTime::from_millis(1_000) });
-        // Promotions go beside the takes: the answer to a lease may be lost with this one's.
-        points.push(Point { more: vec![due], charged: 2, ..new(name, when, ProxyFault::Close) });
+        // Promotions run in parallel with scans: the answer to a lease may be lost together with
+        // this one's.
+        points.push(Point { more: vec![due], counted: 2, ..new(name, when, ProxyFault::Close) });
     }
     for (name, when) in [
         ("a correction", When::Before("$nor")),
@@ -237,8 +238,8 @@ pub fn points(away: Duration) -> Vec<Point> {
         more: vec![no_seq],
         ..new("a repair", When::Before("timestamp"), ProxyFault::Close)
     });
-    let mut suspect = record("suspect", "w");
-    suspect.extend(doc! {
+    let mut poison = record("suspect", "w");
+    poison.extend(doc! {
         "attempt": 2,
         "leaseCrashes": 1,
         "leaseId": bson::Uuid::new(),
@@ -246,8 +247,8 @@ pub fn points(away: Duration) -> Vec<Point> {
         "leaseOwner": bson::Uuid::new(),
     });
     points.push(Point {
-        more: vec![suspect],
-        charged: 3,
+        more: vec![poison],
+        counted: 3,
         ..new("one that goes alone", When::Before("leaseOwner"), ProxyFault::Close)
     });
     points

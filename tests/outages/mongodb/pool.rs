@@ -1,4 +1,4 @@
-//! Slow requests of the API, and the relay's own connections beside them.
+//! Slow requests of the API, and the relay's own connections.
 
 use bson::doc;
 
@@ -10,9 +10,9 @@ use crate::support::replica_set::ReplicaSet;
 const REQUESTS: usize = 40;
 
 #[fixture::test]
-async fn slow_requests_take_no_connection_from_heartbeats_and_leases() {
+async fn slow_requests_do_not_delay_heartbeats_and_leases() {
     let set = ReplicaSet::of(1).await;
-    // By another name: what the test itself asks is not to be slow.
+    // With another name: the test's own requests must not be slow.
     let outbox = TestOutbox::at(&format!("{}&appName=test", set.uri())).await;
     let settings = [
         format!("mongo.uri={}", set.uri()),
@@ -53,9 +53,9 @@ async fn slow_requests_take_no_connection_from_heartbeats_and_leases() {
     admin.run_command(wait).await.unwrap();
     outbox.insert((0..200).map(|n| record(&format!("{n}"), &format!("k{}", n % 20)))).await;
     outbox.until_count(doc! { "status": "done" }, 201).await;
-    // Longer than a heartbeat is waited for.
+    // Longer than the timeout of a heartbeat.
     let beats = doc! { "lastHeartbeat": { "$exists": true } };
-    let instances = outbox.hand.collection("outbox_instances");
+    let instances = outbox.admin.collection("outbox_instances");
     let last = || async {
         let found = instances.find_one(beats.clone()).await.unwrap().unwrap();
         found.get_datetime("lastHeartbeat").unwrap().timestamp_millis()

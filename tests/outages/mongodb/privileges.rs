@@ -1,4 +1,5 @@
-//! A privilege that is taken away and given back: named as such, and resumed after by itself.
+//! A privilege that is revoked and granted again: the log names it, and the relay resumes by
+//! itself.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use bson::{Bson, Document, doc};
 use postrider::schema::roles::RELAY;
 use serde_json::json;
 
-use crate::mongodb::log::assert_told;
+use crate::mongodb::log::assert_logged;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with};
 use crate::support::roles;
 
-/// The privileges of the relay's user, but not to `update` this collection.
+/// The privileges of the relay's user, without `update` on this collection.
 async fn grant(outbox: &TestOutbox, without: &str) {
     let mut privileges = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
     for privilege in &mut privileges {
@@ -27,7 +28,7 @@ async fn grant(outbox: &TestOutbox, without: &str) {
     outbox.client.database(&outbox.database).run_command(grant).await.unwrap();
 }
 
-/// Those of a user who has no more than his role.
+/// The settings of a user with its role only.
 fn settings(outbox: &TestOutbox) -> Vec<String> {
     vec![
         format!("mongo.uri={}", outbox.uri),
@@ -38,7 +39,7 @@ fn settings(outbox: &TestOutbox) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
+async fn a_revoked_privilege_is_named_and_the_relay_resumes() {
     let outbox = TestOutbox::restricted().await;
     let mut settings = settings(&outbox);
     settings.push("partitions.heartbeat=500ms".into());
@@ -61,12 +62,12 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     postrider.until_logged("MongoDB refuses the relay: taking is paused").await;
     let show = ["outbox", "show", "second", "--output", "json"];
-    let is_told = || async {
+    let is_reported = || async {
         let shown = call_with(&settings, &show).await.with_code(0).json();
         let detail = shown["waits"]["detail"].as_str().unwrap_or_default().to_owned();
         shown["waits"]["for"] == "store" && detail.contains("MongoDB refuses this instance")
     };
-    eventually("its state names the refusal", is_told).await;
+    eventually("its state names the refusal", is_reported).await;
     grant(&outbox, "").await;
     outbox.until_count(doc! { "status": "done" }, 2).await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
@@ -78,13 +79,13 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     postrider.until_report("all well", |report| report["status"] == "ok").await;
 
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, 2);
-    let told = [
+    let messages = [
         "WARN MongoDB refuses the relay: taking is paused",
         "INFO MongoDB answers again: taking goes on",
         "WARN heartbeat failed: taking stops",
         "INFO heartbeat is back: taking goes on",
     ];
-    assert_told(&postrider, before, &told, &[]);
+    assert_logged(&postrider, before, &messages, &[]);
     let line = postrider.lines()[before..].iter().find(|line| line["remedy"].is_string()).cloned();
     let line = line.unwrap();
     assert!(line["error"].as_str().unwrap().contains("Unauthorized"), "{line}");
@@ -92,9 +93,9 @@ async fn a_privilege_that_is_withdrawn_is_named_and_resumed_after() {
     postrider.stop().await;
 }
 
-/// Nothing is pending, so that no take could tell of it.
+/// Nothing is pending, so that no scan could report it.
 #[fixture::test]
-async fn a_scheduled_record_that_must_not_be_made_pending_is_told_of() {
+async fn a_scheduled_record_without_the_privilege_is_reported() {
     let outbox = TestOutbox::restricted().await;
     let settings = settings(&outbox);
     let mut postrider = Postrider::start(&settings);

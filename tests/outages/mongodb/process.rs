@@ -1,4 +1,4 @@
-//! The real process through an outage: what it reports by its log, its health and its metrics.
+//! The real process through an outage: its log, its health and its metrics.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bson::doc;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use crate::mongodb::log::assert_told;
+use crate::mongodb::log::assert_logged;
 use crate::mongodb::{proxy_to_mongodb, uri_through};
 use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -16,8 +16,8 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
 const RECORDS: usize = 300;
 const KEYS: usize = 60;
 
-/// All that a whole outage has to log, and what follows it.
-const TOLD: [&str; 5] = [
+/// All that a whole outage must log, and what follows it.
+const EXPECTED_MESSAGES: [&str; 5] = [
     "INFO heartbeat is back: taking goes on",
     "INFO settling goes on",
     "WARN heartbeat failed: taking stops",
@@ -25,10 +25,11 @@ const TOLD: [&str; 5] = [
     "WARN settling fails: it is repeated until MongoDB has it",
 ];
 
-/// The same by a take that was under way, for after the heartbeat has failed none begins; and by
-/// the change stream, unless it was closed since batches were full. Leases are renewed again, unless
-/// all their records are settled first. And confirms that take ten seconds are missed.
-const MAYBE_TOLD: [&str; 7] = [
+/// The same by a scan that was in progress, since none begins after the heartbeat has failed; and
+/// by the change stream, unless it was closed because batches were full. Leases are renewed again,
+/// unless all their records are settled first. And confirms that take ten seconds are reported as
+/// late.
+const OPTIONAL_MESSAGES: [&str; 7] = [
     "INFO another connection is opened for what follows",
     "INFO leases are renewed again",
     "INFO the leases that were not renewed are over",
@@ -38,8 +39,8 @@ const MAYBE_TOLD: [&str; 7] = [
     "WARN MongoDB does not answer: taking is paused",
 ];
 
-/// MongoDB goes with the answer to a heartbeat, while leases are held and publishes under way.
-/// Some are confirmed before it is back, others after.
+/// MongoDB fails with the answer to a heartbeat, during leases and publishes. Some publishes are
+/// confirmed before it is back, others after.
 pub async fn outage(away: Duration) {
     let (outbox, queue, to_mongodb) =
         (TestOutbox::new().await, Queue::declare().await, proxy_to_mongodb().await);
@@ -49,7 +50,7 @@ pub async fn outage(away: Duration) {
         vec![
             format!("mongo.uri={}", uri_through(&to_mongodb)),
             "relay.batch_size=50".into(),
-            // Leases of a kind that outlasts the outage, and is to be renewed in it.
+            // Leases that outlast the outage, and need a renewal during it.
             format!("relay.lease={}s", away.as_secs() * 3 / 2),
             format!("sinks.rabbit.timeout={}s", away.as_secs() * 5 / 4),
         ],
@@ -60,7 +61,7 @@ pub async fn outage(away: Duration) {
     let pending = "postrider_outbox_records{status=\"pending\"}";
     let age = "postrider_oldest_pending_age_seconds";
     postrider.until_metric(pending, |count| count == 0.0).await;
-    // Until then the queue is not known to be there.
+    // Until then the queue is not known to exist.
     outbox.insert([record("first", "first")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     to_broker.hold_answers(true);
@@ -89,8 +90,8 @@ pub async fn outage(away: Duration) {
             assert!(!page.contains(&format!("\n{unknown}")), "not known, so absent: {page}");
         }
         if !confirmed && since.elapsed() > away * 3 / 4 {
-            // Renewals have failed for long, and leases have not ended. The confirms of those
-            // that go now come when MongoDB is back.
+            // Renewals have failed for long, and leases have not ended. The confirms of what is
+            // published now come when MongoDB is back.
             to_broker.delay(away / 6);
             to_broker.hold_answers(false);
             confirmed = true;
@@ -106,11 +107,11 @@ pub async fn outage(away: Duration) {
     outbox.until_count(doc! { "status": "done" }, RECORDS as u64 + 1).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.until_metric("postrider_store_up", |up| up == 1.0).await;
-    assert_told(&postrider, before, &TOLD, &MAYBE_TOLD);
+    assert_logged(&postrider, before, &EXPECTED_MESSAGES, &OPTIONAL_MESSAGES);
     let arrived = queue.ids(RECORDS + 1).await;
     assert_eq!(arrived.len(), RECORDS + 1, "each once: its lane kept it until it was settled");
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, RECORDS as u64 + 1);
-    // What happened, and that the figures say so.
+    // The metrics report what happened.
     let settled = |outcome| {
         format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
     };

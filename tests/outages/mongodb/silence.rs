@@ -1,4 +1,4 @@
-//! Connections that fall silent, while MongoDB is there for everybody else.
+//! Connections that fall silent, while MongoDB is available to other clients.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::support::relay::settings;
 use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::TestSink;
 
-/// Each on a connection of its own, which a firewall has forgotten.
+/// Each record on a connection of its own, which a firewall drops.
 #[fixture::test]
-async fn renewals_on_connections_that_fell_silent_are_tried_on_others_before_the_leases_end() {
+async fn renewals_on_silent_connections_are_retried_in_time() {
     const RECORDS: [&str; 4] = ["a1", "b1", "c1", "d1"];
     let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
     let client = postrider::store::connect::client(&uri_through(&proxy)).await.unwrap();

@@ -1,4 +1,4 @@
-//! A stop while MongoDB is away.
+//! A stop while MongoDB is unreachable.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
 use crate::support::queue::{mongo_settings, stdout_sink};
 
-/// `relay.shutdown_timeout`, the goodbyes to the sinks and to MongoDB, and a busy machine.
+/// `relay.shutdown_timeout`, the goodbyes to the sinks and to MongoDB, and a margin for a busy
+/// machine.
 const LIMIT: Duration = Duration::from_secs(2 + 1 + 2 + 5);
 
 fn start(outbox: &TestOutbox, proxy: &FaultProxy) -> Postrider {
@@ -24,7 +25,7 @@ fn start(outbox: &TestOutbox, proxy: &FaultProxy) -> Postrider {
 }
 
 #[fixture::test]
-async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its_lease() {
+async fn a_stop_without_mongodb_ends_with_1_and_names_leased_records() {
     let stopped = |then| async move {
         let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
         let mut postrider = start(&outbox, &proxy);
@@ -37,23 +38,23 @@ async fn a_stop_without_mongodb_ends_with_1_in_time_and_tells_what_waits_out_its
         postrider.signal(Signal::TERM);
         let ended = postrider.until_ended(LIMIT).await.with_code(1);
 
-        let told = "relay.shutdown_timeout: 3 records wait out their lease";
-        assert!(ended.stderr.contains(told), "{ended}");
+        let message = "relay.shutdown_timeout: 3 records wait out their lease";
+        assert!(ended.stderr.contains(message), "{ended}");
         proxy.open();
         let mut next = start(&outbox, &proxy);
         next.until_ready().await;
         outbox.until_count(doc! { "status": "done" }, 3).await;
-        let charged = outbox.count(doc! { "attempt": { "$gt": 2 } }).await;
-        assert_eq!(charged, 0, "the lease that ended, and the delivery after it");
+        let counted = outbox.count(doc! { "attempt": { "$gt": 2 } }).await;
+        assert_eq!(counted, 0, "the lease that ended, and the delivery after it");
         next.stop().await;
     };
 
     tokio::join!(stopped(ProxyFault::Close), stopped(ProxyFault::Freeze));
 }
 
-/// What it waits for in vain is a look: that holds nothing.
+/// Only a scan is in progress, which holds no lease.
 #[fixture::test]
-async fn a_stop_with_nothing_in_flight_ends_with_0_though_mongodb_answers_nothing() {
+async fn a_stop_with_nothing_in_flight_ends_with_0_without_mongodb() {
     let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
     let mut postrider = start(&outbox, &proxy);
     postrider.until_ready().await;

@@ -1,4 +1,4 @@
-//! Records that were leased behind a gap, and a MongoDB that does not take them back at once.
+//! Records that were leased behind a gap, and a MongoDB that refuses to release them at first.
 
 use bson::doc;
 use postrider::relay::settings::Settings;
@@ -11,7 +11,7 @@ use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::TestSink;
 
 #[fixture::test]
-async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_it() {
+async fn records_leased_behind_a_gap_are_released_when_mongodb_permits() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let peer = RivalRelay::new(&outbox.collections);
@@ -21,7 +21,7 @@ async fn what_was_leased_behind_a_gap_is_given_back_uncharged_until_mongodb_has_
     let seen = harness.scan().await;
     peer.take(&["a2"]).await;
     let admin = set.direct(0).database("admin");
-    // Not the lease, but every update behind it.
+    // Not the lease, but every update after it.
     let refused = doc! {
         "configureFailPoint": "failCommand",
         "mode": { "skip": 1 },

@@ -1,10 +1,10 @@
-//! A broker that lets the relay in no more: another password, a vhost that is gone.
+//! A broker that refuses the relay: another password, a vhost that is gone.
 
 use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, all_settled, many, no_errors, told, until_down, until_well, went_well,
+    Outage, all_settled, many, no_errors, sink_reports, until_down, until_well, went_well,
 };
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
@@ -12,19 +12,20 @@ use crate::support::rabbitmq::vhost::PASSWORD;
 
 const COUNT: usize = 30;
 
-/// What all these outages come to: everything waited uncharged, one line down and one line up.
-async fn all_went_well(outage: &Outage, postrider: &Postrider) {
+/// The end of all these outages: everything waited without an attempt, one line down and one line
+/// up.
+async fn assert_all_went_well(outage: &Outage, postrider: &Postrider) {
     outage.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
     until_well(postrider).await;
     let (done, dead) = all_settled(&outage.outbox).await;
     assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
-    assert_eq!(told(postrider), (1, 2), "{}", postrider.stderr());
+    assert_eq!(sink_reports(postrider), (1, 2), "{}", postrider.stderr());
     no_errors(postrider);
     is_whole_and_clean(postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
 }
 
 #[fixture::test]
-async fn while_the_password_is_another_one_everything_waits_uncharged() {
+async fn records_wait_without_attempts_while_the_password_is_wrong() {
     let outage = Outage::new().await;
     outage.amqp.classic("durable").await;
     let user = format!("{}-relay", outage.vhost.name);
@@ -38,7 +39,7 @@ async fn while_the_password_is_another_one_everything_waits_uncharged() {
     })
     .await;
     outage.vhost.close_connections(&outage.vhost.connections_of(&user).await).await;
-    // Some are published before the end is noticed.
+    // Some are published before the relay notices.
     outage.outbox.insert(many("durable", "record", COUNT)).await;
     let words = "check user and password";
     let says = |report: &serde_json::Value| {
@@ -48,19 +49,19 @@ async fn while_the_password_is_another_one_everything_waits_uncharged() {
     postrider.until_report(words, says).await;
     outage.vhost.set_password(&user, PASSWORD).await;
 
-    all_went_well(&outage, &postrider).await;
+    assert_all_went_well(&outage, &postrider).await;
     assert_eq!(outage.amqp.take_ids("durable").await.len(), COUNT);
     outage.vhost.drop_user(&user).await;
     outage.end(postrider).await;
 }
 
 #[fixture::test]
-async fn while_the_vhost_is_gone_everything_waits_uncharged() {
+async fn records_wait_without_attempts_while_the_vhost_is_gone() {
     let outage = Outage::new().await;
     let postrider = outage.start(&outage.vhost.uri(), &["relay.max_attempts=1"]).await;
 
     outage.vhost.delete().await;
-    // Some are published before the end is noticed.
+    // Some are published before the relay notices.
     outage.outbox.insert(many("durable", "record", COUNT)).await;
     let words = "add_vhost";
     let says = |report: &serde_json::Value| {
@@ -68,10 +69,10 @@ async fn while_the_vhost_is_gone_everything_waits_uncharged() {
     };
     until_down(&postrider, "rabbit").await;
     postrider.until_report(words, says).await;
-    // The relay's own user may use it last: not before the queue is there.
+    // The relay's own user gets its rights last: not before the queue is there.
     let amqp = outage.vhost.make_again(async |amqp| amqp.classic("durable").await).await;
 
-    all_went_well(&outage, &postrider).await;
+    assert_all_went_well(&outage, &postrider).await;
     assert_eq!(amqp.take_ids("durable").await.len(), COUNT);
     outage.end(postrider).await;
 }

@@ -1,4 +1,5 @@
-//! A broker that is stopped, paused, or out of room: nobody is charged, however long.
+//! A broker that is stopped, paused, or out of memory: no attempt is counted, however long it
+//! lasts.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, no_errors, settings, to, told, until_down, until_well, went_well,
+    all_settled, no_errors, settings, sink_reports, to, until_down, until_well, went_well,
 };
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::outbox::TestOutbox;
@@ -45,7 +46,7 @@ impl Trouble {
         }
     }
 
-    /// What `/readyz` says of it.
+    /// How `/readyz` describes it.
     fn words(self) -> &'static str {
         match self {
             Self::Stopped => "refused",
@@ -65,35 +66,40 @@ fn arrival(message: &BasicGetMessage) -> Arrival {
     Arrival { id: id(message), key: Some(key) }
 }
 
-async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
-    let before = told(postrider);
+async fn run_outage(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
+    let before = sink_reports(postrider);
     trouble.begins(node).await;
     let record =
         |n: usize| to("durable", &format!("{trouble:?} {n:02}"), &format!("key {}", n % 10));
     outbox.insert((0..COUNT).map(record)).await;
     until_down(postrider, "rabbit").await;
-    // The first word may be of what was under way.
+    // The first detail may be of what was in flight.
     let says = |report: &serde_json::Value| {
         report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(trouble.words())
     };
     postrider.until_report(trouble.words(), says).await;
 
     // Twenty times what all attempts and their backoffs take.
-    let charged = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
+    let counted = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
     let long = Instant::now() + Duration::from_secs(2);
     while Instant::now() < long {
-        assert_eq!(outbox.count(charged.clone()).await, 0, "{trouble:?}");
+        assert_eq!(outbox.count(counted.clone()).await, 0, "{trouble:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let waiting = doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
     assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble:?}: given back, uncharged");
-    assert_eq!(told(postrider), (before.0 + 1, before.1), "{trouble:?}: {}", postrider.stderr());
+    assert_eq!(
+        sink_reports(postrider),
+        (before.0 + 1, before.1),
+        "{trouble:?}: {}",
+        postrider.stderr()
+    );
     trouble.ends(node).await;
 
     outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
     until_well(postrider).await;
     assert_eq!(
-        told(postrider),
+        sink_reports(postrider),
         (before.0 + 1, before.1 + 1),
         "{trouble:?}: {}",
         postrider.stderr()
@@ -101,7 +107,7 @@ async fn night_of(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider:
 }
 
 #[fixture::test]
-async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_long() {
+async fn a_stopped_paused_or_full_broker_counts_no_attempt() {
     let turn = turn().await;
     let outbox = TestOutbox::new().await;
     AmqpClient::on(&turn.node.uri()).await.classic("durable").await;
@@ -111,7 +117,7 @@ async fn a_broker_that_is_stopped_paused_or_out_of_room_charges_nobody_however_l
     let troubles = [Trouble::Stopped, Trouble::OutOfMemory, Trouble::Paused, Trouble::OutOfDisk];
 
     for trouble in troubles {
-        night_of(trouble, &turn.node, &outbox, &postrider).await;
+        run_outage(trouble, &turn.node, &outbox, &postrider).await;
     }
 
     let (done, dead) = all_settled(&outbox).await;

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 
-use crate::outage::{Outage, all_settled, no_errors, to, told, until_well, went_well};
+use crate::outage::{Outage, all_settled, no_errors, sink_reports, to, until_well, went_well};
 use crate::support::rabbitmq::vhost::PASSWORD;
 
 const EXCHANGE: &str = "events";
 
-/// What no innocent record may take: far below the pauses and backoffs of forbidden ones.
-const SOON: Duration = Duration::from_secs(10);
+/// The limit for records that are permitted: far below the pauses and backoffs of forbidden ones.
+const PERMITTED_LIMIT: Duration = Duration::from_secs(10);
 
 /// A record with this routing key, of a key of its own.
 fn event(routing_key: &str, id: &str) -> Document {
@@ -19,7 +19,7 @@ fn event(routing_key: &str, id: &str) -> Document {
     record
 }
 
-fn innocents(round: &str) -> Vec<Document> {
+fn permitted_events(round: &str) -> Vec<Document> {
     (0..20).map(|number| event("ok.x", &format!("{round} {number:02}"))).collect()
 }
 
@@ -40,7 +40,7 @@ fn id(record: &Document) -> &str {
 }
 
 #[fixture::test]
-async fn a_forbidden_routing_key_charges_its_own_record_alone() {
+async fn a_forbidden_routing_key_counts_attempts_of_its_record_alone() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
@@ -49,21 +49,21 @@ async fn a_forbidden_routing_key_charges_its_own_record_alone() {
     let more = ["relay.max_attempts=4", "relay.backoff.initial=3s", "relay.follow=false"];
     let postrider = outage.start(&uri, &more).await;
 
-    let mut records = innocents("first");
+    let mut records = permitted_events("first");
     records.insert(10, event("bad.x", "bad"));
     let begin = Instant::now();
     outbox.insert(records).await;
     outbox.until_count(doc! { "status": "done" }, 20).await;
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    // More of both while the first one is tried again.
+    assert!(begin.elapsed() < PERMITTED_LIMIT, "{:?}", begin.elapsed());
+    // More of both while the first one is retried.
     let mut expected = 20;
     while outbox.record("bad").await.get_str("status").unwrap() == "pending" {
         let (round, begin) = (format!("round {expected}"), Instant::now());
-        outbox.insert(innocents(&round)).await;
+        outbox.insert(permitted_events(&round)).await;
         outbox.insert([event("bad.x", &format!("bad {round}"))]).await;
         expected += 20;
         outbox.until_count(doc! { "status": "done" }, expected).await;
-        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < PERMITTED_LIMIT, "{:?}", begin.elapsed());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     outbox.until_count(doc! { "status": "pending" }, 0).await;
@@ -84,7 +84,7 @@ async fn a_forbidden_routing_key_charges_its_own_record_alone() {
     arrived.dedup();
     assert_eq!(arrived.len() as u64, expected);
     // The first refusal closes the channel of the others, and no later one does.
-    let (downs, _) = told(&postrider);
+    let (downs, _) = sink_reports(&postrider);
     assert!(downs <= 1, "{downs}: {}", postrider.stderr());
     no_errors(&postrider);
     outage.vhost.drop_user(&user).await;
@@ -99,8 +99,8 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     let uri = outage.vhost.uri_of(&user, PASSWORD);
     let postrider = outage.start(&uri, &["relay.max_attempts=1000"]).await;
     outbox.insert([event("bad.x", "bad"), event("ok.x", "ok")]).await;
-    let charged = doc! { "_id": "bad", "status": "pending", "lastError": { "$ne": null } };
-    outbox.until_count(charged, 1).await;
+    let counted = doc! { "_id": "bad", "status": "pending", "lastError": { "$ne": null } };
+    outbox.until_count(counted, 1).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
 
     outage.vhost.permit_routing_keys(&user, EXCHANGE, ".*").await;
@@ -118,9 +118,9 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     outage.end(postrider).await;
 }
 
-/// Each of them closed the channel that the others were published on.
+/// Each of them closed the channel of the others.
 #[fixture::test]
-async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
+async fn forbidden_routing_keys_disturb_the_others_once() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
@@ -129,10 +129,10 @@ async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
     let postrider = outage.start(&uri, &more).await;
 
     for round in 0..10 {
-        outbox.insert(innocents(&round.to_string())).await;
+        outbox.insert(permitted_events(&round.to_string())).await;
         let new = (0..5).map(|number| format!("{round}.{number}"));
         outbox.insert(new.map(|new| event(&format!("bad.{new}"), &format!("bad {new}")))).await;
-        // These have to prove themselves, and may.
+        // These need a trial, and pass it.
         let other = format!("other {round}");
         outbox.insert([event(&format!("ok.{round}"), &other)]).await;
         outbox.until_count(doc! { "status": "done" }, (round + 1) * 21).await;
@@ -145,7 +145,7 @@ async fn forbidden_routing_keys_that_are_always_new_disturb_the_others_once() {
     arrived.sort();
     arrived.dedup();
     assert_eq!(arrived.len(), 210);
-    let (downs, _) = told(&postrider);
+    let (downs, _) = sink_reports(&postrider);
     assert!(downs <= 1, "{downs}: {}", postrider.stderr());
     no_errors(&postrider);
     outage.vhost.drop_user(&user).await;

@@ -1,4 +1,4 @@
-//! A lease that ends in the midst of a publish, and another instance that takes over.
+//! A lease that expires during a publish, and another instance that takes over.
 
 use bson::doc;
 
@@ -15,16 +15,16 @@ use crate::support::rabbitmq::{address, at};
 /// What is leased when the outage begins: three keys of three.
 const LEASED: u64 = 9;
 
-/// What keeps the first instance from its lease.
+/// Why the first instance cannot renew its lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     /// It is suspended, as a whole host may be.
     Suspended,
-    /// It runs on, and MongoDB does not hear it.
+    /// It runs, and MongoDB does not receive its requests.
     CutOff,
 }
 
-async fn night_of(trouble: Trouble) {
+async fn run_outage(trouble: Trouble) {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
     let arrivals = QueueConsumer::at(&outage.vhost.uri(), "taken").await;
@@ -33,7 +33,7 @@ async fn night_of(trouble: Trouble) {
     // A publish may take nearly as long as its lease.
     let more = ["relay.lease=2s", "sinks.rabbit.timeout=1900ms", "relay.max_attempts=3"];
     let uri = at(&outage.vhost.uri(), to_broker.address());
-    // (The server must not tell its own address.)
+    // (The client must not learn the server's own address.)
     let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", to_mongodb.address());
     let through_door = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
     // Of another name: one of the same would take its place.
@@ -54,7 +54,7 @@ async fn night_of(trouble: Trouble) {
         Trouble::Suspended => first.signal(Signal::STOP),
         Trouble::CutOff => to_mongodb.freeze(),
     }
-    // While it is away the others come, and those behind what it holds.
+    // While it is away the others arrive, and those behind what it has leased.
     let second = [settings(outbox, &outage.vhost.uri(), &more), named("second")].concat();
     let second = Postrider::start(&second);
     outbox.insert(records(50)).await;
@@ -69,7 +69,7 @@ async fn night_of(trouble: Trouble) {
     let lost = "postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}";
     first.until_metric(lost, |count| count >= 3.0).await;
     until_well(&first).await;
-    // It works on beside the other one.
+    // It continues next to the other one.
     outbox.insert(records(70)).await;
     outbox.until_count(doc! { "status": "done" }, 27).await;
     arrivals.until(27).await;
@@ -77,7 +77,7 @@ async fn night_of(trouble: Trouble) {
     assert!(dead.is_empty(), "{trouble:?}: {dead:?}");
     for record in &done {
         let id = record.get_str("_id").unwrap();
-        // A suspect was charged once, for the lease that ran out.
+        // A poison candidate has one counted attempt, for the lease that expired.
         let attempt = if id < "50" { 2 } else { 1 };
         assert_eq!(record.get_i32("attempt").unwrap(), attempt, "{trouble:?}: {record}");
         assert!(!record.contains_key("lastError"), "{trouble:?}: {record}");
@@ -103,6 +103,6 @@ async fn night_of(trouble: Trouble) {
 }
 
 #[fixture::test]
-async fn a_lease_that_ends_in_a_publish_makes_suspects_charged_once_and_what_comes_late_is_lost() {
-    tokio::join!(night_of(Trouble::Suspended), night_of(Trouble::CutOff));
+async fn a_lease_that_ends_in_a_publish_counts_once() {
+    tokio::join!(run_outage(Trouble::Suspended), run_outage(Trouble::CutOff));
 }

@@ -1,5 +1,5 @@
-//! A connection that is lost before the confirm: uncharged, sent again with the same id; who
-//! loses it alone is charged.
+//! A connection that is lost before the confirm: not counted, sent again with the same id; a record
+//! that alone loses its connection has the attempt counted.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use futures_util::future::join_all;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, RABBIT_UP, all_settled, many, no_errors, to, told, until_down, until_well, went_well,
+    Outage, RABBIT_UP, all_settled, many, no_errors, sink_reports, to, until_down, until_well,
+    went_well,
 };
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually};
@@ -22,16 +23,16 @@ const COUNT: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
     Cut,
-    /// The broker is heard no more, and hears on.
+    /// The broker's answers no longer arrive, and it still receives.
     AnswersEnd,
-    /// The other way round: nothing arrives.
+    /// The other direction: no request arrives.
     RequestsEnd,
     Frozen,
     /// Everything arrives, and too late.
     Delayed,
 }
 
-/// Takes messages until there were so many; their ids.
+/// Takes messages until there were this many; returns their ids.
 async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
     let found = tokio::sync::Mutex::new(Vec::new());
     eventually("messages in the queue", async || {
@@ -43,25 +44,25 @@ async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
     found.into_inner()
 }
 
-/// Waits until all is settled, among it the record behind the poison; the one that is dead.
+/// Waits until all is settled, with the record behind the poison record; returns the dead one.
 async fn only_poison_dies(outbox: &TestOutbox, postrider: &Postrider) -> Document {
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
     until_well(postrider).await;
     let (done, mut dead) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "nobody else was charged: {done:#?}");
+    assert!(done.iter().all(went_well), "nobody else was counted: {done:#?}");
     assert_eq!(dead.len(), 1);
     dead.remove(0)
 }
 
-async fn night_of(loss: Loss) {
+async fn run_outage(loss: Loss) {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("taken").await;
     let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let uri = at(&outage.vhost.uri(), proxy.address());
-    // One charge would kill; and a change stream would wake the relay for the first one, so that the
-    // others were not under way.
+    // One counted attempt would make a record dead; and a change stream would wake the relay for
+    // the first one, so that the others were not in flight.
     let postrider = outage.start(&uri, &["relay.max_attempts=1", "relay.follow=false"]).await;
     outbox.insert([to("taken", "before", "before")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
@@ -86,7 +87,7 @@ async fn night_of(loss: Loss) {
             proxy.hold_answers(false);
         }
         Loss::RequestsEnd => {
-            // Else it would hear that the broker has heard the end.
+            // Otherwise it would learn that the broker has received the end.
             proxy.hold_answers(true);
             proxy.half_close_requests();
             outbox.insert(records).await;
@@ -120,7 +121,7 @@ async fn night_of(loss: Loss) {
         assert_eq!(again, ids, "{loss:?}: each again, by the same id");
     }
     assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), ids, "{loss:?}");
-    assert_eq!(told(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
+    assert_eq!(sink_reports(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
     no_errors(&postrider);
     let settled = Settled::done(COUNT as u64 + 1);
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
@@ -128,14 +129,14 @@ async fn night_of(loss: Loss) {
 }
 
 #[fixture::test]
-async fn whoever_is_under_way_when_a_connection_is_lost_is_sent_again_uncharged() {
+async fn records_in_flight_on_a_lost_connection_are_sent_again() {
     let losses = [Loss::Cut, Loss::AnswersEnd, Loss::RequestsEnd, Loss::Frozen, Loss::Delayed];
 
-    join_all(losses.map(night_of)).await;
+    join_all(losses.map(run_outage)).await;
 }
 
 #[fixture::test]
-async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_dies_alone() {
+async fn a_record_that_loses_every_connection_dies_alone() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("taken").await;
@@ -156,9 +157,9 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
         dead.get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
     );
-    // Twice in company, on the main connection, and twice alone, on the isolated one; on which one
-    // of its neighbours is sent, too, before the others may go where it should have gone.
-    assert_eq!(told(&postrider), (2, 3), "{}", postrider.stderr());
+    // Twice together with others, on the main connection, and twice alone, on the isolated one. One
+    // of its neighbours is sent there too, before the others may go to their own destination.
+    assert_eq!(sink_reports(&postrider), (2, 3), "{}", postrider.stderr());
     assert!((5..=6).contains(&proxy.accepted()), "{} connections", proxy.accepted());
     let arrived: BTreeSet<String> = take(amqp, COUNT + 1).await.into_iter().collect();
     assert_eq!(arrived.len(), COUNT + 1);
@@ -169,7 +170,7 @@ async fn a_record_that_loses_every_connection_is_charged_once_it_goes_alone_and_
 }
 
 #[fixture::test]
-async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
+async fn records_stay_leased_when_a_connection_is_lost_briefly() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("taken").await;
@@ -184,7 +185,7 @@ async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
 
     proxy.refuse(true);
     proxy.cut();
-    // Else the answers that were held may still arrive.
+    // Otherwise the answers that were held may still arrive.
     until_down(&postrider, "rabbit").await;
     proxy.hold_answers(false);
     proxy.refuse(false);
@@ -202,7 +203,7 @@ async fn records_are_not_released_when_a_connection_is_lost_for_a_moment() {
     outage.end(postrider).await;
 }
 
-/// A connection hangs under a steady load, and new ones pass; how often the sink went down.
+/// A connection hangs under a steady load, and new ones pass; returns how often the sink went down.
 async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
@@ -222,14 +223,14 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
 
     load(20).await;
     proxy.freeze_existing();
-    // For far longer than a broker may say nothing.
+    // For far longer than a broker may stay silent.
     load(100).await;
 
     outbox.until_count(doc! { "status": "done" }, count).await;
     until_well(&postrider).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
-    let (downs, ups) = told(&postrider);
+    let (downs, ups) = sink_reports(&postrider);
     assert_eq!(ups, downs + 1, "one line each\n{}", postrider.stderr());
     no_errors(&postrider);
     // Each record at most once.
@@ -241,7 +242,8 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
 
 #[fixture::test]
 async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
-    // On a busy machine a connection is not opened within the two seconds of the other outages.
+    // On a busy machine a connection takes longer to open than the two seconds of the other
+    // outages.
     let more = ["sinks.rabbit.key_window=1", "sinks.rabbit.timeout=6s", "relay.lease=20s"];
 
     assert_eq!(downs_by_a_connection_that_hangs(&more).await, 0);
@@ -249,13 +251,13 @@ async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
 
 /// Messages of one key keep their order on one connection only.
 #[fixture::test]
-async fn a_connection_that_hangs_shuts_its_sink_once_where_a_key_has_several_messages_under_way() {
+async fn a_hanging_connection_shuts_a_sink_with_key_window_once() {
     assert_eq!(downs_by_a_connection_that_hangs(&["sinks.rabbit.key_window=2"]).await, 1);
 }
 
-/// Whatever goes to one queue takes its connection down, and more of it comes all the time.
+/// Every message to one queue breaks its connection, and more arrive all the time.
 #[fixture::test]
-async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few_times() {
+async fn a_destination_that_kills_connections_is_isolated() {
     const ROUNDS: usize = 100;
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
@@ -276,7 +278,7 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
 
     let well = doc! { "type": "taken", "status": "done" };
     outbox.until_count(well, 2 * ROUNDS as u64).await;
-    let (downs, _) = told(&postrider);
+    let (downs, _) = sink_reports(&postrider);
     assert!((1..=4).contains(&downs), "{downs} times\n{}", postrider.stderr());
     proxy.cut_at("");
     outbox.until_count(doc! { "status": "pending" }, 0).await;
@@ -285,13 +287,13 @@ async fn a_destination_that_kills_connections_is_found_and_disturbs_others_a_few
 }
 
 #[fixture::test]
-async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
+async fn a_stop_ends_publishes_on_a_replaced_connection() {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
     outage.amqp.classic("taken").await;
     let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let uri = at(&outage.vhost.uri(), proxy.address());
-    // What waits is to wait for longer than this test does.
+    // What waits must wait for longer than this test runs.
     let patient = ["relay.lease=5m", "sinks.rabbit.timeout=2m", "relay.shutdown_timeout=1s"];
     let mut postrider = outage.start(&uri, &patient).await;
     outbox.insert([to("taken", "first", "first")]).await;
@@ -306,7 +308,7 @@ async fn a_stop_ends_what_waits_on_a_connection_that_was_replaced() {
     assert_eq!(outbox.count(free).await, COUNT as u64);
 }
 
-/// What is written of a record that was given up, and how many dead letters were sent and failed.
+/// The fields of a dead record, and how many dead letters were sent and failed.
 async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
@@ -333,30 +335,30 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
 
     let reason = dead.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
-    // Twice in company, twice alone, and up to four times with the dead letter.
+    // Twice together with others, twice alone, and up to four times with the dead letter.
     assert!(proxy.accepted() <= 12, "{} connections", proxy.accepted());
-    assert_eq!(told(&postrider).0, 2, "{}", postrider.stderr());
+    assert_eq!(sink_reports(&postrider).0, 2, "{}", postrider.stderr());
     no_errors(&postrider);
     let [sent, failed] = postrider.dead_letters("rabbit").await;
-    let buried = amqp.take_ids("buried").await;
+    let letters = amqp.take_ids("buried").await;
     outage.end(postrider).await;
-    (buried, sent, failed)
+    (letters, sent, failed)
 }
 
-/// Issue 16, F3: the dead letter was not sent as long as its own record had just taken the sink
-/// down, and the record was delivered again and again.
+/// The dead letter used to be postponed as long as its own record had just broken the sink, and the
+/// record was delivered again and again.
 #[fixture::test]
 async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
     assert_eq!(dead_letters_of(false).await, (vec!["poison".to_owned()], 1.0, 0.0));
 }
 
 #[fixture::test]
-async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
+async fn a_record_dies_without_a_dead_letter_that_breaks_the_sink() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }
 
 #[fixture::test]
-async fn a_sink_that_is_down_is_probed_from_half_a_second_on_up_to_probe_max() {
+async fn a_sink_that_is_down_is_probed_with_growing_pauses() {
     let outage = Outage::new().await;
     outage.amqp.classic("taken").await;
     let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
@@ -384,7 +386,7 @@ async fn a_sink_that_is_down_is_probed_from_half_a_second_on_up_to_probe_max() {
     postrider.until_metric(RABBIT_UP, |up| up == 1.0).await;
     outage.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
     assert!(all_settled(&outage.outbox).await.0.iter().all(went_well));
-    assert_eq!(told(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
+    assert_eq!(sink_reports(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
     is_whole_and_clean(&postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
     outage.end(postrider).await;
 }

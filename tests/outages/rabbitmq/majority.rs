@@ -31,7 +31,7 @@ fn round_of(keys: usize, queue: &str, number: usize) -> Vec<Document> {
 
 /// A relay to two queues of a cluster, after a round of each.
 struct Stage {
-    /// The last one is that which the relay and the queues are on; it is dropped last.
+    /// The last node is that of the relay and the queues; it is dropped last.
     cluster: [Node; 3],
     outbox: TestOutbox,
     amqp: AmqpClient,
@@ -57,9 +57,9 @@ impl Stage {
     }
 }
 
-/// Issue 16, F4: its records were charged, and died.
+/// Its records once had attempts counted, and died.
 #[fixture::test]
-async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none() {
+async fn a_queue_without_a_majority_delays_only_its_own_records() {
     let Stage { cluster, outbox, amqp, mut postrider } =
         Stage::without_majority(&["relay.max_attempts=2"]).await;
     outbox.insert(round("sick", 1)).await;
@@ -94,15 +94,15 @@ async fn a_queue_without_a_majority_delays_only_its_own_records_and_charges_none
     drop(cluster);
 }
 
-/// RabbitMQ reads nothing more from a connection once more than 32 messages of such a queue wait on it
-/// and 400 others followed them.
+/// RabbitMQ stops reading a connection when more than 32 messages of such a queue wait on it and
+/// 400 others followed them.
 #[fixture::test]
-async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
-    const AT_ONCE: usize = 300;
-    // What waits on the first connection is to wait there for longer than this test does.
+async fn other_queues_get_another_connection_when_reading_stops() {
+    const BURST_RECORDS: usize = 300;
+    // What waits on the first connection must wait there for longer than this test runs.
     let patient = ["relay.max_attempts=1", "relay.lease=5m", "sinks.rabbit.timeout=2m"];
     let Stage { cluster, outbox, amqp, mut postrider } = Stage::without_majority(&patient).await;
-    outbox.insert(round_of(AT_ONCE, "sick", 1)).await;
+    outbox.insert(round_of(BURST_RECORDS, "sick", 1)).await;
     let stopped = || postrider.stderr().contains("another connection is opened");
     let mut number = 0;
     let mut next = async || {
@@ -118,7 +118,7 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
         })
         .await;
     }
-    // (What was on its way waits with the first connection.)
+    // (What was in transit waits with the first connection.)
     for _ in 0..ROUNDS {
         let of_round = next().await;
         outbox.until_count(of_round, 4 * KEYS as u64).await;
@@ -130,13 +130,13 @@ async fn where_rabbitmq_stops_reading_the_others_have_another_connection() {
 
     cluster[1].start().await;
 
-    outbox.until_count(doc! { "status": "done" }, well + (KEYS + AT_ONCE) as u64).await;
+    outbox.until_count(doc! { "status": "done" }, well + (KEYS + BURST_RECORDS) as u64).await;
     let (done, _) = all_settled(&outbox).await;
     assert!(done.iter().all(went_well), "{done:#?}");
     let ids = amqp.take_ids("well").await;
     assert_eq!(ids.len() as u64, well, "none of them twice");
     let sick = amqp.take_ids("sick").await;
-    assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + AT_ONCE);
+    assert_eq!(sick.iter().collect::<HashSet<_>>().len(), KEYS + BURST_RECORDS);
     postrider.stop().await;
     drop(cluster);
 }

@@ -1,6 +1,5 @@
 //! Outages of RabbitMQ, and records that it refuses.
 
-mod charged;
 mod closed;
 mod down;
 mod forbidden;
@@ -8,5 +7,6 @@ mod lease;
 mod lost;
 mod majority;
 mod poison;
+mod refused;
 mod secrets;
 mod silent;

@@ -1,4 +1,4 @@
-//! A record that kills its relay, in the midst of hundreds that are leased with it.
+//! A record that kills its relay, among hundreds that are leased with it.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::queue_consumer::QueueConsumer;
 
 const POISON: &str = "poison";
 
-/// A relay that dies as by `kill -9` whenever it publishes the poison.
+/// A relay that dies as by `kill -9` whenever it publishes the poison record.
 fn start(outbox: &TestOutbox, uri: &str) -> Postrider {
     let more = [
         "relay.max_attempts=3",
@@ -29,14 +29,15 @@ fn start(outbox: &TestOutbox, uri: &str) -> Postrider {
     Postrider::of(command)
 }
 
-/// A key of the first partition that is read: what is leased with it has not gone when it does.
+/// A key of the first partition that is read: what is leased with it is still in flight when it
+/// kills.
 fn first_key() -> String {
     let keys = (0..).map(|number| format!("key {number}"));
     keys.into_iter().find(|key| postrider::partition::of_key(key) == 0).unwrap()
 }
 
 #[fixture::test]
-async fn a_record_that_kills_its_relay_dies_and_none_of_499_neighbours_that_are_leased_with_it() {
+async fn a_record_that_kills_its_relay_dies_and_no_neighbour_does() {
     let outage = Outage::new().await;
     let (outbox, uri) = (&outage.outbox, outage.vhost.uri());
     let arrivals = QueueConsumer::at(&uri, "taken").await;
@@ -82,10 +83,10 @@ async fn a_record_that_kills_its_relay_dies_and_none_of_499_neighbours_that_are_
     let attempts = |record: &Document| record.get_i32("attempt").unwrap();
     let neighbours = done.iter().filter(|record| attempts(record) >= 2).count();
     assert!(neighbours > 250, "only {neighbours} were leased with it when it killed first");
-    // Counted for the two crashes in its company, and not for those of the poison alone.
+    // Counted for the two crashes together with it, and not for those of the poison record alone.
     assert!(done.iter().all(|record| attempts(record) <= 3), "{done:#?}");
     judge(&read_back(&outbox.collections).await, &arrivals.seen()).assert_kept();
-    // The last process found the poison spent, and delivered what was left.
+    // The last process found the poison record exhausted, and delivered the rest.
     let left = postrider.metric("postrider_delivery_seconds_count{sink=\"rabbit\"}").await.unwrap();
     let settled = Settled { dead: 1, ..Settled::done(left as u64) };
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;

@@ -1,5 +1,5 @@
-//! Whatever goes wrong, and however closely one looks: no output quotes a payload, a header's
-//! value, or a secret. (`outbox show` and a sink to standard output are asked for the payload.)
+//! Whatever fails, no output contains a payload, a header's value, or a secret. (`outbox show` and
+//! a sink to standard output must print the payload.)
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
@@ -16,26 +16,27 @@ use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 use crate::support::rabbitmq::{address, at};
 
-/// Texts as no other text holds them.
+/// Texts that no other text contains.
 const SECRET: &str = "pl4nted-s3cret";
 const PAYLOAD: &str = "pl4nted-p4yload";
 const HEADER: &str = "pl4nted-h3ader";
-/// In other fields, which `outbox list` shows and nothing else does.
+/// In other fields, which only `outbox list` prints.
 const FIELD: &str = "pl4nted-f1eld";
 
-/// Everything, however closely an operator names it.
+/// The most detailed log that an operator can configure.
 const TRACE: &str = "log.level=trace,lapin=trace,lapin::channel=trace,lapin::channels=trace,\
     lapin::frames=trace,lapin::io_loop=trace,lapin::connection=trace,\
     lapin::returned_messages=trace,amq_protocol::frame=trace,mongodb=trace,rdkafka=trace,\
     librdkafka=trace";
 
-/// What must not be told: as text, and as a list of bytes, which is how `Debug` shows a body.
+/// Whether none of these is in the output: as text, or as a list of bytes, which is how `Debug`
+/// prints a body.
 #[track_caller]
-fn is_told_nothing(where_: &str, told: &str) {
+fn is_free_of_secrets(where_: &str, output: &str) {
     for secret in [SECRET, PASSWORD, PAYLOAD, HEADER, FIELD] {
         let bytes: Vec<String> = secret.bytes().map(|byte| byte.to_string()).collect();
         for form in [secret.to_owned(), bytes.join(", ")] {
-            assert!(!told.contains(&form), "{where_} tells {form}: {told}");
+            assert!(!output.contains(&form), "{where_} tells {form}: {output}");
         }
     }
 }
@@ -44,7 +45,7 @@ fn both(ended: &Ended) -> String {
     format!("{ended}")
 }
 
-/// Records that fail, each in its way, and some that are fine.
+/// Records that fail, each in its way, and some valid ones.
 fn records() -> Vec<Document> {
     let planted = |id: &str, kind: &str, more: Document| {
         let mut record = to(kind, id, id);
@@ -66,7 +67,7 @@ fn records() -> Vec<Document> {
         planted("a header", "open", doc! { "headers": { "h": { "card": HEADER } } }),
         planted("headers", "open", doc! { "headers": [HEADER] }),
         planted("large", "open", doc! { "headers": { "h": HEADER.repeat(20_000) } }),
-        // (Types are told, even this.)
+        // (Types are printed, even this one.)
         planted("a type", "open", doc! { "type": 7 }),
         planted("a tenant", "open", doc! { "tenantId": [FIELD] }),
         planted("a time", "open", doc! { "createdAt": FIELD }),
@@ -78,7 +79,7 @@ fn records() -> Vec<Document> {
 }
 
 #[fixture::test]
-async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
+async fn no_output_contains_a_payload_a_header_or_a_secret() {
     let server = Mongod::with_access_control().await;
     let roles = vec!["readWriteAnyDatabase"];
     server.as_admin(doc! { "createUser": "relay", "pwd": SECRET, "roles": roles }).await;
@@ -126,14 +127,14 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     let mut postrider = Postrider::start(&settings);
     outbox.until_count(doc! { "status": "dead" }, 15).await;
     outbox.until_count(doc! { "status": "done" }, 2).await;
-    // The end of a connection as well, with something under way.
+    // The end of a connection as well, during a publish.
     proxy.freeze();
     let mut under_way = to("open", "under way", "under way");
     under_way.insert("payload", PAYLOAD);
     outbox.insert([under_way]).await;
     for sink in ["rabbit", "refused", "stream"] {
         let detail = until_down(&postrider, sink).await;
-        is_told_nothing(sink, &detail);
+        is_free_of_secrets(sink, &detail);
     }
     let (_, page) = postrider.get("/metrics").await;
     let (_, report) = postrider.get("/readyz").await;
@@ -142,13 +143,13 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     outbox.until_count(doc! { "status": "done" }, 3).await;
     let stopped = postrider.stop().await;
 
-    assert!(stopped.stderr.contains("***"), "the redacted URI is told: {stopped}");
+    assert!(stopped.stderr.contains("***"), "the redacted URI is output: {stopped}");
     assert!(stopped.stderr.contains("\"TRACE\"") && stopped.stderr.contains("SASL"), "{stopped}");
-    is_told_nothing("the log", &both(&stopped));
-    is_told_nothing("/metrics", &page);
-    is_told_nothing("/readyz", &report);
+    is_free_of_secrets("the log", &both(&stopped));
+    is_free_of_secrets("/metrics", &page);
+    is_free_of_secrets("/readyz", &report);
     assert!(scraped.contains("postrider_sink_up"), "{scraped}");
-    is_told_nothing("Prometheus", &scraped);
+    is_free_of_secrets("Prometheus", &scraped);
     let records: Vec<Document> =
         outbox.records().find(doc! {}).await.unwrap().try_collect().await.unwrap();
     let words = ["malformed: ", "template: ", "too large: ", "refused: ", "attempts exhausted: "];
@@ -160,7 +161,7 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
     }
     for record in records {
         for field in ["lastError", "deadReason"] {
-            is_told_nothing(field, record.get_str(field).unwrap_or_default());
+            is_free_of_secrets(field, record.get_str(field).unwrap_or_default());
         }
     }
 
@@ -177,15 +178,16 @@ async fn whatever_goes_wrong_no_output_quotes_a_payload_a_header_or_a_secret() {
         (&["outbox", "list", "--status", "dead", "--output", "json"], 0),
     ] {
         let ended = call_with(&settings, arguments).await.with_code(code);
-        let told = both(&ended);
-        let told = if arguments[1..].contains(&"list") { told.replace(FIELD, "") } else { told };
-        is_told_nothing(&arguments.join(" "), &told);
+        let output = both(&ended);
+        let output =
+            if arguments[1..].contains(&"list") { output.replace(FIELD, "") } else { output };
+        is_free_of_secrets(&arguments.join(" "), &output);
     }
 }
 
-/// Settings that are wrong, with a secret in them or beside them.
+/// Invalid settings, with a secret in them or next to them.
 #[fixture::test]
-async fn a_wrong_setting_is_told_without_the_secret_in_it() {
+async fn an_invalid_setting_is_reported_without_its_secret() {
     let right = owned(&[
         "mongo.uri=mongodb://127.0.0.1:1/app?serverSelectionTimeoutMS=100",
         "sinks.r.kind=rabbitmq",
@@ -220,15 +222,15 @@ async fn a_wrong_setting_is_told_without_the_secret_in_it() {
             let ended = call_with(&settings, arguments).await;
 
             let what = format!("{wrong} {arguments:?}");
-            // Much of it is right in itself: printed, and found wrong where it is used.
+            // Much of it is valid in itself: printed, and an error where it is used.
             assert!(ended.code != Some(0) || arguments[0] == "config", "{what}: {ended}");
-            is_told_nothing(&what, &both(&ended));
+            is_free_of_secrets(&what, &both(&ended));
         }
     }
     for name in ["POSTRIDER__SINKS__R__PASSWORD", "POSTRIDER__MONGO__URI", "POSTRIDER__API__TOKENS"]
     {
         let mut command = command(&["run"]);
         command.env(name, format!("x:{SECRET}"));
-        is_told_nothing(name, &both(&finish(command).await.with_code(2)));
+        is_free_of_secrets(name, &both(&finish(command).await.with_code(2)));
     }
 }

@@ -1,5 +1,5 @@
-//! A destination that does not confirm, with more records than a relay takes at a time: the others
-//! do not wait until the time of the first publish is up.
+//! A destination that does not confirm, with more records than a relay leases at a time: the others
+//! do not wait until the first publish times out.
 
 use bson::doc;
 
@@ -11,9 +11,9 @@ const BACKLOG: usize = 300;
 
 const ROUNDS: u64 = 10;
 
-/// Issue 16, F4: the backlog took all lanes for as long as a publish may take.
+/// The backlog once occupied all lanes for as long as a publish may take.
 #[fixture::test]
-async fn a_backlog_for_a_queue_that_does_not_confirm_takes_no_room_from_the_others() {
+async fn a_backlog_of_an_unconfirming_queue_delays_no_other() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("sick").await;
@@ -29,7 +29,7 @@ async fn a_backlog_for_a_queue_that_does_not_confirm_takes_no_room_from_the_othe
 
     for round in 1..=ROUNDS {
         outbox.insert(many("well", &format!("well {round}"), 10)).await;
-        // Behind one that does not go a key waits, and only that key.
+        // A key waits behind a record that is not delivered, and only that key.
         outbox.insert([to("well", &format!("behind {round}"), "sick 000")]).await;
         outbox.until_count(doc! { "status": "done" }, round * 10).await;
     }

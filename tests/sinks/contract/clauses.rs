@@ -12,19 +12,19 @@ use crate::contract::harness::Harness;
 use crate::support::message::SECRET;
 use crate::support::rabbitmq::vhost::PASSWORD;
 
-/// A limit that no test means to reach.
-const AMPLE: Duration = Duration::from_secs(30);
+/// A timeout that no test reaches.
+const AMPLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A limit that a test means to reach.
+/// A timeout that a test reaches.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What "at once" may take on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// The limit for "at once" on a busy machine.
+const AT_ONCE_LIMIT: Duration = Duration::from_secs(2);
 
-/// An error or sink whose words keep the secrets.
+/// Asserts that the text of an error or sink contains no secret.
 #[track_caller]
-fn keeps_secrets(words: &str) {
-    // As text, or as the derived `Debug` of bytes shows it.
+fn assert_no_secret(words: &str) {
+    // As text, or as the derived `Debug` prints bytes.
     let bytes = format!("{:?}", SECRET.as_bytes());
     let bytes = bytes.trim_matches(['[', ']']);
     assert!(!words.contains(SECRET) && !words.contains(bytes), "shows the payload: {words}");
@@ -33,8 +33,8 @@ fn keeps_secrets(words: &str) {
 
 #[track_caller]
 fn discreet<E: Debug + Display>(error: E) -> E {
-    keeps_secrets(&error.to_string());
-    keeps_secrets(&format!("{error:?}"));
+    assert_no_secret(&error.to_string());
+    assert_no_secret(&format!("{error:?}"));
     error
 }
 
@@ -63,7 +63,7 @@ async fn ids<H: Harness>(harness: &H) -> Vec<String> {
 
 /// Probes until the sink is up, as a relay does.
 async fn until_up<S: Sink>(sink: &S) {
-    let deadline = Instant::now() + AMPLE;
+    let deadline = Instant::now() + AMPLE_TIMEOUT;
     while let Err(down) = sink.probe().await.map_err(discreet) {
         assert!(Instant::now() < deadline, "{down}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -71,7 +71,7 @@ async fn until_up<S: Sink>(sink: &S) {
 }
 
 pub async fn a_confirmed_message_can_be_consumed<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     for number in 0..20 {
         let message = harness.message(&format!("m-{number}"));
 
@@ -84,10 +84,10 @@ pub async fn a_confirmed_message_can_be_consumed<H: Harness>(harness: &H) {
     }
 }
 
-pub async fn hundreds_are_under_way_at_once<H: Harness>(harness: &H) {
+pub async fn hundreds_of_messages_are_in_flight_at_once<H: Harness>(harness: &H) {
     const COUNT: u32 = 400;
     const DELAY: Duration = Duration::from_millis(100);
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     let delayed = harness.slow_down(DELAY).await;
 
     let begin = Instant::now();
@@ -105,8 +105,8 @@ pub async fn hundreds_are_under_way_at_once<H: Harness>(harness: &H) {
     assert_eq!(ids.into_iter().collect::<BTreeSet<_>>().len(), COUNT as usize);
 }
 
-pub async fn one_messages_failure_is_not_its_neighbours<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+pub async fn a_failure_affects_only_its_own_message<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     let mut publishing = Vec::new();
     let mut expected = BTreeSet::new();
     for number in 0..300 {
@@ -133,8 +133,8 @@ pub async fn one_messages_failure_is_not_its_neighbours<H: Harness>(harness: &H)
     assert_eq!(ids(harness).await.into_iter().collect::<BTreeSet<_>>(), expected);
 }
 
-pub async fn the_same_message_may_come_again<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+pub async fn the_same_message_can_be_published_again<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     let message = harness.message("twin");
 
     let (one, two) = (start(&sink, message.clone()), start(&sink, message.clone()));
@@ -145,8 +145,8 @@ pub async fn the_same_message_may_come_again<H: Harness>(harness: &H) {
     assert_eq!(ids(harness).await, ["twin", "twin", "twin"]);
 }
 
-pub async fn a_dropped_call_harms_nobody<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+pub async fn a_dropped_call_affects_no_other<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     harness.freeze().await;
     let message = |number| harness.message(&format!("m-{number}"));
     let publishing: Vec<_> = (0..40).map(|number| start(&sink, message(number))).collect();
@@ -170,7 +170,7 @@ pub async fn a_dropped_call_harms_nobody<H: Harness>(harness: &H) {
 
 pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
     let sink = connected(harness, SHORT).await;
-    // From here on the sink knows that there is such a destination.
+    // From here on the sink knows that the destination exists.
     sink.publish(harness.message("before")).await.unwrap();
     harness.freeze().await;
 
@@ -184,10 +184,10 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
         assert!(unanswered, "{outcome:?}");
     }
     let took = begin.elapsed();
-    assert!(took < SHORT + AT_ONCE, "{took:?}");
+    assert!(took < SHORT + AT_ONCE_LIMIT, "{took:?}");
 
-    // Nothing more is handed to a broker that does not answer, once the sink knows it.
-    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    // Once the sink knows that the broker does not answer, it publishes nothing more.
+    tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let late = sink.publish(harness.message("late"));
     assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
     harness.thaw().await;
@@ -199,17 +199,17 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
 
 pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &H) {
     if H::CONNECTS {
-        let sink = harness.sink(AMPLE);
+        let sink = harness.sink(AMPLE_TIMEOUT);
         let begin = Instant::now();
         assert_eq!(
             verdict(sink.publish(harness.message("new"))).await,
             Some(PublishFailure::SinkDown)
         );
-        assert!(begin.elapsed() < AT_ONCE);
+        assert!(begin.elapsed() < AT_ONCE_LIMIT);
     }
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     harness.take_down().await;
-    // What notices the loss may be this very message.
+    // This message itself may be the first to notice the loss.
     let first = verdict(sink.publish(harness.message("first"))).await;
     let is_lost = matches!(
         first,
@@ -220,7 +220,7 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
         )
     );
     assert!(is_lost, "{first:?}");
-    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
 
     let begin = Instant::now();
     for number in 0..100 {
@@ -228,12 +228,12 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
         assert_eq!(verdict(sink.publish(message)).await, Some(PublishFailure::SinkDown));
     }
 
-    assert!(begin.elapsed() < AT_ONCE);
+    assert!(begin.elapsed() < AT_ONCE_LIMIT);
     assert_eq!(ids(harness).await, [""; 0]);
 }
 
-pub async fn a_probe_brings_it_back<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+pub async fn a_probe_restores_a_lost_sink<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     sink.publish(harness.message("before")).await.unwrap();
     for round in 0..3 {
         harness.take_down().await;
@@ -250,29 +250,29 @@ pub async fn a_probe_brings_it_back<H: Harness>(harness: &H) {
 }
 
 pub async fn an_idle_loss_is_noticed<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     let lost = {
         let sink = sink.clone();
         tokio::spawn(async move { discreet(sink.lost().await) })
     };
     sink.publish(harness.message("m")).await.unwrap();
-    // Nothing can be waited for where nothing is to happen.
+    // A fixed time, since the test waits for nothing to happen.
     tokio::time::sleep(SHORT).await;
     assert!(!lost.is_finished(), "{:?}", lost.await);
 
     harness.take_down().await;
     if !H::CONNECTS {
-        // Without a connection nothing but a publish can tell.
+        // Without a connection only a publish can notice it.
         assert!(verdict(sink.publish(harness.message("first"))).await.is_some());
     }
 
-    tokio::time::timeout(AMPLE, lost).await.unwrap().unwrap();
+    tokio::time::timeout(AMPLE_TIMEOUT, lost).await.unwrap().unwrap();
     let late = sink.publish(harness.message("late"));
     assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
 }
 
 pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     let isolated = sink.isolated();
     if H::CONNECTS {
         let early = isolated.publish(harness.message("early"));
@@ -292,7 +292,7 @@ pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
 }
 
 pub async fn a_closed_sink_is_down<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
     sink.publish(harness.message("before")).await.unwrap();
 
     sink.close().await;
@@ -302,16 +302,16 @@ pub async fn a_closed_sink_is_down<H: Harness>(harness: &H) {
         verdict(sink.publish(harness.message("after"))).await,
         Some(PublishFailure::SinkDown)
     );
-    assert!(begin.elapsed() < AT_ONCE);
+    assert!(begin.elapsed() < AT_ONCE_LIMIT);
     assert_eq!(ids(harness).await, ["before"]);
-    // Whoever closes twice, or what was never open, gets away with it.
+    // A second close, or one without a connection, is not an error.
     sink.close().await;
-    harness.sink(AMPLE).close().await;
+    harness.sink(AMPLE_TIMEOUT).close().await;
 }
 
-pub async fn what_can_never_be_delivered_is_refused_before_it_is_sent<H: Harness>(harness: &H) {
-    let sink = connected(harness, AMPLE).await;
-    // The broker can't be asked.
+pub async fn an_impossible_message_is_refused_before_it_is_sent<H: Harness>(harness: &H) {
+    let sink = connected(harness, AMPLE_TIMEOUT).await;
+    // The broker cannot be asked.
     harness.freeze().await;
 
     for message in harness.impossible() {
@@ -321,7 +321,7 @@ pub async fn what_can_never_be_delivered_is_refused_before_it_is_sent<H: Harness
             matches!(refused.failure, PublishFailure::Rejected | PublishFailure::TooLarge),
             "{refused:?}"
         );
-        assert!(begin.elapsed() < AT_ONCE, "{refused:?}");
+        assert!(begin.elapsed() < AT_ONCE_LIMIT, "{refused:?}");
     }
 
     harness.thaw().await;
@@ -329,24 +329,24 @@ pub async fn what_can_never_be_delivered_is_refused_before_it_is_sent<H: Harness
     assert_eq!(ids(harness).await, ["good"]);
 }
 
-pub async fn nothing_shows_a_payload_or_a_password<H: Harness>(harness: &H) {
+pub async fn no_text_contains_a_payload_or_a_password<H: Harness>(harness: &H) {
     let sink = connected(harness, SHORT).await;
-    keeps_secrets(&format!("{sink:?}"));
+    assert_no_secret(&format!("{sink:?}"));
     for bad in harness.undeliverable("bad").into_iter().chain(harness.impossible()) {
         discreet(sink.publish(bad).await.unwrap_err());
     }
-    // While messages are within the sink, too.
+    // While messages are in the sink, too.
     harness.freeze().await;
     let publishing: Vec<_> =
         (0..5).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
     tokio::time::sleep(SHORT / 4).await;
-    keeps_secrets(&format!("{sink:?}"));
+    assert_no_secret(&format!("{sink:?}"));
     for publishing in publishing {
         assert!(publishing.await.unwrap().is_err());
     }
     harness.take_down().await;
     harness.thaw().await;
     discreet(sink.probe().await.unwrap_err());
-    keeps_secrets(&format!("{sink:?}"));
-    keeps_secrets(&format!("{:?}", harness.message("m")));
+    assert_no_secret(&format!("{sink:?}"));
+    assert_no_secret(&format!("{:?}", harness.message("m")));
 }

@@ -1,18 +1,18 @@
-//! What the suite needs to be able to do with a sink and the broker behind it.
+//! What the suite must be able to do with a sink and the broker behind it.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 use postrider::sink::{Message, Sink};
 
-/// A message as a consumer of the broker finds it.
+/// A message as a consumer of the broker receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
     pub id: String,
     pub payload: Vec<u8>,
 }
 
-/// A broker of the test's own, or one that nobody else notices being hurt.
+/// A broker for one test, or a shared one whose faults affect no other test.
 pub trait Harness: Sized + Send + Sync {
     type Sink: Sink + Debug;
 
@@ -24,29 +24,29 @@ pub trait Harness: Sized + Send + Sync {
     /// A new sink to this broker.
     fn sink(&self, timeout: Duration) -> Self::Sink;
 
-    /// One that the broker takes.
+    /// A message that the broker accepts.
     fn message(&self, id: &str) -> Message;
 
-    /// One that the broker itself refuses; `None` where it takes everything.
+    /// A message that the broker itself refuses; `None` where it accepts everything.
     fn undeliverable(&self, id: &str) -> Option<Message>;
 
-    /// Each one breaks a limit that the sink knows by itself.
+    /// Each exceeds a limit that the sink itself checks.
     fn impossible(&self) -> Vec<Message>;
 
-    /// Everything that can be consumed up to now, in order, duplicates too.
+    /// Everything that can be consumed up to now, in order, with duplicates.
     async fn arrived(&self) -> Vec<Arrived>;
 
-    /// The broker takes and answers nothing, and its connections stay open.
+    /// Freezes the broker: it receives and answers nothing, and its connections stay open.
     async fn freeze(&self);
 
-    /// It goes on where it stood.
+    /// Continues the frozen broker.
     async fn thaw(&self);
 
-    /// The broker goes away, with its connections.
+    /// Stops the broker, and closes its connections.
     async fn take_down(&self);
 
     async fn bring_back(&self);
 
-    /// Every word takes this long, in each direction; false where there is no such thing.
+    /// Delays all bytes by this time, in each direction; false where that is impossible.
     async fn slow_down(&self, by: Duration) -> bool;
 }

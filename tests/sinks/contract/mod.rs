@@ -1,6 +1,7 @@
-//! One suite, which every sink passes: the contract in the doc of [`postrider::sink::Sink`].
+//! One suite for all sinks: the contract in the doc of [`postrider::sink::Sink`].
 //!
-//! `clauses` says it once, over [`harness::Harness`]; a new sink needs a harness, and a line here.
+//! `clauses` has each clause once, over [`harness::Harness`]; a new sink needs a harness, and a
+//! line here.
 
 mod clauses;
 mod harness;
@@ -32,18 +33,18 @@ macro_rules! sinks {
         $(every_clause_holds_for! {
             $sink: $harness;
             a_confirmed_message_can_be_consumed
-            hundreds_are_under_way_at_once
-            one_messages_failure_is_not_its_neighbours
-            the_same_message_may_come_again
-            a_dropped_call_harms_nobody
+            hundreds_of_messages_are_in_flight_at_once
+            a_failure_affects_only_its_own_message
+            the_same_message_can_be_published_again
+            a_dropped_call_affects_no_other
             a_call_ends_in_time_without_a_confirm
             a_sink_that_is_not_connected_says_so_at_once
-            a_probe_brings_it_back
+            a_probe_restores_a_lost_sink
             an_idle_loss_is_noticed
             a_closed_sink_is_down
             an_isolated_sink_connects_by_itself
-            what_can_never_be_delivered_is_refused_before_it_is_sent
-            nothing_shows_a_payload_or_a_password
+            an_impossible_message_is_refused_before_it_is_sent
+            no_text_contains_a_payload_or_a_password
         })*
     };
 }

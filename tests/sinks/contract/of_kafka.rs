@@ -1,4 +1,4 @@
-//! Kafka: a topic of the test's own, by a proxy to the binary's broker.
+//! Kafka: a topic for one test, through a proxy to the binary's broker.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use postrider::sink::Message;
 use postrider::sink::kafka::{Kafka, KafkaSettings};
 
 use crate::contract::harness::{Arrived, Harness};
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::message::message;
 
-/// The test binary's broker, whose connections to the sink can be hurt.
+/// The test binary's broker, behind a proxy.
 pub struct Broker {
-    proxy: Wired,
+    proxy: ProxiedBroker,
     /// Of one partition, so that what arrives has one order.
     topic: Topic,
 }
@@ -23,7 +23,7 @@ impl Harness for Broker {
     const CONNECTS: bool = true;
 
     async fn new() -> Self {
-        let proxy = Wired::take().await;
+        let proxy = ProxiedBroker::take().await;
         let topic = proxy.topic(1).await;
         Self { proxy, topic }
     }

@@ -1,4 +1,4 @@
-//! RabbitMQ: a vhost of the test's own, behind a proxy.
+//! RabbitMQ: a vhost for one test, behind a proxy.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::rabbitmq::{self, address, at};
 
 const QUEUE: &str = "taken";
 
-/// The shared broker, whose connections to the sink can be hurt.
+/// The shared broker, behind a proxy.
 pub struct Broker {
     vhost: Vhost,
     amqp: AmqpClient,

@@ -1,4 +1,4 @@
-//! Standard output: a writer that takes a few bytes at a time, stops, or fails.
+//! Standard output: a writer that accepts a few bytes at a time, stops, or fails.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::support::message::message;
 /// Less than any line, so that lines would mix if they could.
 const AT_A_TIME: usize = 50;
 
-/// What reads the output.
+/// The reader of the output.
 #[derive(Clone, Debug, Default)]
 pub struct Terminal(Arc<Mutex<State>>);
 
@@ -24,7 +24,7 @@ pub struct Terminal(Arc<Mutex<State>>);
 struct State {
     written: Vec<u8>,
     frozen: bool,
-    /// How much more it takes before it fails; `None` for any length.
+    /// How much more it accepts before it fails; `None` for any length.
     room: Option<usize>,
     waiting: Option<Waker>,
 }
@@ -96,7 +96,7 @@ impl Harness for Terminal {
     async fn arrived(&self) -> Vec<Arrived> {
         let written = self.0.lock().unwrap().written.clone();
         let lines = written.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        // What is no JSON is the beginning of a line that failed.
+        // Text that is not JSON is the beginning of a line that failed.
         lines
             .filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok())
             .map(|line| {

@@ -1,4 +1,4 @@
-//! The sink that the relay's own tests use: what they rest on must be a sink like any other.
+//! The sink of the relay's own tests must satisfy the contract too.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One outbox between both brokers.
+//! One outbox with both brokers.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::support::process::Postrider;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::vhost::Vhost;
 
-/// An outbox, and a place of the test's own on each broker.
+/// An outbox, and a queue and topics for one test.
 pub struct Brokers {
     pub outbox: TestOutbox,
     pub vhost: Vhost,
@@ -27,8 +27,8 @@ impl Brokers {
         Self { outbox, vhost, amqp, file: None }
     }
 
-    /// Starts the process with the sinks `rabbit` and `kafka`, and more configuration in TOML,
-    /// in which `[sinks.…]` tables come last.
+    /// Starts the process with the sinks `rabbit` and `kafka`, and more configuration in TOML, in
+    /// which `[sinks.…]` tables come last.
     pub async fn start(&mut self, more: &str) -> Postrider {
         let file = self.configuration(more);
         let postrider = Postrider::start_with_file(file);
@@ -52,7 +52,7 @@ impl Brokers {
         self.file.insert(file).path()
     }
 
-    /// Waits until so many records are done.
+    /// Waits until this many records are done.
     pub async fn until_done(&self, count: u64) {
         self.outbox.until_count(doc! { "status": "done" }, count).await;
     }

@@ -1,4 +1,4 @@
-//! CloudEvents in binary mode, read by the CNCF's own SDK for Python from what has arrived.
+//! CloudEvents in binary mode, read from the messages by the CNCF's SDK for Python.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -16,7 +16,7 @@ use crate::support::rabbitmq::amqp_client::id;
 
 const QUEUE: &str = "events";
 
-/// A record, and what its event says beside time and source.
+/// A record, and the attributes of its event except time and source.
 struct Case {
     id: &'static str,
     record: Document,
@@ -28,7 +28,7 @@ struct Case {
 const JSON: &str = "application/json";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Each with an attribute or a body that another might be mistaken for.
+/// Each with an attribute or a body that could be confused with another.
 fn cases(prefix: &str) -> Vec<Case> {
     let uuid = Uuid::parse_str("6f1c0ffe-e012-4456-89ab-cdef00112233").unwrap();
     let object_id = ObjectId::parse_str("65f1c0ffee0123456789abcd").unwrap();
@@ -74,7 +74,7 @@ fn cases(prefix: &str) -> Vec<Case> {
 }
 
 impl Case {
-    /// The event of the record as it is stored, where its time may be the server's.
+    /// The event of the record as it is stored; its time may be the server's.
     async fn event(&self, brokers: &Brokers) -> Value {
         let stored = brokers.outbox.record(self.record.get("_id").unwrap().clone()).await;
         let time = match stored.get_datetime("createdAt") {
@@ -96,7 +96,7 @@ impl Case {
     }
 }
 
-/// Panics where the SDK reads by this binding anything else than the events of the cases.
+/// Panics where the SDK reads anything but the events of the cases.
 async fn judge(brokers: &Brokers, cases: &[Case], binding: &str, arrived: Vec<Value>) {
     assert_eq!(arrived.len(), cases.len());
     let events = oracle::ask("cloud_events.py", &[binding], &arrived.into()).await;
@@ -113,7 +113,7 @@ async fn judge(brokers: &Brokers, cases: &[Case], binding: &str, arrived: Vec<Va
     }
 }
 
-/// A record of Kafka's, for the SDK.
+/// A Kafka record, for the SDK.
 fn from_kafka(record: &Record) -> Value {
     let base64 = |bytes: &Option<Vec<u8>>| json!(bytes.as_ref().map(|bytes| BASE64.encode(bytes)));
     let headers: Map<String, Value> =
@@ -122,7 +122,7 @@ fn from_kafka(record: &Record) -> Value {
     json!({ "headers": headers, "key": base64(&record.key), "body": base64(&record.payload) })
 }
 
-/// A message of RabbitMQ's, for the SDK, which for these knows text only.
+/// A RabbitMQ message, for the SDK, which accepts only text as headers.
 fn from_rabbitmq(message: &BasicGetMessage) -> Value {
     let headers: Map<String, Value> = texts(message).into_iter().collect();
     let content_type = message.delivery.properties.content_type().as_ref().unwrap().as_str();
@@ -130,7 +130,7 @@ fn from_rabbitmq(message: &BasicGetMessage) -> Value {
     json!({ "headers": headers, "contentType": content_type, "body": body })
 }
 
-/// Its headers, all of which are to be text.
+/// Its headers, all of which must be text.
 fn texts(message: &BasicGetMessage) -> Vec<(String, Value)> {
     let headers = message.delivery.properties.headers().clone().unwrap();
     let texts = headers.inner().iter().map(|(name, value)| match value {
@@ -167,7 +167,7 @@ async fn relay(brokers: &mut Brokers, cases: &[Case], sink: &str, table: &str) {
 }
 
 #[fixture::test]
-async fn a_topic_has_of_each_record_the_event_that_it_is() {
+async fn a_topic_receives_each_record_as_its_event() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(2).await;
     let cases = cases("ce_");
@@ -178,7 +178,7 @@ async fn a_topic_has_of_each_record_the_event_that_it_is() {
     judge(&brokers, &cases, "kafka", arrived.iter().map(from_kafka).collect()).await;
     let of = |id: &str| arrived.iter().find(|record| record.id() == id).unwrap();
     for (name, expected) in [
-        // Ours are beside them, as in any message.
+        // Postrider's own headers, as in any message.
         ("message-type", "Größe 1%20"),
         ("content-type", JSON),
         ("tenant-id", "t"),
@@ -189,12 +189,12 @@ async fn a_topic_has_of_each_record_the_event_that_it_is() {
         assert_eq!(of("all").header(name), Some(expected), "{name}");
     }
     assert_eq!(of("all").headers.len(), 4 + 6 + 2, "{:?}", of("all"));
-    // For a topic that is compacted.
+    // For a compacted topic.
     assert_eq!(of("tombstone").payload, None);
 }
 
 #[fixture::test]
-async fn a_queue_has_of_each_record_the_event_that_it_is() {
+async fn a_queue_receives_each_record_as_its_event() {
     let mut brokers = Brokers::new().await;
     brokers.amqp.classic(QUEUE).await;
     let cases = cases("cloudEvents_");
@@ -210,8 +210,8 @@ async fn a_queue_has_of_each_record_the_event_that_it_is() {
     for (name, expected) in [
         ("message-key", "k"),
         ("tenant-id", "t"),
-        // The specification allows of a time AMQP's own type and text; only text keeps the
-        // milliseconds, since AMQP 0-9-1 counts seconds, which the SDK would take for milliseconds.
+        // For a time the specification permits AMQP's own type and text. Only text keeps the
+        // milliseconds, since AMQP 0-9-1 counts seconds, which the SDK would read as milliseconds.
         ("cloudEvents_time", "2023-11-14T22:13:20.123Z"),
         ("traceparent", TRACE),
         ("tracestate", "a=1,b=2"),
@@ -222,9 +222,9 @@ async fn a_queue_has_of_each_record_the_event_that_it_is() {
 }
 
 /// `cloudEvents:` is the other prefix of the CNCF's binding for AMQP, which the SDK reads too;
-/// `ce-` is Knative's for RabbitMQ. To Kafka's there is no other: its readers are the user's own.
+/// `ce-` is Knative's for RabbitMQ. Kafka has no other standard prefix.
 #[fixture::test]
-async fn the_prefix_may_be_another() {
+async fn the_prefix_can_be_configured() {
     for (prefix, binding) in [("cloudEvents:", "amqp"), ("ce-", "rabbitmq")] {
         let mut brokers = Brokers::new().await;
         brokers.amqp.classic(QUEUE).await;
@@ -254,14 +254,14 @@ async fn the_prefix_may_be_another() {
     assert_eq!(arrived.header("shop.id"), Some("all"));
 }
 
-/// Both sinks with this, records of type `Q` to the queue.
+/// Both sinks with this option, records of type `Q` to the queue.
 fn to_both(brokers: &Brokers, topic: &Topic, more: &str) -> String {
     let relay = "[relay]\ndefault_sink = \"topic\"\n[[routes]]\ntype = \"Q\"\nsink = \"queue\"\n";
     format!("{relay}{}{}", to_topic(topic, more), to_queue(brokers, more))
 }
 
 #[fixture::test]
-async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
+async fn a_record_with_an_invalid_templated_source_dies_alone() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
     brokers.amqp.classic(QUEUE).await;
@@ -316,7 +316,7 @@ async fn a_source_may_be_a_template_and_what_it_makes_no_event_of_dies_alone() {
 }
 
 #[fixture::test]
-async fn without_cloudevents_a_message_has_no_attributes_and_the_records_own_stay() {
+async fn a_message_has_no_attributes_without_cloudevents() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
     brokers.amqp.classic(QUEUE).await;

@@ -17,7 +17,7 @@ use crate::support::relay::{settings, start_with};
 use crate::support::sink::{Fault, TestSink};
 
 #[fixture::test]
-async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_gone() {
+async fn a_dead_letter_has_the_reason_and_the_destination() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(1).await;
     brokers.amqp.topic("dead").await;
@@ -50,10 +50,10 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
     let mut postrider = brokers.start(&more).await;
 
     brokers.until_done(1).await;
-    let buried = brokers.amqp.take_all("buried").await;
-    assert_eq!(buried.iter().map(id).collect::<Vec<_>>(), ["missing", "illegal"]);
+    let letters = brokers.amqp.take_all("buried").await;
+    assert_eq!(letters.iter().map(id).collect::<Vec<_>>(), ["missing", "illegal"]);
     let header = |at: usize, name: &str| {
-        let properties = &buried[at].delivery.properties;
+        let properties = &letters[at].delivery.properties;
         properties.headers().as_ref().unwrap().inner().get(name).cloned()
     };
     let text = |value: &str| Some(AMQPValue::LongString(value.into()));
@@ -66,7 +66,7 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
     assert_eq!(header(1, "x-attempts"), Some(AMQPValue::LongInt(0)));
     assert_eq!(header(0, "x-destination"), text("no-such-topic"));
     assert_eq!(header(0, "color"), text("red"));
-    assert_eq!(buried[0].delivery.data, br#"{"id":"missing"}"#);
+    assert_eq!(letters[0].delivery.data, br#"{"id":"missing"}"#);
     assert_eq!(topic.read_ids().await, ["sound"]);
     let sent = r#"postrider_dead_letters_total{sink="rabbit",outcome="sent"}"#;
     assert_eq!(postrider.metric(sent).await, Some(2.0));
@@ -74,7 +74,7 @@ async fn a_dead_record_goes_to_a_queue_with_the_reason_and_where_it_should_have_
 }
 
 #[fixture::test]
-async fn a_dead_letter_that_no_queue_takes_leaves_the_record_dead_all_the_same() {
+async fn an_unroutable_dead_letter_leaves_the_record_dead() {
     let mut brokers = Brokers::new().await;
     brokers.amqp.classic("T").await;
     let more = r#"
@@ -108,7 +108,7 @@ fn with_dead_letters() -> Settings {
 }
 
 #[fixture::test]
-async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_waits() {
+async fn no_record_dies_while_the_sink_of_dead_letters_is_down() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
     sink.script("bad", (0..1_000).map(|_| Fault::Answer(PublishFailure::Retryable)));
@@ -149,7 +149,7 @@ async fn while_the_sink_of_dead_letters_is_down_nobody_dies_and_only_the_key_wai
 
 /// The relay reads again what it waits for in every `poll_interval`, however long its pauses are.
 #[fixture::test]
-async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on() {
+async fn a_key_continues_when_a_record_with_a_dead_letter_is_deleted() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
     sink.script("bad", [Fault::Answer(PublishFailure::Retryable)]);
@@ -167,9 +167,9 @@ async fn a_record_that_is_deleted_while_its_dead_letter_waits_lets_its_key_go_on
     relay.stop().await;
 }
 
-/// It dies first: its dead letter must not be published by the crash that it may make.
+/// It dies first: the publish of its dead letter must not be what crashes the process.
 #[fixture::test]
-async fn a_record_whose_deliverers_never_came_back_has_a_dead_letter_and_holds_nobody() {
+async fn a_record_that_crashed_its_instances_gets_a_dead_letter() {
     let outbox = TestOutbox::new().await;
     let (sink, dead) = (TestSink::default(), TestSink::default());
     let long_ago = DateTime::from_millis(DateTime::now().timestamp_millis() - 1_000);

@@ -1,4 +1,4 @@
-//! Declared topology: made where it is absent, and never altered.
+//! Declared topology: created where it is absent, and never altered.
 
 use bson::doc;
 use lapin::types::AMQPValue;
@@ -6,10 +6,10 @@ use lapin::types::AMQPValue;
 use crate::destinations::brokers::{Brokers, record};
 
 #[fixture::test]
-async fn what_is_declared_is_there_before_the_first_record() {
+async fn declared_topology_exists_before_the_first_record() {
     let mut brokers = Brokers::new().await;
     let topic = format!("test-{}", uuid::Uuid::new_v4().simple());
-    // Differs from what is declared, and stays so.
+    // It differs from what is declared, and stays so.
     brokers.amqp.queue("old", &[("x-max-length", AMQPValue::LongInt(7))]).await;
     let more = format!(
         r#"
@@ -65,13 +65,13 @@ async fn what_is_declared_is_there_before_the_first_record() {
     assert_eq!(made.read_ids().await, ["kafka"]);
     postrider.stop().await;
     made.delete().await;
-    // Once more over what is there now.
+    // Again, with everything there.
     let mut again = brokers.start(&more.replace("partitions = 3", "partitions = 5")).await;
     again.stop().await;
 }
 
 #[fixture::test]
-async fn what_cannot_be_made_pauses_the_sink_and_is_named() {
+async fn undeclarable_topology_pauses_the_sink_and_is_named() {
     let mut brokers = Brokers::new().await;
     let more = format!(
         r#"

@@ -1,6 +1,5 @@
 //! Where a record goes, by the real process on real brokers: routes, destinations, declared
-//! topology, dead letters, several sinks side by side; and as what
-//! it arrives: CloudEvents, sizes, lines.
+//! topology, dead letters, several sinks in one relay; and its form: CloudEvents, sizes, lines.
 
 mod brokers;
 mod cloud_events;

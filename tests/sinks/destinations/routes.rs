@@ -7,7 +7,7 @@ use crate::support::kafka::topic::Topic;
 use crate::support::rabbitmq::amqp_client::id;
 
 #[fixture::test]
-async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
+async fn the_first_matching_route_decides_the_broker() {
     let mut brokers = Brokers::new().await;
     let (orders, named) = (Topic::new(1).await, Topic::new(1).await);
     for queue in ["Invoice", "by-key.k", "Order"] {
@@ -63,7 +63,7 @@ async fn the_first_route_whose_glob_matches_leads_each_record_to_its_broker() {
 }
 
 #[fixture::test]
-async fn what_has_no_way_dies_at_once_and_its_key_goes_on() {
+async fn a_record_without_a_route_dies_and_its_key_continues() {
     let mut brokers = Brokers::new().await;
     brokers.amqp.classic("T").await;
     let routes = r#"

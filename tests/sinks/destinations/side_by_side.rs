@@ -6,7 +6,7 @@ use crate::destinations::brokers::{Brokers, record};
 use crate::support::kafka::topic::Topic;
 
 #[fixture::test]
-async fn a_sink_that_is_down_holds_only_the_keys_that_wait_for_it() {
+async fn a_sink_that_is_down_delays_only_its_own_keys() {
     let mut brokers = Brokers::new().await;
     let topic = Topic::new(2).await;
     let more = format!(
@@ -23,7 +23,7 @@ async fn a_sink_that_is_down_holds_only_the_keys_that_wait_for_it() {
         "#,
         topic.name
     );
-    // More keys than one read passes over, in all partitions.
+    // More keys than one read skips, in all partitions.
     let waiting = (0..3_000).map(|n| record(&format!("w-{n}"), "T", &format!("w-{n}"), doc! {}));
     brokers.outbox.insert(waiting).await;
     brokers
@@ -46,8 +46,8 @@ async fn a_sink_that_is_down_holds_only_the_keys_that_wait_for_it() {
     assert!(arrived.contains(&"head".to_owned()));
     assert!(!arrived.contains(&"behind".to_owned()), "its key waits for the other sink");
     let held = r#"postrider_keys_held{reason="sink_paused"}"#;
-    let charged = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
-    assert_eq!(brokers.outbox.count(charged).await, 0);
+    let counted = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
+    assert_eq!(brokers.outbox.count(counted).await, 0);
     postrider.until_metric(held, |count| count > 0.0).await;
     let (_, report) = postrider.readyz().await;
     assert_eq!(report["parts"]["sink down"]["status"], "degraded");

@@ -1,4 +1,4 @@
-//! How large a message may be for Kafka, to the byte.
+//! The size limit of a message for Kafka, to the byte.
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
@@ -9,13 +9,15 @@ use crate::support::kafka::topic::Topic;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
-use crate::support::sizes::{LARGEST, LEASE, incompressible, of_size, with_payload};
+use crate::support::sizes::{
+    LEASE_BYTES, MAX_DOCUMENT_BYTES, incompressible, of_size, with_payload,
+};
 
 /// librdkafka's default for `message.max.bytes`.
 const LIMIT: usize = 1_000_000;
 
-/// What librdkafka counts for a record beside its key, its value and its headers: the longest
-/// that its lengths and differences can be.
+/// Bytes that librdkafka counts for a record in addition to its key, value and headers: the maximum
+/// of its lengths and differences.
 const FRAME: usize = 36;
 
 /// Settings of a relay from this outbox to the topic.
@@ -29,8 +31,8 @@ fn to_topic(outbox: &TestOutbox, topic: &Topic, more: &[&str]) -> Vec<String> {
     [mongo_settings(&outbox.database), sink.to_vec(), more].concat()
 }
 
-/// What the headers of a record take: each name and value with its length before it, in one byte
-/// up to 63 and in two beyond.
+/// The size of a record's headers: each name and value is preceded by its length, in one byte up to
+/// 63 and in two beyond.
 fn size_of_headers(headers: &[(&str, usize)]) -> usize {
     let length = |of: usize| if of > 63 { 2 } else { 1 };
     headers
@@ -39,7 +41,7 @@ fn size_of_headers(headers: &[(&str, usize)]) -> usize {
         .sum()
 }
 
-/// The headers that each of the records here has of ours.
+/// Postrider's own headers of each of the records here.
 fn ours(id: &str) -> [(&str, usize); 3] {
     let content_type = "application/octet-stream".len();
     [("message-id", id.len()), ("message-type", "T".len()), ("content-type", content_type)]
@@ -52,16 +54,16 @@ async fn dead_reason(outbox: &TestOutbox, id: &str) -> String {
     dead.get_str("deadReason").unwrap().to_owned()
 }
 
-/// Beside the sink's `message.max.bytes` only the topic's `max.message.bytes` has to be raised: a
-/// request may have 100 MiB (`socket.request.max.bytes`), and followers and consumers are given
-/// a batch that is above their limits where it is the first (`replica.fetch.max.bytes`,
-/// `fetch.max.bytes`), as Kafka ships them.
+/// Apart from the sink's `message.max.bytes` only the topic's `max.message.bytes` must be raised. A
+/// request may have 100 MiB (`socket.request.max.bytes`), and followers and consumers receive a
+/// batch above their limits if it is the first (`replica.fetch.max.bytes`, `fetch.max.bytes`), by
+/// Kafka's defaults.
 #[fixture::test]
-async fn the_largest_record_of_mongodb_is_delivered_where_sink_and_topic_allow_it() {
+async fn the_largest_record_is_delivered_where_limits_permit_it() {
     let outbox = TestOutbox::new().await;
     let allowed = (17 << 20).to_string();
     let topic = Topic::with(1, &[("max.message.bytes", &allowed)]).await;
-    let (largest, payload) = of_size("largest", LARGEST - LEASE);
+    let (largest, payload) = of_size("largest", MAX_DOCUMENT_BYTES - LEASE_BYTES);
     let small = |id| RawDocumentBuf::try_from(&record(id, "T", "k", doc! {})).unwrap();
     for record in [small("before"), largest, small("behind")] {
         outbox.collections.records().insert_one(record).await.unwrap();
@@ -75,12 +77,12 @@ async fn the_largest_record_of_mongodb_is_delivered_where_sink_and_topic_allow_i
     let mut found = topic.read().await;
     let ids: Vec<&str> = found.iter().map(|record| record.id()).collect();
     assert_eq!(ids, ["before", "largest", "behind"]);
-    // Compared without showing them.
+    // Compared without printing it.
     assert!(found.swap_remove(1).payload.unwrap() == payload);
 }
 
 #[fixture::test]
-async fn a_payload_above_the_limit_dies_at_once_and_its_neighbours_know_nothing_of_it() {
+async fn a_payload_above_the_limit_dies_and_affects_no_other() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::new(1).await;
     let small = |id, key| record(id, "T", key, doc! {});
@@ -118,11 +120,11 @@ async fn a_payload_above_the_limit_dies_at_once_and_its_neighbours_know_nothing_
 }
 
 #[fixture::test]
-async fn at_the_limit_key_headers_and_frame_count_too_to_the_byte() {
+async fn the_limit_includes_key_headers_and_frame() {
     let outbox = TestOutbox::new().await;
-    // So that only the sink judges.
+    // So that only the sink checks the size.
     let topic = Topic::with(1, &[("max.message.bytes", "2000000")]).await;
-    // Of 1 byte, so of the same size beside it.
+    // Its id is 1 byte long, like the other one's.
     let room = LIMIT - FRAME - "k".len() - size_of_headers(&ours("1"));
     let with_header = |id, size: usize| {
         let mut record = with_payload(id, incompressible(size));
@@ -157,13 +159,13 @@ async fn at_the_limit_key_headers_and_frame_count_too_to_the_byte() {
 }
 
 #[fixture::test]
-async fn what_only_the_topic_forbids_dies_alone_and_the_reason_names_the_topics_limit() {
+async fn a_record_above_the_topics_limit_dies_alone_with_the_reason() {
     let outbox = TestOutbox::new().await;
     let topic = Topic::with(1, &[("max.message.bytes", "5000")]).await;
     let records = (0..20).map(|number| {
         let size = if number == 7 { 5_000 } else { 1_000 };
         let mut record = with_payload(&format!("{number:02}"), incompressible(size));
-        // Many keys at once, so that batches have more than one.
+        // Many keys at once, so that batches have more than one record.
         record.insert("key", format!("key {}", number % 10));
         record.remove("partition");
         record

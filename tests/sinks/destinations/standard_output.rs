@@ -1,4 +1,4 @@
-//! Standard output: a line for each message, of the fields of the contract, and nothing else.
+//! Standard output: a line for each message, with the documented fields only.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ async fn lines(outbox: &TestOutbox, count: u64) -> Vec<Value> {
 }
 
 #[fixture::test]
-async fn a_line_has_the_fields_of_the_contract_in_their_order_and_no_others() {
+async fn a_line_has_exactly_the_documented_fields() {
     let outbox = TestOutbox::new().await;
     let uuid = Uuid::parse_str("6f1c0ffe-e012-4456-89ab-cdef00112233").unwrap();
     let of = |id: &str, more| record(id, "OrderCreated", "k", more);
@@ -88,11 +88,11 @@ async fn a_line_has_the_fields_of_the_contract_in_their_order_and_no_others() {
 }
 
 #[fixture::test]
-async fn lines_of_many_keys_at_once_stay_whole_and_each_key_in_order() {
+async fn lines_of_many_keys_stay_whole_and_ordered_by_key() {
     const KEYS: usize = 50;
     const EACH: usize = 10;
     let outbox = TestOutbox::new().await;
-    // Longer than what a pipe takes at once.
+    // Longer than a pipe's buffer.
     let text = "x".repeat(70_000);
     let records = (0..KEYS * EACH).map(|number| {
         let key = format!("key {}", number % KEYS);

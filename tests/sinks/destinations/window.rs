@@ -26,7 +26,7 @@ fn id(number: usize) -> String {
 }
 
 #[fixture::test]
-async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() {
+async fn a_window_limits_the_messages_in_flight_and_keeps_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     (1..20).for_each(|number| sink.script(&id(number), [Fault::Hold]));
@@ -43,7 +43,7 @@ async fn as_many_as_the_window_holds_are_under_way_and_no_more_in_their_order() 
 }
 
 #[fixture::test]
-async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
+async fn no_publish_begins_after_a_failure_in_the_window() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script(&id(1), [Fault::AnswerAfter(Duration::from_millis(50), PublishFailure::Retryable)]);
@@ -60,15 +60,15 @@ async fn after_a_failure_nothing_new_begins_and_each_has_its_own_outcome() {
     let order = [0, 1, 2, 3, 1, 4, 5, 6, 7, 8, 9].map(id);
     assert_eq!(sink.begun(), order);
     assert_eq!(outbox.record(&id(1)).await.get_i32("attempt").unwrap(), 2);
-    let charged_once = outbox.count(doc! { "attempt": 1 }).await;
-    assert_eq!(charged_once, 9, "those behind it are not charged for it");
+    let counted_once = outbox.count(doc! { "attempt": 1 }).await;
+    assert_eq!(counted_once, 9, "those behind it are not charged for it");
     relay.stop().await;
 }
 
-/// The keys of a test that goes for a rare interleaving.
+/// Keys of a test that looks for a rare interleaving.
 const KEYS: usize = 100;
 
-/// Five records of each key, of which the third is as `third` makes it.
+/// Five records of each key, the third made by `third`.
 fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
     let numbers = (0..KEYS).flat_map(|key| (0..5).map(move |number| (key, number)));
     let made = numbers.map(|(key, number)| {
@@ -81,9 +81,9 @@ fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
     made.collect()
 }
 
-/// Nothing was begun before it.
+/// No publish had begun before it.
 #[fixture::test]
-async fn a_first_record_that_is_not_sent_dies_and_lets_the_others_go() {
+async fn a_first_record_that_is_not_sent_dies_and_others_follow() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let mut all = records(4);
@@ -98,9 +98,9 @@ async fn a_first_record_that_is_not_sent_dies_and_lets_the_others_go() {
     relay.stop().await;
 }
 
-/// Issue 16, F8: whichever outcome came first, the next record was begun.
+/// Whichever outcome arrived first, the next record was begun.
 #[fixture::test]
-async fn nothing_begins_behind_a_record_that_is_not_sent() {
+async fn no_publish_begins_after_a_record_that_is_not_sent() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     (0..KEYS).for_each(|key| sink.script(&format!("{key:03}/1"), [Fault::Hold]));
@@ -125,7 +125,7 @@ async fn nothing_begins_behind_a_record_that_is_not_sent() {
 }
 
 #[fixture::test]
-async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
+async fn interrupted_records_are_sent_again_before_anything_new() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     (0..KEYS).for_each(|key| {
@@ -145,9 +145,9 @@ async fn what_a_lost_sink_interrupts_is_sent_again_before_anything_new() {
     relay.stop().await;
 }
 
-/// Its loss is told last.
+/// Its loss is reported last.
 #[fixture::test]
-async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
+async fn interrupted_records_are_sent_again_in_order() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let late = Duration::from_millis(100);
@@ -164,7 +164,7 @@ async fn what_a_lost_sink_interrupts_is_sent_again_in_its_order() {
 
 /// Each broker keeps its own order only.
 #[fixture::test]
-async fn a_record_for_another_sink_waits_until_those_before_it_are_confirmed() {
+async fn a_record_for_another_sink_waits_for_earlier_confirms() {
     let outbox = TestOutbox::new().await;
     let (sink, other) = (TestSink::default(), TestSink::default());
     sink.script(&id(1), [Fault::Hold]);

@@ -11,8 +11,7 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, run_with};
 use crate::support::queue::mongo_settings;
 
-/// Found by `make chaos`, seed 3465120956: a question that was being waited for took ten minutes, and
-/// with it the sink.
+/// Found by `make chaos`, seed 3465120956: a pending request took ten minutes, and so did the sink.
 #[fixture::test]
 async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
     let mut node = Node::start().await;
@@ -33,13 +32,13 @@ async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
     outbox.insert([record("before", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
 
-    // A broker that is gone is asked again and again. Whatever of librdkafka begins to wait while the
-    // clock is ahead, waits for an hour once it is right again.
+    // The client retries a broker that is gone. A wait that librdkafka begins while the clock is
+    // ahead lasts an hour once the clock is right again.
     clock.set("+1h");
     node.kill();
     outbox.insert([record("after", "k")]).await;
     postrider.until_metric("postrider_sink_up{sink=\"k\"}", |up| up == 0.0).await;
-    // Longer than the pause between two probes: one is under way.
+    // Longer than the pause between two probes: one is in progress.
     tokio::time::sleep(Duration::from_secs(1)).await;
     clock.set("+0");
     node.start_again().await;

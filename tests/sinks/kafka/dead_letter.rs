@@ -1,37 +1,38 @@
-//! A record whose topic ends each connection, and whose dead letter goes by the same sink.
+//! A record whose topic ends each connection, and whose dead letter goes to the same sink.
 
 use bson::doc;
 
 use crate::kafka::sink::poison::to;
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
 
 const COUNT: usize = 20;
 
-/// What a produce request for the topic's only partition begins with: no other request does.
+/// The beginning of a produce request for the topic's only partition; no other request has it.
 fn produced(topic: &Topic) -> String {
     format!("{}\u{2}\0\0\0\0", topic.name)
 }
 
 /// The dead letters that arrived, and how many were sent and failed.
 async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
-    let wired = Wired::take().await;
-    let [poison, taken, dead] = [wired.topic(1).await, wired.topic(3).await, wired.topic(1).await];
+    let broker = ProxiedBroker::take().await;
+    let [poison, taken, dead] =
+        [broker.topic(1).await, broker.topic(3).await, broker.topic(1).await];
     let outbox = TestOutbox::new().await;
     // The dead letter has another topic, and the same id.
-    wired.cut_at(&if letter_breaks { "p0ison".to_owned() } else { produced(&poison) });
+    broker.cut_at(&if letter_breaks { "p0ison".to_owned() } else { produced(&poison) });
     outbox.insert([to(&poison, "p0ison", "k"), to(&taken, "behind", "k")]).await;
     outbox
         .insert((0..COUNT).map(|n| to(&taken, &format!("other {n}"), &format!("other {n}"))))
         .await;
     let settings = [
         "sinks.stream.kind=kafka".to_owned(),
-        format!("sinks.stream.brokers={}", wired.brokers()),
+        format!("sinks.stream.brokers={}", broker.brokers()),
         "sinks.stream.timeout=4s".to_owned(),
-        // Else the id would be within a compressed batch.
+        // Otherwise the id would be within a compressed batch.
         "sinks.stream.properties.\"compression.type\"=none".to_owned(),
         "relay.max_attempts=2".to_owned(),
         "relay.backoff.initial=100ms".to_owned(),
@@ -48,8 +49,8 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let died = outbox.record("p0ison").await;
     let reason = died.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
-    let charged = doc! { "status": "done", "lastError": { "$exists": true } };
-    assert_eq!(outbox.count(charged).await, 0, "nobody else is charged");
+    let counted = doc! { "status": "done", "lastError": { "$exists": true } };
+    assert_eq!(outbox.count(counted).await, 0, "nobody else is charged");
     assert!(
         died.get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()
@@ -60,7 +61,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     (letters, sent, failed)
 }
 
-/// Issue 16, F3.
+/// Regression: the record was delivered again and again.
 #[fixture::test]
 async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
     assert_eq!(dead_letters_of(false).await, (vec!["p0ison".to_owned()], 1.0, 0.0));

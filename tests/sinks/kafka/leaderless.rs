@@ -15,7 +15,7 @@ const ROUNDS: usize = 20;
 /// Keys of each partition.
 const KEYS: usize = 10;
 
-/// `KEYS` keys of each of two partitions, as Java's partitioner places them.
+/// `KEYS` keys of each of two partitions, as Java's partitioner assigns them.
 async fn keys(topic: &Topic, outbox: &TestOutbox) -> [Vec<String>; 2] {
     let records = (0..8 * KEYS).map(|number| record(&format!("0/{number:03}"), &key(number)));
     outbox.insert(records).await;
@@ -41,11 +41,11 @@ fn round(number: usize, keys: &[String]) -> Vec<Document> {
     keys.iter().map(|key| record(&format!("{number}/{key}"), key)).collect()
 }
 
-/// Issue 16, F4: the records of the partition were charged, and died; those of the others waited.
+/// The records of the partition once had attempts counted, and died; those of the others waited.
 #[fixture::test]
-async fn a_partition_without_a_leader_delays_only_its_own_records_and_charges_none() {
+async fn a_partition_without_a_leader_delays_only_its_own_records() {
     let first = Node::start().await;
-    let mut second = Node::beside(&first).await;
+    let mut second = Node::joining(&first).await;
     let topic = Topic::spread(&first.brokers(), &[1, 2]).await;
     let outbox = TestOutbox::new().await;
     let settings = [

@@ -1,4 +1,4 @@
-//! A topic that is not there, and who would make it.
+//! A topic that does not exist, and which request would create it.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use rdkafka::producer::Producer;
 use crate::kafka::producer::{producer, record, send};
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::message::message;
 use crate::support::outbox::eventually;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long librdkafka hopes that a topic it was told of nowhere is merely new.
+/// How long librdkafka assumes that an unknown topic is merely new.
 const HOPE: &str = "topic.metadata.propagation.max.ms";
 
 fn fresh() -> String {
@@ -31,31 +31,31 @@ fn consumer(brokers: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
 }
 
-/// What the broker says of the only topic it was asked for.
+/// The broker's answer for the only topic of the request.
 fn error_of(metadata: &Metadata) -> Option<RDKafkaErrorCode> {
     let [topic] = metadata.topics() else { panic!("asked for one") };
     topic.error().map(RDKafkaErrorCode::from)
 }
 
 #[fixture::test]
-async fn a_send_to_a_missing_topic_fails_once_its_hope_or_its_time_is_over() {
-    let wired = Wired::take().await;
+async fn a_send_to_a_missing_topic_fails_after_its_timeout() {
+    let broker = ProxiedBroker::take().await;
     let cases = [
         ("0", "60000", RDKafkaErrorCode::UnknownTopicOrPartition),
         ("2000", "60000", RDKafkaErrorCode::UnknownTopicOrPartition),
         ("60000", "2000", RDKafkaErrorCode::MessageTimedOut),
     ];
     for (hope, timeout, code) in cases {
-        let producer = producer(&wired.direct(), &[(HOPE, hope), ("message.timeout.ms", timeout)]);
+        let producer = producer(&broker.direct(), &[(HOPE, hope), ("message.timeout.ms", timeout)]);
         let topic = fresh();
 
         let sent = send(&producer, record(&topic, "x", b"x")).await;
 
         assert_eq!(sent.outcome, Err(code), "{hope} {timeout}");
         let least = if hope == "0" { Duration::ZERO } else { Duration::from_secs(1) };
-        assert!(sent.took >= least && sent.took < PATIENCE, "{hope} {timeout}: {sent:?}");
+        assert!(sent.took >= least && sent.took < METADATA_TIMEOUT, "{hope} {timeout}: {sent:?}");
         if code == RDKafkaErrorCode::UnknownTopicOrPartition {
-            // From now on it fails before anything is handed over, and under another name.
+            // From now on it fails before it is sent, and with another error.
             let sent = send(&producer, record(&topic, "x", b"x")).await;
             assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownTopic));
         }
@@ -63,10 +63,10 @@ async fn a_send_to_a_missing_topic_fails_once_its_hope_or_its_time_is_over() {
 }
 
 #[fixture::test]
-async fn a_topic_deleted_in_use_is_missed_and_found_again_by_a_look() {
-    let wired = Wired::take().await;
-    let topic = wired.topic(1).await;
-    let producer = producer(&wired.direct(), &[(HOPE, "0"), ("message.timeout.ms", "60000")]);
+async fn a_topic_deleted_in_use_is_found_again_by_a_look_up() {
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
+    let producer = producer(&broker.direct(), &[(HOPE, "0"), ("message.timeout.ms", "60000")]);
     send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
 
     topic.delete().await;
@@ -75,41 +75,41 @@ async fn a_topic_deleted_in_use_is_missed_and_found_again_by_a_look() {
     assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownPartition), "{sent:?}");
     let sent = send(&producer, record(&topic.name, "lost", b"x")).await;
     assert_eq!(sent.outcome, Err(RDKafkaErrorCode::UnknownTopic), "{sent:?}");
-    let topic = Topic::named(&wired.direct(), &topic.name, 1, &[]).await;
-    producer.client().fetch_metadata(Some(&topic.name), PATIENCE).unwrap();
+    let topic = Topic::named(&broker.direct(), &topic.name, 1, &[]).await;
+    producer.client().fetch_metadata(Some(&topic.name), METADATA_TIMEOUT).unwrap();
     send(&producer, record(&topic.name, "after", b"x")).await.outcome.unwrap();
     assert_eq!(topic.read_ids().await, ["after"]);
 }
 
 #[fixture::test]
-async fn a_broker_that_makes_no_topics_says_that_one_is_missing() {
-    let wired = Wired::take().await;
+async fn a_broker_without_auto_creation_reports_a_missing_topic() {
+    let broker = ProxiedBroker::take().await;
     let topic = fresh();
-    let producer = producer(&wired.direct(), &[]);
+    let producer = producer(&broker.direct(), &[]);
 
-    let found = producer.client().fetch_metadata(Some(&topic), PATIENCE).unwrap();
+    let found = producer.client().fetch_metadata(Some(&topic), METADATA_TIMEOUT).unwrap();
 
     assert_eq!(error_of(&found), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
 }
 
 #[fixture::test]
-async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_no_consumer() {
+async fn only_a_producers_look_up_creates_a_topic() {
     let options = Options::default().property("auto.create.topics.enable", "true");
     let node = Node::with(options).await;
     let (consumer, producer) = (consumer(&node.brokers()), producer(&node.brokers(), &[]));
 
-    let looked = consumer.fetch_metadata(Some("by-consumer"), PATIENCE).unwrap();
-    // The look of `postrider check`, which must make nothing: before the other, so
-    // that whatever it made would be there by then.
+    let looked = consumer.fetch_metadata(Some("by-consumer"), METADATA_TIMEOUT).unwrap();
+    // The metadata request of `postrider check`, which must create nothing: before the other one,
+    // so that a topic of its making would exist by then.
     let sink = Kafka::new(KafkaSettings::new("test", &node.brokers())).unwrap();
     let checked = sink.look_up("by-check").await.unwrap_err();
     // This very answer may still say that it is missing.
-    producer.client().fetch_metadata(Some("by-producer"), PATIENCE).unwrap();
+    producer.client().fetch_metadata(Some("by-producer"), METADATA_TIMEOUT).unwrap();
 
     assert_eq!(checked.failure, PublishFailure::Retryable, "{checked}");
     assert_eq!(error_of(&looked), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
     eventually("a topic to be made", || async {
-        let all = consumer.fetch_metadata(None, PATIENCE).unwrap();
+        let all = consumer.fetch_metadata(None, METADATA_TIMEOUT).unwrap();
         let all: Vec<&str> = all.topics().iter().map(|topic| topic.name()).collect();
         assert!(!all.contains(&"by-consumer") && !all.contains(&"by-check"));
         all.contains(&"by-producer")
@@ -124,8 +124,8 @@ async fn a_broker_that_makes_topics_makes_one_for_a_producer_that_looks_but_for_
 
 #[fixture::test]
 async fn a_name_that_no_topic_can_have_is_refused_by_the_broker() {
-    let wired = Wired::take().await;
-    let producer = producer(&wired.direct(), &[]);
+    let broker = ProxiedBroker::take().await;
+    let producer = producer(&broker.direct(), &[]);
     for name in ["", "a b", "a/b", &"x".repeat(250)] {
         let sent = send(&producer, record(name, "x", b"x")).await;
 

@@ -1,16 +1,16 @@
-//! The tests' own Kafka: that it does what the sink's tests rest on, and how it answers.
+//! Kafka: the sink, and how the broker and librdkafka behave, on which the sink relies.
 
 mod clock;
 mod dead_letter;
-mod ear;
+mod error_recorder;
 mod leaderless;
 mod missing;
 mod node;
 mod process;
 mod producer;
+mod proxied;
 mod refusals;
 mod replicas;
 mod secure;
 mod sink;
 mod topic;
-mod wired;

@@ -1,4 +1,4 @@
-//! A broker of a test's own comes and goes as the test says.
+//! The tests' own broker stops and starts on command.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::support::kafka::topic::Topic;
 use crate::support::outbox::eventually;
 
 #[fixture::test]
-async fn a_broker_that_was_stopped_or_killed_comes_back_with_what_it_had_confirmed() {
+async fn a_restarted_broker_has_what_it_had_confirmed() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
     let producer = producer(&node.brokers(), &[("message.timeout.ms", "60000")]);
@@ -30,7 +30,7 @@ async fn a_broker_that_was_stopped_or_killed_comes_back_with_what_it_had_confirm
 }
 
 #[fixture::test]
-async fn a_frozen_broker_takes_nothing_until_it_is_thawed() {
+async fn a_frozen_broker_receives_nothing_until_it_is_thawed() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
     let producer = producer(&node.brokers(), &[("message.timeout.ms", "60000")]);
@@ -46,7 +46,7 @@ async fn a_frozen_broker_takes_nothing_until_it_is_thawed() {
     assert_eq!(topic.read_ids().await, ["before", "held"]);
 }
 
-/// Set where this process is to be killed.
+/// Set in the process that the test kills.
 const CHILD: &str = "POSTRIDER_TEST_KAFKA_CHILD";
 
 #[fixture::test]

@@ -1,5 +1,4 @@
-//! How the real process starts and stops with Kafka (contract, section 9); the rest of that is
-//! in `tests/lifecycle`.
+//! How the real process starts and stops with Kafka; for the rest see `tests/lifecycle`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,21 +6,26 @@ use std::time::{Duration, Instant};
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::secure::{OPEN_LOGIN, Secure};
-use crate::support::kafka::wired::Wired;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::mongo_settings;
 
-/// A password as no other text holds it.
+/// A password that no other text contains.
 const PLANTED: &str = "pl4nted-s3cret";
 
-/// A relay to this topic, its sink up.
-async fn start(outbox: &TestOutbox, wired: &Wired, topic: &str, more: &[&str]) -> Postrider {
+/// Starts a relay to this topic, and waits until its sink is up.
+async fn start(
+    outbox: &TestOutbox,
+    broker: &ProxiedBroker,
+    topic: &str,
+    more: &[&str],
+) -> Postrider {
     let sink = [
         "sinks.k.kind=kafka".to_owned(),
         format!("sinks.k.topic={topic}"),
-        format!("sinks.k.brokers={}", wired.brokers()),
+        format!("sinks.k.brokers={}", broker.brokers()),
     ];
     let more = more.iter().map(|setting| (*setting).to_owned());
     let settings = [mongo_settings(&outbox.database), sink.to_vec(), more.collect()].concat();
@@ -35,12 +39,12 @@ fn backlog(count: usize) -> Vec<Document> {
 }
 
 #[fixture::test]
-async fn what_a_slow_broker_has_is_awaited_at_a_stop_and_arrives_once() {
-    let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
-    let topic = wired.topic(1).await;
-    let mut postrider = start(&outbox, &wired, &topic.name, &[]).await;
-    // A confirm comes after twice as long.
-    wired.delay(Duration::from_millis(150));
+async fn a_stop_awaits_a_slow_broker_and_records_arrive_once() {
+    let (outbox, broker) = (TestOutbox::new().await, ProxiedBroker::take().await);
+    let topic = broker.topic(1).await;
+    let mut postrider = start(&outbox, &broker, &topic.name, &[]).await;
+    // A confirm arrives after twice this time.
+    broker.delay(Duration::from_millis(150));
     outbox.insert(backlog(1_000)).await;
     let done = async || outbox.count(doc! { "status": "done" }).await;
     eventually("the first deliveries", async || done().await > 0).await;
@@ -66,15 +70,15 @@ async fn what_a_slow_broker_has_is_awaited_at_a_stop_and_arrives_once() {
 }
 
 #[fixture::test]
-async fn what_a_slow_broker_has_at_the_shutdown_timeout_is_released_and_at_a_second_signal_not() {
+async fn the_shutdown_timeout_releases_records_and_a_signal_does_not() {
     for second in [None, Some(Signal::INT)] {
-        let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
-        let topic = wired.topic(1).await;
+        let (outbox, broker) = (TestOutbox::new().await, ProxiedBroker::take().await);
+        let topic = broker.topic(1).await;
         let timeout = ["relay.shutdown_timeout=3s"];
-        let mut postrider = start(&outbox, &wired, &topic.name, &timeout).await;
+        let mut postrider = start(&outbox, &broker, &topic.name, &timeout).await;
         outbox.insert([record("first", "k")]).await;
         outbox.until_count(doc! { "status": "done" }, 1).await;
-        wired.delay(Duration::from_secs(30));
+        broker.delay(Duration::from_secs(30));
         outbox.insert(backlog(3)).await;
         outbox.until_count(doc! { "leaseId": { "$exists": true } }, 3).await;
 
@@ -87,12 +91,12 @@ async fn what_a_slow_broker_has_at_the_shutdown_timeout_is_released_and_at_a_sec
         let ended = postrider.until_ended(Duration::from_secs(10)).await;
         assert_eq!(ended.code, Some(i32::from(second.is_some())), "{ended}");
 
-        // A goodbye to the broker, beyond the timeout.
+        // The goodbye to the broker may take longer than the timeout.
         let limit = if second.is_some() { 2 } else { 6 };
         assert!(stopping.elapsed() < Duration::from_secs(limit), "{:?}", stopping.elapsed());
         let leased = outbox.count(doc! { "leaseId": { "$exists": true } }).await;
         assert_eq!(leased, if second.is_some() { 3 } else { 0 }, "{ended}");
-        drop(wired);
+        drop(broker);
     }
 }
 
@@ -124,12 +128,12 @@ async fn a_refused_login_does_not_stop_the_start() {
 }
 
 #[fixture::test]
-async fn a_producer_that_is_long_in_the_making_holds_up_nothing_else() {
-    let (outbox, wired) = (TestOutbox::new().await, Wired::take().await);
-    let sink = ["sinks.k.kind=kafka".to_owned(), format!("sinks.k.brokers={}", wired.brokers())];
+async fn a_slow_producer_start_delays_nothing_else() {
+    let (outbox, broker) = (TestOutbox::new().await, ProxiedBroker::take().await);
+    let sink = ["sinks.k.kind=kafka".to_owned(), format!("sinks.k.brokers={}", broker.brokers())];
     let mut command = run_with(&[mongo_settings(&outbox.database), sink.to_vec()].concat());
-    // As librdkafka does when the host's clock is set back meanwhile; and nobody else is there
-    // who could do the rest of the work.
+    // As librdkafka does when the host's clock is set back meanwhile; with one worker, so that no
+    // other thread could do the rest of the work.
     command.env("FAILPOINTS", "sink::make=sleep(60000)").env("TOKIO_WORKER_THREADS", "1");
     let postrider = Postrider::of(command);
 

@@ -1,4 +1,4 @@
-//! A plain producer of librdkafka, as the sink has one, with settings of the test's own.
+//! A plain librdkafka producer, as the sink has one, with settings of the test.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 /// How a send ended, and after how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// Partition and offset, or why not.
+    /// Partition and offset, or the error.
     pub outcome: Result<(i32, i64), RDKafkaErrorCode>,
     pub took: Duration,
 }
 
-/// Idempotent, and given up after ten seconds.
+/// An idempotent producer with a timeout of ten seconds.
 pub fn producer(brokers: &str, settings: &[(&str, &str)]) -> FutureProducer {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers);
     config.set("enable.idempotence", "true").set("message.timeout.ms", "10000");
-    // Else up to ten seconds pass until a broker that is back is tried, and until a message
-    // whose time is over hears of that.
+    // Otherwise up to ten seconds pass until it reconnects to a broker that is back, and until an
+    // expired message is reported.
     config.set("reconnect.backoff.max.ms", "500");
     for (name, value) in settings {
         config.set(*name, *value);
@@ -29,13 +29,13 @@ pub fn producer(brokers: &str, settings: &[(&str, &str)]) -> FutureProducer {
     config.create().unwrap()
 }
 
-/// A record with the header that tells it from others.
+/// A record with a header that identifies it.
 pub fn record<'a>(topic: &'a str, id: &'a str, payload: &'a [u8]) -> FutureRecord<'a, str, [u8]> {
     let headers = OwnedHeaders::new().insert(Header { key: "message-id", value: Some(id) });
     FutureRecord::to(topic).key(id).payload(payload).headers(headers)
 }
 
-/// Hands all of them over at once; the outcomes in their order.
+/// Sends all of them at once; returns the outcomes in their order.
 pub async fn send_all<'a>(
     producer: &FutureProducer,
     records: impl IntoIterator<Item = FutureRecord<'a, str, [u8]>>,

@@ -1,6 +1,6 @@
-//! How librdkafka tells of what a broker refuses, and what becomes of the neighbours.
+//! How librdkafka reports what a broker refuses, and the outcome of other messages in the batch.
 //!
-//! The sink rests on these: a new librdkafka that answers otherwise shows up here.
+//! The sink relies on these: a new librdkafka that answers otherwise fails here.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,8 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::FutureProducer;
 
 use crate::kafka::producer::{Sent, outcomes, producer, record, send, send_all};
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 
 const BOTH: [&str; 2] = ["true", "false"];
 
@@ -18,20 +18,20 @@ const BAD: usize = 5;
 
 const NUMBERS: [&str; 11] = ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"];
 
-/// Waits long enough that all that is handed over at once is one batch.
-fn in_one_batch(wired: &Wired, idempotent: &str) -> FutureProducer {
-    producer(&wired.direct(), &[("enable.idempotence", idempotent), ("linger.ms", "500")])
+/// Waits long enough that all that is sent at once is one batch.
+fn in_one_batch(broker: &ProxiedBroker, idempotent: &str) -> FutureProducer {
+    producer(&broker.direct(), &[("enable.idempotence", idempotent), ("linger.ms", "500")])
 }
 
-/// Each message is a request, and five of them are under way.
-fn one_by_one(wired: &Wired, idempotent: &str) -> FutureProducer {
+/// Each message is a request, and five of them are in flight.
+fn one_by_one(broker: &ProxiedBroker, idempotent: &str) -> FutureProducer {
     let settings =
         [("enable.idempotence", idempotent), ("linger.ms", "0"), ("batch.num.messages", "1")];
-    producer(&wired.direct(), &settings)
+    producer(&broker.direct(), &settings)
 }
 
 /// Eleven, of which those in `bad` have a timestamp two hours ahead.
-async fn send_eleven_untimely(
+async fn send_eleven_with_future_times(
     producer: &FutureProducer,
     topic: &Topic,
     bad: &[usize],
@@ -63,7 +63,7 @@ fn assert_all(sent: &[Sent], code: RDKafkaErrorCode) {
     assert!(sent.iter().all(|one| one.outcome == Err(code)), "{:?}", outcomes(sent));
 }
 
-/// Only the bad one failed, and the rest is in order.
+/// Asserts that only the bad one failed, and the rest is in order.
 async fn assert_only_the_bad(sent: &[Sent], code: RDKafkaErrorCode, topic: &Topic) {
     for (number, one) in sent.iter().enumerate() {
         let bad = one.outcome == Err(code);
@@ -73,11 +73,11 @@ async fn assert_only_the_bad(sent: &[Sent], code: RDKafkaErrorCode, topic: &Topi
 }
 
 #[fixture::test]
-async fn a_message_too_large_for_its_topic_takes_its_batch_with_it() {
-    let wired = Wired::take().await;
+async fn a_message_above_the_topics_limit_fails_its_batch() {
+    let broker = ProxiedBroker::take().await;
     for idempotent in BOTH {
-        let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
-        let producer = in_one_batch(&wired, idempotent);
+        let topic = broker.topic_with(1, &[("max.message.bytes", "4000")]).await;
+        let producer = in_one_batch(&broker, idempotent);
 
         let sent = send_eleven_one_large(&producer, &topic).await;
 
@@ -89,59 +89,59 @@ async fn a_message_too_large_for_its_topic_takes_its_batch_with_it() {
 
 #[fixture::test]
 async fn a_batch_of_small_messages_may_be_too_large_for_a_topic() {
-    let wired = Wired::take().await;
-    let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic_with(1, &[("max.message.bytes", "4000")]).await;
     let payload = vec![b'x'; 1_000];
     let eleven = || NUMBERS.iter().map(|id| record(&topic.name, id, &payload));
 
-    let sent = send_all(&in_one_batch(&wired, "true"), eleven()).await;
+    let sent = send_all(&in_one_batch(&broker, "true"), eleven()).await;
     assert_all(&sent, RDKafkaErrorCode::MessageSizeTooLarge);
-    let sent = send_all(&one_by_one(&wired, "true"), eleven()).await;
+    let sent = send_all(&one_by_one(&broker, "true"), eleven()).await;
 
     assert!(sent.iter().all(|one| one.outcome.is_ok()), "{:?}", outcomes(&sent));
     assert_eq!(topic.read_ids().await, NUMBERS);
 }
 
 #[fixture::test]
-async fn a_message_refused_in_a_request_of_its_own_leaves_its_neighbours_in_order() {
-    let wired = Wired::take().await;
+async fn a_message_refused_alone_leaves_the_others_in_order() {
+    let broker = ProxiedBroker::take().await;
     for idempotent in BOTH {
-        let producer = one_by_one(&wired, idempotent);
-        let topic = wired.topic_with(1, &[("max.message.bytes", "4000")]).await;
+        let producer = one_by_one(&broker, idempotent);
+        let topic = broker.topic_with(1, &[("max.message.bytes", "4000")]).await;
         let sent = send_eleven_one_large(&producer, &topic).await;
         assert_only_the_bad(&sent, RDKafkaErrorCode::MessageSizeTooLarge, &topic).await;
 
-        let topic = wired.topic(1).await;
-        let sent = send_eleven_untimely(&producer, &topic, &[BAD]).await;
+        let topic = broker.topic(1).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD]).await;
         assert_only_the_bad(&sent, RDKafkaErrorCode::InvalidTimestamp, &topic).await;
     }
 }
 
 #[fixture::test]
-async fn a_batch_with_one_wrong_timestamp_is_told_to_be_wrong_throughout() {
-    let wired = Wired::take().await;
+async fn one_wrong_timestamp_fails_the_whole_batch() {
+    let broker = ProxiedBroker::take().await;
     for idempotent in BOTH {
-        // An hour ahead is the most, unless the topic says otherwise.
-        let topic = wired.topic(1).await;
-        let producer = in_one_batch(&wired, idempotent);
+        // The default limit of a topic is an hour ahead.
+        let topic = broker.topic(1).await;
+        let producer = in_one_batch(&broker, idempotent);
 
-        let sent = send_eleven_untimely(&producer, &topic, &[BAD]).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD]).await;
 
-        // The broker names the culprit; librdkafka 2.12 overwrites what it has learnt when there
-        // is only one (`rd_kafka_interceptors_on_acknowledgement_queue`).
+        // The broker names the culprit; librdkafka 2.12 overwrites that answer when there is only
+        // one (`rd_kafka_interceptors_on_acknowledgement_queue`).
         assert_all(&sent, RDKafkaErrorCode::InvalidTimestamp);
         assert_eq!(topic.read().await, []);
     }
 }
 
 #[fixture::test]
-async fn a_batch_with_two_wrong_timestamps_names_them_but_not_what_is_wrong() {
-    let wired = Wired::take().await;
+async fn two_wrong_timestamps_are_named_without_the_reason() {
+    let broker = ProxiedBroker::take().await;
     for idempotent in BOTH {
-        let topic = wired.topic(1).await;
-        let producer = in_one_batch(&wired, idempotent);
+        let topic = broker.topic(1).await;
+        let producer = in_one_batch(&broker, idempotent);
 
-        let sent = send_eleven_untimely(&producer, &topic, &[BAD, 7]).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD, 7]).await;
 
         for (number, one) in sent.iter().enumerate() {
             let code = match number {
@@ -156,24 +156,24 @@ async fn a_batch_with_two_wrong_timestamps_names_them_but_not_what_is_wrong() {
 
 #[fixture::test]
 async fn a_compacted_topic_refuses_a_batch_with_a_keyless_message() {
-    let wired = Wired::take().await;
-    let topic = wired.topic_with(1, &[("cleanup.policy", "compact")]).await;
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic_with(1, &[("cleanup.policy", "compact")]).await;
     let records = NUMBERS.iter().enumerate().map(|(number, id)| {
         let mut record = record(&topic.name, id, b"x");
         record.key = record.key.filter(|_| number != BAD);
         record
     });
 
-    let sent = send_all(&in_one_batch(&wired, "true"), records).await;
+    let sent = send_all(&in_one_batch(&broker, "true"), records).await;
 
     assert_all(&sent, RDKafkaErrorCode::InvalidRecord);
 }
 
 #[fixture::test]
-async fn what_the_client_itself_refuses_fails_at_once() {
-    let wired = Wired::take().await;
-    let topic = wired.topic(1).await;
-    let producer = producer(&wired.direct(), &[]);
+async fn a_message_refused_by_the_client_fails_at_once() {
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
+    let producer = producer(&broker.direct(), &[]);
     send(&producer, record(&topic.name, "known", b"x")).await.outcome.unwrap();
     let huge = vec![b'x'; 1_000_001];
 

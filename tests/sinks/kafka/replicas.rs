@@ -1,6 +1,6 @@
 //! A topic with fewer replicas in sync than its `min.insync.replicas`: one of two is killed.
 //!
-//! A topic that demands more replicas than it has is no such case: Kafka then demands as many as it
+//! A topic that demands more replicas than it has is different: Kafka then demands as many as it
 //! has (`Partition.effectiveMinIsr`).
 
 use std::collections::HashSet;
@@ -20,9 +20,9 @@ const KEYS: usize = 10;
 /// `sinks.k.timeout`.
 const TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What a round of records for the healthy topic may take: less than a wait for one publish that is
+/// The limit for a round of records for the healthy topic: less than a wait for one publish that is
 /// not confirmed, and far more than it takes on a busy machine.
-const PROMPTLY: Duration = Duration::from_secs(5);
+const ROUND_LIMIT: Duration = Duration::from_secs(5);
 
 /// Probes of the other topic that end meanwhile.
 const PROBES: usize = 2;
@@ -41,7 +41,7 @@ fn round(topic: &Topic, kind: &str, number: usize) -> Vec<Document> {
     (0..KEYS).map(of_key).collect()
 }
 
-/// The ids of a key in so many rounds, in their order.
+/// The ids of a key in this many rounds, in their order.
 fn ids(kind: &str, key: usize, rounds: usize) -> Vec<String> {
     (0..rounds).map(|number| id(kind, key, number)).collect()
 }
@@ -52,11 +52,11 @@ fn of_key<'a>(arrived: &'a [String], kind: &str, key: usize) -> Vec<&'a String> 
     arrived.iter().filter(|id| id.starts_with(&key)).collect()
 }
 
-/// Issue 16, F4: each record of the topic took the whole sink for a publish's timeout, and died.
+/// Each record of the topic once blocked the whole sink for a publish's timeout, and died.
 #[fixture::test]
-async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none() {
+async fn a_topic_below_min_insync_delays_only_its_own_records() {
     let first = Node::start().await;
-    let mut second = Node::beside(&first).await;
+    let mut second = Node::joining(&first).await;
     let brokers = first.brokers();
     let good = Topic::replicated(&brokers, &[1], &[]).await;
     let sick = Topic::replicated(&brokers, &[1, 2], &[("min.insync.replicas", "2")]).await;
@@ -66,7 +66,7 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
         "sinks.k.kind=kafka".to_owned(),
         format!("sinks.k.brokers={brokers}"),
         format!("sinks.k.timeout={}s", TIMEOUT.as_secs()),
-        // One that is charged twice is dead.
+        // A record with two counted attempts is dead.
         "relay.max_attempts=2".to_owned(),
         "relay.probe_max=1s".to_owned(),
     ];
@@ -78,7 +78,7 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
     second.kill();
     sick.until_in_sync(1).await;
     let mut more = round(&sick, "sick", 1);
-    let charged = doc! { "$or": [
+    let counted = doc! { "$or": [
         { "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }, { "status": "dead" },
     ] };
     let (mut rounds, mut unconfirmed) = (1, 0);
@@ -92,8 +92,8 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
         rounds += 1;
         let done = doc! { "status": "done", "type": &good.name };
         outbox.until_count(done, (rounds * KEYS) as u64).await;
-        assert!(began.elapsed() < PROMPTLY, "round {rounds} took {:?}", began.elapsed());
-        assert_eq!(outbox.count(charged.clone()).await, 0, "round {rounds}");
+        assert!(began.elapsed() < ROUND_LIMIT, "round {rounds} took {:?}", began.elapsed());
+        assert_eq!(outbox.count(counted.clone()).await, 0, "round {rounds}");
         let waiting = doc! { "status": "pending", "type": &sick.name };
         assert_eq!(outbox.count(waiting).await, KEYS as u64, "round {rounds}");
         let published = postrider.metric("postrider_publish_seconds_count{sink=\"k\"}").await;
@@ -113,7 +113,7 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
 
     outbox.until_count(doc! { "status": "done" }, ((rounds + 3) * KEYS) as u64).await;
     assert_eq!(outbox.count(doc! { "attempt": { "$ne": 1 } }).await, 0, "a fault of the topic");
-    assert_eq!(outbox.count(charged).await, 0);
+    assert_eq!(outbox.count(counted).await, 0);
     let (to_good, to_sick) = (good.read_ids().await, sick.read_ids().await);
     assert_eq!(to_good.len(), rounds * KEYS, "none of them twice");
     for key in 0..KEYS {
@@ -121,7 +121,7 @@ async fn a_topic_below_its_replicas_delays_only_its_own_records_and_charges_none
         assert_eq!(of_key(&to_good, "good", key), expected.iter().collect::<Vec<_>>());
         let mut seen = HashSet::new();
         let mut first_ones = of_key(&to_sick, "sick", key);
-        // One whose publish was not confirmed may be there more than once.
+        // A record whose publish was not confirmed may be there more than once.
         first_ones.retain(|id| seen.insert(*id));
         assert_eq!(first_ones, ids("sick", key, 3).iter().collect::<Vec<_>>());
     }

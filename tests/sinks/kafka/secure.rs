@@ -1,4 +1,4 @@
-//! Who is let in, who is not, and how a client learns of it.
+//! Which clients a broker accepts, and how a client learns that it is refused.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{FutureProducer, Producer};
 
-use crate::kafka::ear::{Said, look};
+use crate::kafka::error_recorder::{ReportedError, look};
 use crate::kafka::producer::{producer, record, send};
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{LOGIN, MUTUAL, OPEN_LOGIN, PASSWORD, Secure, TLS};
 
 const MECHANISMS: [&str; 2] = ["PLAIN", "SCRAM-SHA-256"];
 
-async fn look_by_tls(
+async fn look_up_by_tls(
     secure: &Secure,
     listener: &str,
     files: &[(&str, &Path)],
-) -> (KafkaResult<()>, Vec<Said>) {
+) -> (KafkaResult<()>, Vec<ReportedError>) {
     let files = files.iter().map(|(name, path)| (*name, path.to_str().unwrap()));
     let settings: Vec<_> = files.chain([("security.protocol", "ssl")]).collect();
     look(&secure.brokers(listener), &settings).await
@@ -25,13 +25,14 @@ async fn look_by_tls(
 
 #[track_caller]
 fn assert_refused(
-    (found, said): &(KafkaResult<()>, Vec<Said>),
+    (found, said): &(KafkaResult<()>, Vec<ReportedError>),
     code: RDKafkaErrorCode,
     reason: &str,
 ) {
     assert!(found.is_err());
-    let told = said.iter().any(|said| said.code == Some(code) && said.reason.contains(reason));
-    assert!(told, "{said:?}");
+    let is_reported =
+        said.iter().any(|said| said.code == Some(code) && said.reason.contains(reason));
+    assert!(is_reported, "{said:?}");
 }
 
 /// A producer of this user, by a login without TLS.
@@ -46,25 +47,25 @@ fn of(secure: &Secure, user: &str) -> FutureProducer {
 }
 
 #[fixture::test]
-async fn tls_lets_in_who_trusts_the_authority_and_nobody_else() {
+async fn tls_accepts_only_clients_that_trust_the_authority() {
     let secure = Secure::shared().await;
 
-    let trusting = look_by_tls(&secure, TLS, &[("ssl.ca.location", &secure.authority())]).await;
-    let wary = look_by_tls(&secure, TLS, &[("ssl.ca.location", &secure.stranger())]).await;
+    let trusting = look_up_by_tls(&secure, TLS, &[("ssl.ca.location", &secure.authority())]).await;
+    let wary = look_up_by_tls(&secure, TLS, &[("ssl.ca.location", &secure.stranger())]).await;
 
     trusting.0.unwrap();
     assert_refused(&wary, RDKafkaErrorCode::SSL, "certificate verify failed");
 }
 
 #[fixture::test]
-async fn mutual_tls_lets_in_who_has_a_certificate() {
+async fn mutual_tls_accepts_clients_with_a_certificate() {
     let secure = Secure::shared().await;
     let (authority, (certificate, key)) = (secure.authority(), secure.client());
     let trust: (&str, &Path) = ("ssl.ca.location", &authority);
 
     let known = [trust, ("ssl.certificate.location", &certificate), ("ssl.key.location", &key)];
-    let known = look_by_tls(&secure, MUTUAL, &known).await;
-    let unknown = look_by_tls(&secure, MUTUAL, &[trust]).await;
+    let known = look_up_by_tls(&secure, MUTUAL, &known).await;
+    let unknown = look_up_by_tls(&secure, MUTUAL, &[trust]).await;
 
     known.0.unwrap();
     let code = RDKafkaErrorCode::BrokerTransportFailure;
@@ -100,7 +101,7 @@ async fn a_login_needs_the_password() {
 }
 
 #[fixture::test]
-async fn a_write_to_a_forbidden_topic_is_refused_until_a_look_finds_it_allowed() {
+async fn a_forbidden_topic_is_refused_until_a_look_up_permits_it() {
     let secure = Secure::shared().await;
     let (topic, other) = (secure.topic(1).await, secure.topic(1).await);
     let acl = secure.deny("alice", Operation::Write, Resource::Topic(&topic.name)).await;
@@ -112,7 +113,7 @@ async fn a_write_to_a_forbidden_topic_is_refused_until_a_look_finds_it_allowed()
     let elsewhere = send(&producer, record(&other.name, "x", b"x")).await;
 
     assert_eq!((first.outcome, second.outcome), (refused, refused));
-    // The second was not even handed over.
+    // The second was not even sent.
     assert!(second.took < Duration::from_millis(100), "{second:?}");
     elsewhere.outcome.unwrap();
     acl.delete(&secure.node.brokers()).await;
@@ -138,7 +139,7 @@ async fn a_topic_that_may_not_be_described_is_forbidden_too() {
 }
 
 #[fixture::test]
-async fn who_may_write_to_a_topic_may_be_idempotent() {
+async fn a_user_with_a_write_right_can_be_idempotent() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
     secure.deny("carol", Operation::IdempotentWrite, Resource::Cluster).await;
@@ -149,7 +150,7 @@ async fn who_may_write_to_a_topic_may_be_idempotent() {
 }
 
 #[fixture::test]
-async fn who_may_write_nowhere_has_a_producer_that_is_lost_for_good() {
+async fn a_user_without_write_rights_has_a_fatal_producer_error() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
     let on_cluster = secure.deny("dave", Operation::IdempotentWrite, Resource::Cluster).await;

@@ -1,4 +1,4 @@
-//! What is sent is read back, whole and in order.
+//! A test reads back what was sent, complete and in order.
 
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::FutureRecord;
@@ -9,7 +9,7 @@ use crate::support::kafka::record::Record;
 use crate::support::kafka::topic::Topic;
 
 #[fixture::test]
-async fn everything_that_arrived_is_read_in_order_per_partition() {
+async fn all_records_are_read_in_order_per_partition() {
     let topic = Topic::new(3).await;
     assert_eq!(topic.read().await, []);
     let producer = producer(&brokers(), &[]);
@@ -31,7 +31,7 @@ async fn everything_that_arrived_is_read_in_order_per_partition() {
 }
 
 #[fixture::test]
-async fn a_record_is_read_with_all_that_it_has_and_all_that_it_lacks() {
+async fn a_record_is_read_with_all_its_fields() {
     let topic = Topic::new(1).await;
     let producer = producer(&brokers(), &[]);
     let headers = OwnedHeaders::new()

@@ -1,4 +1,4 @@
-//! What the broker answers by closing a channel or a connection.
+//! Errors that the broker reports by closing a channel or a connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{Message, PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE, Outcome, connected, publish_all, until_up, verdict};
+use crate::rabbitmq::util::{AMPLE_TIMEOUT, Outcome, connected, publish_all, until_up, verdict};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
@@ -14,7 +14,7 @@ use crate::support::rabbitmq::{address, at, sink};
 
 pub const QUEUE: &str = "taken";
 
-/// Of sixty messages, each sixth to the exchange, the others to the queue.
+/// Sixty messages, each sixth to the exchange, the others to the queue.
 fn mixed(round: &str, exchange: &str) -> impl Iterator<Item = Message> {
     (0..60).map(move |number| {
         let (exchange, key) = if number % 6 == 2 { (exchange, "any") } else { ("", QUEUE) };
@@ -22,7 +22,7 @@ fn mixed(round: &str, exchange: &str) -> impl Iterator<Item = Message> {
     })
 }
 
-/// The outcomes of `mixed`: those of the exchange's messages, and those of its neighbours.
+/// The outcomes of `mixed`: those of the exchange's messages, and those of the others.
 fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
     let (theirs, others): (Vec<_>, Vec<_>) =
         outcomes.into_iter().enumerate().partition(|(number, _)| number % 6 == 2);
@@ -31,7 +31,7 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
 }
 
 #[fixture::test]
-async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours() {
+async fn a_missing_exchange_counts_and_closes_no_channel() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -57,7 +57,7 @@ async fn a_missing_exchange_is_charged_and_closes_nothing_under_its_neighbours()
 }
 
 #[fixture::test]
-async fn a_missing_exchange_is_found_once_it_was_made() {
+async fn a_missing_exchange_is_found_once_it_exists() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     let sink = connected(&vhost.uri()).await;
@@ -68,8 +68,8 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
     amqp.classic(QUEUE).await;
     amqp.bind(QUEUE, "late", "#").await;
 
-    // That it was missing is remembered for a moment.
-    let deadline = Instant::now() + AMPLE;
+    // The sink remembers for a moment that it was missing.
+    let deadline = Instant::now() + AMPLE_TIMEOUT;
     while let Err(error) = sink.publish(message("again", "late", QUEUE)).await {
         assert_eq!(error.failure, PublishFailure::Retryable);
         assert!(Instant::now() < deadline, "{error}");
@@ -78,8 +78,8 @@ async fn a_missing_exchange_is_found_once_it_was_made() {
     assert_eq!(amqp.take_ids(QUEUE).await, ["again"]);
 }
 
-/// A first round may take the channel along, and charges none but the exchange's own messages;
-/// in the second one only these fail.
+/// A first round may close the channel, and counts attempts of the exchange's own messages only; in
+/// the second one only these fail.
 pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("first", exchange)).await);
     assert!(
@@ -108,13 +108,13 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
 
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("second", exchange)).await);
 
-    let charged = theirs.iter().all(|outcome| verdict(outcome) == Some(PublishFailure::Retryable));
-    assert!(charged, "{theirs:?}");
+    let counted = theirs.iter().all(|outcome| verdict(outcome) == Some(PublishFailure::Retryable));
+    assert!(counted, "{theirs:?}");
     assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
 }
 
 #[fixture::test]
-async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
+async fn an_exchange_deleted_after_its_look_up_disturbs_others_once() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -128,7 +128,7 @@ async fn an_exchange_deleted_after_its_look_up_disturbs_its_neighbours_once() {
 }
 
 #[fixture::test]
-async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
+async fn a_forbidden_exchange_counts_and_disturbs_others_once() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -145,7 +145,7 @@ async fn a_forbidden_exchange_is_charged_and_disturbs_its_neighbours_once() {
 }
 
 #[fixture::test]
-async fn a_forbidden_default_exchange_is_charged() {
+async fn a_forbidden_default_exchange_counts_attempts() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -166,10 +166,10 @@ async fn a_forbidden_default_exchange_is_charged() {
 }
 
 #[fixture::test]
-async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
+async fn a_wrong_password_is_reported_with_its_remedy() {
     let vhost = Vhost::new().await;
     let wrong = "not-the-password";
-    let sink = sink(&vhost.uri_of(&vhost.name, wrong), AMPLE);
+    let sink = sink(&vhost.uri_of(&vhost.name, wrong), AMPLE_TIMEOUT);
 
     let down = sink.probe().await.unwrap_err();
 
@@ -181,11 +181,11 @@ async fn a_wrong_password_is_named_with_its_remedy_and_not_shown() {
 }
 
 #[fixture::test]
-async fn a_missing_vhost_is_named_with_its_remedy() {
+async fn a_missing_vhost_is_reported_with_its_remedy() {
     let vhost = Vhost::new().await;
     let uri = format!("{}-missing", vhost.uri());
 
-    let down = sink(&uri, AMPLE).probe().await.unwrap_err();
+    let down = sink(&uri, AMPLE_TIMEOUT).probe().await.unwrap_err();
 
     assert!(down.detail.contains(&format!("{}-missing", vhost.name)), "{down}");
     assert!(down.detail.contains("add_vhost"), "{down}");
@@ -193,10 +193,10 @@ async fn a_missing_vhost_is_named_with_its_remedy() {
 }
 
 #[fixture::test]
-async fn a_forbidden_vhost_is_named_with_its_remedy() {
+async fn a_forbidden_vhost_is_reported_with_its_remedy() {
     let (vhost, other) = (Vhost::new().await, Vhost::new().await);
 
-    let down = sink(&vhost.uri_of(&other.name, PASSWORD), AMPLE).probe().await.unwrap_err();
+    let down = sink(&vhost.uri_of(&other.name, PASSWORD), AMPLE_TIMEOUT).probe().await.unwrap_err();
 
     assert!(down.detail.contains(&vhost.name), "{down}");
     assert!(down.detail.contains("set_permissions"), "{down}");

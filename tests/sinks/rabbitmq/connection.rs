@@ -1,10 +1,12 @@
-//! A connection that ends, hangs or is half lost (hazard 11).
+//! A connection that ends, hangs or is half closed (hazard 11).
 
 use std::time::{Duration, Instant};
 
 use postrider::sink::{PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
+use crate::rabbitmq::util::{
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, publish_all, start, until_up, verdict,
+};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::outbox::eventually;
@@ -14,7 +16,7 @@ use crate::support::rabbitmq::{address, at, sink};
 
 const QUEUE: &str = "taken";
 
-/// Takes messages until there were `count`.
+/// Takes messages until there are `count`.
 async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
     let found = std::sync::Mutex::new(Vec::new());
     eventually(&format!("{count} messages in the queue"), || async {
@@ -28,7 +30,7 @@ async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
 }
 
 #[fixture::test]
-async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the_id_the_same() {
+async fn a_connection_lost_before_the_confirm_is_indeterminate() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -56,7 +58,7 @@ async fn a_connection_lost_before_the_confirm_leaves_the_outcome_unknown_and_the
 }
 
 #[fixture::test]
-async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
+async fn connections_closed_by_the_operator_are_replaced() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -72,10 +74,10 @@ async fn connections_closed_by_the_operator_charge_nobody_and_are_made_anew() {
     vhost.close_connections(&vhost.connections().await).await;
     proxy.hold_answers(false);
 
-    // The confirm was on its way before, so this one may be both.
+    // The confirm may have been in transit, so both outcomes are possible.
     let outcome = publishing.await.unwrap();
     assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Indeterminate)), "{outcome:?}");
-    let down = tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    let down = tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
     assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{down}");
     until_up(&sink).await;
@@ -97,14 +99,14 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     let begin = Instant::now();
     let outcomes =
         publish_all(&sink, (0..50).map(|number| message(number.to_string(), "", QUEUE))).await;
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for outcome in outcomes {
         assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
-    // A broker that accepts connections and says nothing.
+    // A broker that accepts connections and sends nothing.
     let begin = Instant::now();
     let down = sink.probe().await.unwrap_err();
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     assert!(down.detail.contains("no answer within 1s"), "{down}");
 
     proxy.thaw();
@@ -113,7 +115,7 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
 }
 
 #[fixture::test]
-async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
+async fn an_unanswered_look_up_publishes_nothing_and_times_out() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.topic("topic").await;
@@ -127,14 +129,14 @@ async fn a_look_up_that_is_not_answered_hands_nothing_over_and_ends_in_time() {
     let messages = (0..20).map(|number| message(number.to_string(), "topic", QUEUE));
     let outcomes = publish_all(&sink, messages).await;
 
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for outcome in outcomes {
         assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
 }
 
 #[fixture::test]
-async fn a_connection_whose_half_has_ended_is_lost() {
+async fn a_half_closed_connection_is_lost() {
     let vhost = Vhost::new().await;
     vhost.amqp_client().await.classic(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
@@ -143,12 +145,12 @@ async fn a_connection_whose_half_has_ended_is_lost() {
 
     proxy.half_close_answers();
 
-    // Nobody publishes: it is found out all the same.
-    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    // The sink notices without a publish.
+    tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let begin = Instant::now();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
     assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
-    assert!(begin.elapsed() < AT_ONCE);
+    assert!(begin.elapsed() < AT_ONCE_LIMIT);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
 }

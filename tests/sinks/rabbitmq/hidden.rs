@@ -1,5 +1,5 @@
-//! A broker that lets nobody look whether there is an exchange, as RabbitMQ from 4.2.6 on does with
-//! users who may only write. Ours is older: a proxy that answers the look-up in its place.
+//! A broker that forbids the look-up of an exchange, as RabbitMQ from 4.2.6 on does for users that
+//! may only write. The tests' broker is older: a proxy answers the look-up instead.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -81,7 +81,7 @@ async fn hiding(uri: &str) -> String {
 async fn pass(client: TcpStream, broker: TcpStream) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_broker, mut to_broker) = broker.into_split();
-    // Whose `channel.close-ok` answers us.
+    // The channels whose `channel.close-ok` answers the proxy.
     let closing = Arc::new(Mutex::new(HashSet::new()));
     let (answers, mut queue) = mpsc::unbounded_channel::<Frame>();
     tokio::spawn(async move {
@@ -91,12 +91,12 @@ async fn pass(client: TcpStream, broker: TcpStream) {
             }
         }
     });
-    let (told, asked) = (answers.clone(), closing.clone());
+    let (answers_sender, asked) = (answers.clone(), closing.clone());
     tokio::spawn(async move {
         while let Some(frame) = Frame::read(&mut from_broker).await {
             let is_ours = frame.is(CHANNEL_CLOSE_OK)
                 && asked.lock().unwrap().remove(&("broker", frame.channel));
-            if !is_ours && told.send(frame).is_err() {
+            if !is_ours && answers_sender.send(frame).is_err() {
                 return;
             }
         }
@@ -121,9 +121,9 @@ async fn pass(client: TcpStream, broker: TcpStream) {
     }
 }
 
-/// Where the look-up was refused the sink was taken down, and up again at once, for ever.
+/// Regression: after a refused look-up the sink went down, and up again at once, for ever.
 #[fixture::test]
-async fn an_exchange_that_may_not_be_looked_up_is_published_to_and_a_missing_one_found_once() {
+async fn an_exchange_without_a_look_up_right_is_published_to() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;

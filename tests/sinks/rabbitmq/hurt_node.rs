@@ -1,17 +1,19 @@
-//! A broker that stops, hangs, or asks for a pause; on a node of the tests' own, in turns.
+//! A broker that stops, hangs, or blocks publishers; on a node that tests use one after the other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::sink::{Message, PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE, AT_ONCE, connected, publish_all, start, until_up, verdict};
+use crate::rabbitmq::util::{
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, publish_all, start, until_up, verdict,
+};
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::node::turn;
 use crate::support::rabbitmq::sink;
 
-/// A queue that no other test of this node has, with nothing in it.
+/// An empty queue that no other test of this node uses.
 async fn queue(uri: &str) -> String {
     let name = format!("q-{}", uuid::Uuid::new_v4().simple());
     AmqpClient::on(uri).await.classic(&name).await;
@@ -19,7 +21,7 @@ async fn queue(uri: &str) -> String {
 }
 
 #[fixture::test]
-async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
+async fn a_stopped_broker_is_noticed_without_a_publish() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
     let sink = connected(&turn.node.uri()).await;
@@ -27,13 +29,13 @@ async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
 
     turn.node.stop().await;
 
-    tokio::time::timeout(AMPLE, sink.lost()).await.unwrap();
+    tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let begin = Instant::now();
     for number in 0..100 {
         let outcome = sink.publish(message(number.to_string(), "", &queue)).await;
         assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
-    assert!(begin.elapsed() < AT_ONCE);
+    assert!(begin.elapsed() < AT_ONCE_LIMIT);
     let down = sink.probe().await.unwrap_err();
     assert!(down.detail.contains("Connection refused"), "{down}");
 
@@ -44,7 +46,7 @@ async fn a_stopped_broker_is_noticed_though_nothing_is_published() {
 }
 
 #[fixture::test]
-async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawed() {
+async fn a_frozen_broker_is_used_again_once_thawed() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
     let limit = Duration::from_secs(2);
@@ -58,7 +60,7 @@ async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawe
     for outcome in publish_all(&sink, messages).await {
         assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     let late = sink.publish(message("late", "", &queue)).await;
     assert_eq!(verdict(&late), Some(PublishFailure::SinkDown), "{late:?}");
     assert!(sink.probe().await.is_err());
@@ -69,7 +71,7 @@ async fn a_frozen_broker_leaves_the_outcome_unknown_and_is_used_again_once_thawe
 }
 
 #[fixture::test]
-async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone() {
+async fn a_blocked_connection_counts_nothing_and_continues_later() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
     let sink = connected(&turn.node.uri()).await;
@@ -84,7 +86,7 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
     for publishing in publishing {
         let outcome = publishing.await.unwrap();
         match verdict(&outcome) {
-            // Confirmed before the alarm was noticed.
+            // Confirmed before the sink noticed the alarm.
             None => {}
             Some(verdict) => {
                 assert_eq!(verdict, PublishFailure::SinkDown, "{outcome:?}");
@@ -93,10 +95,10 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
         }
     }
     assert!(downs > 0);
-    assert!(begin.elapsed() < AMPLE / 2, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < AMPLE_TIMEOUT / 2, "{:?}", begin.elapsed());
     let down = sink.probe().await.unwrap_err();
     assert!(down.detail.contains("blocked") && down.detail.contains("memory"), "{down}");
-    let lost = tokio::time::timeout(AT_ONCE, sink.lost()).await.unwrap();
+    let lost = tokio::time::timeout(AT_ONCE_LIMIT, sink.lost()).await.unwrap();
     assert_eq!(lost, down);
 
     turn.node.ctl(&["set_vm_memory_high_watermark", "absolute", "2GB"]).await;
@@ -110,7 +112,7 @@ async fn a_blocked_connection_charges_nobody_and_goes_on_when_the_alarm_has_gone
 }
 
 #[fixture::test]
-async fn a_broker_that_dies_while_it_blocks_is_found_again() {
+async fn a_broker_that_dies_while_it_blocks_is_reconnected() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
     let sink = connected(&turn.node.uri()).await;
@@ -123,7 +125,7 @@ async fn a_broker_that_dies_while_it_blocks_is_found_again() {
 
     let down = sink.probe().await.unwrap_err();
     assert!(down.detail.contains("Connection refused"), "{down}");
-    // The alarm's threshold does not survive; nor, perhaps, does a queue so young.
+    // The alarm's threshold does not survive; nor, perhaps, does a queue that new.
     turn.node.start().await;
     AmqpClient::on(&turn.node.uri()).await.classic(&queue).await;
     until_up(&sink).await;
@@ -138,7 +140,7 @@ async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     let sink = connected(&turn.node.uri()).await;
     let large = |id: &str| Message { payload: Some(vec![b'x'; 1_001]), ..message(id, "", &queue) };
 
-    // Among others nobody can tell whom the broker meant.
+    // Among others the culprit is unknown.
     let mut messages: Vec<_> =
         (0..30).map(|number| message(number.to_string(), "", &queue)).collect();
     messages.insert(15, large("large"));

@@ -1,4 +1,5 @@
-//! The RabbitMQ sink on a real broker: a vhost for each test, and one node to be hurt in turns.
+//! The RabbitMQ sink on a real broker: a vhost for each test, and one node that tests stop and
+//! freeze, one after the other.
 
 mod closures;
 mod connection;

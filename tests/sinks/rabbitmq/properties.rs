@@ -1,4 +1,4 @@
-//! What a consumer finds (contract, section 3).
+//! The properties and headers as a consumer receives them.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use crate::support::rabbitmq::vhost::Vhost;
 const QUEUE: &str = "q";
 
 #[fixture::test]
-async fn a_consumer_finds_the_properties_of_the_contract() {
+async fn a_consumer_receives_the_documented_properties() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -42,7 +42,7 @@ async fn a_consumer_finds_the_properties_of_the_contract() {
 }
 
 #[fixture::test]
-async fn headers_arrive_with_their_types_and_ours_win() {
+async fn headers_arrive_with_their_types_and_ours_take_precedence() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
@@ -66,7 +66,7 @@ async fn headers_arrive_with_their_types_and_ours_win() {
         ("uuid", HeaderValue::Uuid(uuid), text("0123abcd-89ef-4567-8901-abcdef012345")),
         ("decimal", HeaderValue::Decimal128(number), text("12345678901234567890.5")),
         ("null", HeaderValue::Null, AMQPValue::Void),
-        // Forged, to be overruled.
+        // Forged: Postrider's own headers must override these.
         ("message-key", HeaderValue::String("forged".into()), text("key of m-1")),
         ("tenant-id", HeaderValue::Int32(1), text("t-1")),
     ];
@@ -83,13 +83,13 @@ async fn headers_arrive_with_their_types_and_ours_win() {
 }
 
 #[fixture::test]
-async fn what_a_record_lacks_is_not_there() {
+async fn absent_fields_are_absent_properties() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let bare = Message { key: None, payload: None, timestamp: None, ..message("m-1", "", QUEUE) };
-    // An empty key is one.
+    // An empty key is a key.
     let empty = Message { key: Some(String::new()), ..message("m-2", "", QUEUE) };
 
     sink.publish(bare).await.unwrap();
@@ -116,6 +116,6 @@ async fn a_body_of_many_frames_arrives_whole() {
 
     sink.publish(message).await.unwrap();
 
-    // Compared without showing them.
+    // Compared without printing it.
     assert!(amqp.take(QUEUE).await.unwrap().delivery.data == payload);
 }

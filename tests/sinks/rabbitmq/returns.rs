@@ -1,16 +1,16 @@
-//! Which of many messages no queue has (hazard 10), and which a queue refused.
+//! Which of many messages no queue takes (hazard 10), and which a queue refused.
 
 use lapin::types::AMQPValue;
 use postrider::sink::{Message, PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE, connected, publish_all, verdict};
+use crate::rabbitmq::util::{AMPLE_TIMEOUT, connected, publish_all, verdict};
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::{AmqpClient, text};
 use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{self};
 
 #[fixture::test]
-async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it() {
+async fn an_unroutable_message_counts_though_it_is_confirmed() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.topic("topic").await;
@@ -27,16 +27,16 @@ async fn a_message_that_no_queue_takes_is_charged_though_the_broker_confirms_it(
 }
 
 #[fixture::test]
-async fn without_mandatory_a_message_that_no_queue_takes_is_delivered() {
+async fn an_unroutable_message_is_delivered_without_mandatory() {
     let vhost = Vhost::new().await;
-    let sink = rabbitmq::sink_with(&vhost.uri(), AMPLE, false);
+    let sink = rabbitmq::sink_with(&vhost.uri(), AMPLE_TIMEOUT, false);
     sink.probe().await.unwrap();
 
     assert_eq!(sink.publish(message("m", "", "nowhere")).await, Ok(()));
 }
 
-/// Of hundreds at once, through `exchange` into `queue`, every third goes nowhere.
-async fn exactly_the_unroutable_ones_fail(
+/// Of hundreds at once, through `exchange` into `queue`, every third is unroutable.
+async fn assert_exactly_the_unroutable_fail(
     vhost: &Vhost,
     amqp: &AmqpClient,
     exchange: &str,
@@ -79,47 +79,47 @@ async fn exactly_the_unroutable_ones_fail(
 }
 
 #[fixture::test]
-async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_classic_queue() {
+async fn only_unroutable_fail_on_default_exchange_to_classic_queue() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic("taken").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &amqp, "", "taken").await;
+    assert_exactly_the_unroutable_fail(&vhost, &amqp, "", "taken").await;
 }
 
 #[fixture::test]
-async fn exactly_the_unroutable_ones_fail_on_the_default_exchange_into_a_quorum_queue() {
+async fn only_unroutable_fail_on_default_exchange_to_quorum_queue() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.quorum("taken").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &amqp, "", "taken").await;
+    assert_exactly_the_unroutable_fail(&vhost, &amqp, "", "taken").await;
 }
 
 #[fixture::test]
-async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_classic_queue() {
+async fn only_unroutable_fail_on_topic_exchange_to_classic_queue() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.topic("topic").await;
     amqp.classic("taken").await;
     amqp.bind("taken", "topic", "taken.#").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &amqp, "topic", "taken").await;
+    assert_exactly_the_unroutable_fail(&vhost, &amqp, "topic", "taken").await;
 }
 
 #[fixture::test]
-async fn exactly_the_unroutable_ones_fail_on_a_topic_exchange_into_a_quorum_queue() {
+async fn only_unroutable_fail_on_topic_exchange_to_quorum_queue() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.topic("topic").await;
     amqp.quorum("taken").await;
     amqp.bind("taken", "topic", "taken.#").await;
 
-    exactly_the_unroutable_ones_fail(&vhost, &amqp, "topic", "taken").await;
+    assert_exactly_the_unroutable_fail(&vhost, &amqp, "topic", "taken").await;
 }
 
 #[fixture::test]
-async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
+async fn a_full_queue_counts_attempts_of_its_messages_alone() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     let refuses = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
@@ -128,7 +128,7 @@ async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
     let sink = connected(&vhost.uri()).await;
     sink.publish(message("fits", "", "full")).await.unwrap();
 
-    // Unroutable ones among them: a nack may carry another's return.
+    // Unroutable ones among them: a nack may be matched with another's return.
     let queue = |number| ["roomy", "full", "nowhere", "roomy"][number % 4];
     let messages = (0..400).map(|number| message(format!("{number:03}"), "", queue(number)));
     let outcomes = publish_all(&sink, messages).await;
@@ -152,7 +152,7 @@ async fn a_full_queue_that_refuses_is_charged_and_its_neighbours_are_not() {
 }
 
 #[fixture::test]
-async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
+async fn the_same_id_routable_and_unroutable_gets_both_outcomes() {
     let vhost = Vhost::new().await;
     let amqp = vhost.amqp_client().await;
     amqp.classic("taken").await;
@@ -160,7 +160,7 @@ async fn the_same_id_at_once_routable_and_not_gets_both_outcomes() {
     let to = |key| -> Message { message("same", "", key) };
 
     let keys = ["taken", "nowhere", "taken", "nowhere", "nowhere", "taken"];
-    // Which confirms come together is chance.
+    // Which confirms come together is random.
     for round in 0..50 {
         let outcomes = publish_all(&sink, keys.map(to)).await;
 

@@ -1,4 +1,4 @@
-//! `amqps`. Which authorities are trusted is a matter of the whole process, so each check is one.
+//! `amqps`. The trusted authorities belong to the whole process, so each check is a process.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::outbox::mongodb_uri;
 use crate::support::rabbitmq::node::{Node, turn};
 
-/// What `postrider check` finds of a sink at the node, trusting this authority.
+/// The result of `postrider check` for a sink at the node, with trust in this authority.
 async fn check(node: &Node, authority: &Path) -> Value {
     check_uri(&node.tls_uri(), authority).await
 }
@@ -33,7 +33,7 @@ async fn check_uri(uri: &str, authority: &Path) -> Value {
 }
 
 #[fixture::test]
-async fn amqps_is_verified_against_the_authorities_in_ssl_cert_file() {
+async fn amqps_is_verified_against_ssl_cert_file() {
     let turn = turn().await;
 
     let trusted = check(&turn.node, &turn.node.authority()).await;

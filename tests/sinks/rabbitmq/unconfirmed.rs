@@ -1,4 +1,4 @@
-//! A queue that does not confirm, on a connection that is sound.
+//! A queue that does not confirm, on a healthy connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AT_ONCE, publish_all, start, until_up, verdict};
+use crate::rabbitmq::util::{AT_ONCE_LIMIT, publish_all, start, until_up, verdict};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
@@ -36,12 +36,12 @@ impl Stage {
         Self { vhost, amqp, proxy, sink }
     }
 
-    /// Ends the test: the sink has never given up its connection.
+    /// Ends the test: the sink has never closed its connection.
     async fn end_undisturbed(self) {
         self.end_after(1).await;
     }
 
-    /// Ends the test: the sink has opened so many connections, and given up none.
+    /// Ends the test: the sink has opened this many connections, and closed none.
     async fn end_after(self, connections: usize) {
         assert_eq!(self.proxy.accepted(), connections);
         let lost = tokio::time::timeout(Duration::from_secs(1), self.sink.lost()).await;
@@ -49,9 +49,9 @@ impl Stage {
     }
 }
 
-/// `well` takes messages one after the other while so many wait for `sick`; what becomes of these, and
-/// on how many connections.
-async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections: usize) {
+/// Publishes to `well` one by one while this many wait for `sick`; returns the outcomes of these,
+/// and the number of connections.
+async fn publish_during_sickness(waiting: usize, expected: PublishFailure, connections: usize) {
     let stage = Stage::new().await;
     let sink = &stage.sink;
     let begin = Instant::now();
@@ -67,7 +67,7 @@ async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections
         count += 20;
     }
 
-    assert!(begin.elapsed() < LIMIT + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < LIMIT + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for publishing in sick {
         let outcome = publishing.await.unwrap();
         assert_eq!(verdict(&outcome), Some(expected), "{outcome:?}");
@@ -80,22 +80,22 @@ async fn beside_a_sick_one(waiting: usize, expected: PublishFailure, connections
 }
 
 #[fixture::test]
-async fn a_queue_that_does_not_confirm_disturbs_no_other_queue() {
-    beside_a_sick_one(12, PublishFailure::Unconfirmed, 1).await;
+async fn an_unconfirming_queue_disturbs_no_other_queue() {
+    publish_during_sickness(12, PublishFailure::Unconfirmed, 1).await;
 }
 
 /// RabbitMQ stops reading a connection on which 32 wait for a quorum queue.
 #[fixture::test]
-async fn many_messages_that_are_not_confirmed_have_their_connection_for_themselves() {
-    beside_a_sick_one(20, PublishFailure::Abandoned, 2).await;
+async fn many_unconfirmed_messages_get_their_own_connection() {
+    publish_during_sickness(20, PublishFailure::Abandoned, 2).await;
 }
 
 #[fixture::test]
-async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
+async fn an_unconfirmed_message_is_published_again_with_its_id() {
     let stage = Stage::new().await;
     let sink = &stage.sink;
 
-    // Nothing else is confirmed: the broker is asked.
+    // Nothing else is confirmed: the sink asks the broker.
     for _ in 0..2 {
         let outcome = sink.publish(message("same", "", "sick")).await;
         assert_eq!(verdict(&outcome), Some(PublishFailure::Unconfirmed), "{outcome:?}");
@@ -118,7 +118,7 @@ async fn a_message_that_was_not_confirmed_is_published_again_by_the_same_id() {
 }
 
 #[fixture::test]
-async fn however_many_are_not_confirmed_another_queue_is_served() {
+async fn another_queue_is_served_whatever_is_unconfirmed() {
     let stage = Stage::new().await;
     let sink = &stage.sink;
     // The broker itself takes no more on this connection once the queue owes it some hundreds.

@@ -1,4 +1,4 @@
-//! Short words for what most tests here do.
+//! Short helpers for these tests.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::support::rabbitmq;
 
 pub use crate::support::publish::*;
 
-/// A connected sink with ample time.
+/// A connected sink with an ample timeout.
 pub async fn connected(uri: &str) -> Arc<RabbitMq> {
-    let sink = Arc::new(rabbitmq::sink(uri, AMPLE));
+    let sink = Arc::new(rabbitmq::sink(uri, AMPLE_TIMEOUT));
     sink.probe().await.unwrap();
     sink
 }

@@ -1,7 +1,7 @@
-//! Who may do what, said in Kafka's own protocol.
+//! Access rights, in Kafka's own protocol.
 //!
-//! librdkafka can do this, but its Rust crate cannot, and the broker's command for it is not
-//! among the jars. The three requests have one body, in a version without tagged fields:
+//! librdkafka can do this, but its Rust crate cannot, and the broker's command for it is not among
+//! the jars. The three requests have one body, in a version without tagged fields:
 //! <https://kafka.apache.org/protocol#The_Messages_CreateAcls>.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::support::outbox::eventually;
 
-/// What a right is about.
+/// The object of a right.
 #[derive(Clone, Copy, Debug)]
 pub enum Resource<'a> {
     /// A topic; `*` is all of them.
@@ -30,16 +30,16 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub enum Permission {
-    /// Wins over whatever allows the same.
+    /// Overrides whatever allows the same.
     Deny = 2,
     Allow = 3,
 }
 
-/// A right given to a user, or kept from him.
+/// A right that a user has, or is denied.
 #[derive(Clone, Copy, Debug)]
 pub struct Acl<'a> {
     pub permission: Permission,
-    /// `*` is everybody.
+    /// `*` is every user.
     pub user: &'a str,
     pub operation: Operation,
     pub resource: Resource<'a>,
@@ -54,13 +54,14 @@ enum Request {
 }
 
 impl Acl<'_> {
-    /// Sets it, and waits until the broker goes by it; `broker` must let us in as a super user.
+    /// Creates it, and waits until the broker applies it; `broker` must accept this client as a
+    /// super user.
     pub async fn create(&self, broker: &str) {
         self.call(broker, Request::Create).await;
         eventually("the broker to go by an ACL", || self.is_known(broker)).await;
     }
 
-    /// Takes it back.
+    /// Deletes it.
     pub async fn delete(&self, broker: &str) {
         self.call(broker, Request::Delete).await;
         let forgotten = || async { !self.is_known(broker).await };
@@ -69,7 +70,7 @@ impl Acl<'_> {
 
     async fn is_known(&self, broker: &str) -> bool {
         let answer = self.call(broker, Request::Describe).await;
-        // Behind the error and its null message stands how many resources match.
+        // The number of matching resources follows the error and its null message.
         answer[4..8] != [0; 4]
     }
 

@@ -1,20 +1,20 @@
-//! A real Kafka: a topic of the test's own, or a whole broker where that must be hurt.
+//! A real Kafka: a topic for one test, or a whole broker where a test must break it.
 //!
-//! | a test needs | it takes |
+//! | a test needs | it uses |
 //! |---|---|
-//! | somewhere to publish to | [`topic::Topic`] on the shared broker |
-//! | a connection that it can cut, hold or delay | [`wired::Wired`], on the binary's own broker |
+//! | a topic to publish to | [`topic::Topic`] on the shared broker |
+//! | a connection that it can cut, hold or delay | [`proxied::ProxiedBroker`], on the binary's own broker |
 //! | a broker that stops, hangs or is configured otherwise | [`node::Node`] |
-//! | TLS, logins, users who may not | [`secure::Secure`] |
+//! | TLS, logins, users without rights | [`secure::Secure`] |
 
 pub mod acl;
 pub mod node;
 pub mod options;
 pub mod ports;
+pub mod proxied;
 pub mod record;
 pub mod secure;
 pub mod topic;
-pub mod wired;
 
 /// The variable with the shared broker.
 const BROKERS: &str = "POSTRIDER_TEST_KAFKA_BROKERS";

@@ -1,4 +1,4 @@
-//! A Kafka broker of the tests' own: to be stopped, killed, frozen, or configured otherwise.
+//! A Kafka broker for tests that stop, kill, freeze or configure it.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -16,13 +16,14 @@ use crate::support::stopped::until_stopped;
 /// The variable with the folder of the broker's jars.
 const HOME: &str = "POSTRIDER_TEST_KAFKA_HOME";
 
-/// Any 16 bytes in base64; nodes meet only where one is started beside another.
+/// Any 16 bytes in base64; nodes meet only in a cluster that a test starts.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 
-/// How long a start or a stop may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// The limit for a start or a stop, on a busy machine.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// One process, a broker, and the controller unless it is beside another. It is killed when dropped, and its data goes with it.
+/// One process, a broker, and the controller unless it joins another. It is killed when dropped,
+/// and its data is removed.
 ///
 /// It also ends with the test process, however that ends: so it may be kept in a static.
 pub struct Node {
@@ -40,13 +41,13 @@ impl Node {
         Self::with(Options::default()).await
     }
 
-    /// A broker that takes requests. Its number is 1.
+    /// A broker that accepts requests. Its number is 1.
     pub async fn with(options: Options) -> Self {
         Self::launch(options, Listener::new("CONTROLLER", "PLAINTEXT"), true).await
     }
 
     /// The second broker of a cluster, with [`DIRECT`] alone. Its number is 2.
-    pub async fn beside(first: &Self) -> Self {
+    pub async fn joining(first: &Self) -> Self {
         Self::launch(Options::default(), first.controller.clone(), false).await
     }
 
@@ -69,17 +70,18 @@ impl Node {
         self.direct.address().to_string()
     }
 
-    /// Where the clients of a listener are sent.
+    /// The address that a listener gives its clients.
     pub fn address(&self, listener: &str) -> SocketAddr {
         let found = self.listeners.iter().find(|one| one.name == listener);
         found.unwrap_or_else(|| panic!("no listener {listener}")).advertised()
     }
 
-    /// Starts it on the same ports, with all that it had stored, and waits until it takes requests.
+    /// Starts it on the same ports, with all that it had stored, and waits until it accepts
+    /// requests.
     pub async fn start_again(&mut self) {
         assert!(self.process.is_none(), "it runs");
         let log = self.dir.path().join("log");
-        // Its word below must be this start's.
+        // The log line that is awaited below must be of this start.
         let _ = std::fs::rename(&log, self.dir.path().join("log.before"));
         let mut jvm = self.jvm(&log, &["kafka.Kafka", &self.file("server.properties")]);
         let started = async || {
@@ -93,25 +95,25 @@ impl Node {
         self.process = Some(jvm);
     }
 
-    /// Stops it in good order (SIGTERM).
+    /// Stops it cleanly (SIGTERM).
     pub async fn stop(&mut self) {
         let mut jvm = self.process.take().expect("it runs");
         jvm.signal(Signal::TERM);
         until("a broker to stop", async || jvm.has_ended().then_some(())).await;
     }
 
-    /// Ends it at once (SIGKILL); its data stays.
+    /// Kills it (SIGKILL); its data stays.
     pub fn kill(&mut self) {
         drop(self.process.take().expect("it runs"));
     }
 
-    /// Stops it where it is (SIGSTOP): connections hang, and do not close.
+    /// Freezes it (SIGSTOP): connections hang, and do not close.
     pub fn freeze(&self) {
         self.running().signal(Signal::STOP);
         until_stopped(self.running().child.id());
     }
 
-    /// Lets it run on (SIGCONT).
+    /// Continues it (SIGCONT).
     pub fn thaw(&self) {
         self.running().signal(Signal::CONT);
     }
@@ -156,7 +158,7 @@ impl Node {
     }
 }
 
-/// A process of Java, killed when dropped.
+/// A Java process, killed when dropped.
 struct Jvm {
     child: Child,
 }
@@ -168,7 +170,7 @@ impl Jvm {
         let log = File::create(log).unwrap();
         let mut command = Command::new("java");
         command.current_dir(dir);
-        // Little memory, and a compiler that is done soon: the machine is shared.
+        // Little memory and a compiler that finishes soon: the machine is shared.
         command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
         command.arg(format!("-Dlog4j2.configurationFile={}", settings.display()));
         command.arg("-cp").arg(home().join("*")).args(arguments);
@@ -209,9 +211,9 @@ fn home() -> PathBuf {
     path
 }
 
-/// Waits until `probe` finds what it looks for.
+/// Waits until `probe` returns a value.
 async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + OPERATION_TIMEOUT;
     loop {
         if let Some(found) = probe().await {
             return found;

@@ -1,13 +1,13 @@
-//! What a broker of a test's own is to be like.
+//! The options of a broker for one test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::ports::free_port;
 
-/// The listener that asks for nothing and that nobody hurts: for the test's own hand.
+/// The listener without a login and without a proxy, for the test itself.
 pub const DIRECT: &str = "DIRECT";
 
-/// A listener beside [`DIRECT`].
+/// A further listener.
 #[derive(Clone, Debug)]
 pub struct Listener {
     pub(super) name: String,
@@ -17,22 +17,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// One on a free port, for `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
+    /// A listener on a free port, for `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
     pub fn new(name: &str, protocol: &'static str) -> Self {
         Self { name: name.to_owned(), protocol, port: free_port(), advertised: None }
     }
 
-    /// Sends its clients elsewhere, such as to a proxy in front of it.
+    /// Sends its clients to another address, such as a proxy in front of it.
     pub fn advertised_at(self, address: SocketAddr) -> Self {
         Self { advertised: Some(address), ..self }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Where its clients are sent.
+    /// The address that its clients use.
     pub fn advertised(&self) -> SocketAddr {
         self.advertised.unwrap_or_else(|| self.address())
     }
@@ -52,13 +52,13 @@ impl Options {
         self
     }
 
-    /// A line of `server.properties`, after ours, which it overrides.
+    /// A line of `server.properties`, which overrides the one here.
     pub fn property(mut self, name: &str, value: &str) -> Self {
         self.properties.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A user of SCRAM-SHA-256, there from the first start.
+    /// A user of SCRAM-SHA-256, which exists from the first start.
     pub fn scram_user(mut self, name: &str, password: &str) -> Self {
         self.scram.push((name.to_owned(), password.to_owned()));
         self
@@ -93,7 +93,8 @@ impl Options {
             ("controller.quorum.voters".to_owned(), format!("1@{}", controller.address())),
             ("log.dirs".to_owned(), data.to_owned()),
         ];
-        let ours = OURS.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let ours =
+            SERVER_PROPERTIES.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         lines.extend(ours);
         lines.extend(self.properties.iter().cloned());
         lines.into_iter().map(|(name, value)| format!("{name}={value}\n")).collect()
@@ -101,7 +102,7 @@ impl Options {
 }
 
 /// A small broker that starts quickly.
-const OURS: [(&str, &str); 20] = [
+const SERVER_PROPERTIES: [(&str, &str); 20] = [
     ("controller.listener.names", "CONTROLLER"),
     ("inter.broker.listener.name", DIRECT),
     ("auto.create.topics.enable", "false"),
@@ -114,7 +115,7 @@ const OURS: [(&str, &str); 20] = [
     ("share.coordinator.state.topic.min.isr", "1"),
     ("share.coordinator.state.topic.num.partitions", "1"),
     ("group.initial.rebalance.delay.ms", "0"),
-    // A killed broker may come back only when the controller has given up the one before.
+    // A killed broker may return only when its old session has ended at the controller.
     ("broker.session.timeout.ms", "3000"),
     ("broker.heartbeat.interval.ms", "500"),
     // For each listener.

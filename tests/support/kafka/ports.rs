@@ -1,29 +1,29 @@
 //! Ports for brokers: chosen before the JVM starts, and bound seconds later.
 //!
-//! Looking whether a port is free is not enough for that long, with other test binaries looking
-//! at the same time. So each process claims blocks of ports, and hands out none of another's.
+//! To check that a port is free is not enough for that long, since other test binaries check at the
+//! same time. So each process claims blocks of ports, and uses only its own.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// Below what the other servers of tests take (20000 and up), and below what Linux gives to
-/// outgoing connections (32768 and up): a stopped broker's port must be free when it starts again.
+/// Below what the other servers of tests use (20000 and up), and below what Linux uses for outgoing
+/// connections (32768 and up): a stopped broker's port must be free when it starts again.
 const PORTS: std::ops::Range<u16> = 10_000..15_000;
 
 /// A broker with many listeners needs about twenty.
-const BLOCK: u16 = 50;
+const BLOCK_PORTS: u16 = 50;
 
 static CLAIMED: Mutex<Option<Block>> = Mutex::new(None);
 
 struct Block {
-    /// Bound to the block's first port until the process ends; who cannot bind it leaves the
-    /// block alone.
+    /// Bound to the block's first port until the process ends; a process that cannot bind it does
+    /// not use the block.
     claims: Vec<TcpListener>,
     next: u16,
     end: u16,
 }
 
-/// A port of loopback that is nobody's, and that no other caller gets.
+/// A free loopback port, which no other caller gets.
 pub fn free_port() -> u16 {
     let mut claimed = CLAIMED.lock().unwrap();
     let block = claimed.get_or_insert_with(|| Block { claims: Vec::new(), next: 0, end: 0 });
@@ -41,15 +41,15 @@ pub fn free_port() -> u16 {
 
 impl Block {
     fn claim_more(&mut self) {
-        let blocks = (PORTS.end - PORTS.start) / BLOCK;
+        let blocks = (PORTS.end - PORTS.start) / BLOCK_PORTS;
         let (first, claim) = loop {
-            let first = PORTS.start + rand::random_range(0..blocks) * BLOCK;
+            let first = PORTS.start + rand::random_range(0..blocks) * BLOCK_PORTS;
             if let Some(claim) = bind(first) {
                 break (first, claim);
             }
         };
         self.claims.push(claim);
-        (self.next, self.end) = (first + 1, first + BLOCK);
+        (self.next, self.end) = (first + 1, first + BLOCK_PORTS);
     }
 }
 

@@ -1,9 +1,9 @@
-//! A message as a consumer finds it.
+//! A message as a consumer receives it.
 
 use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers};
 
-/// Everything that Kafka keeps of a message.
+/// All that Kafka stores of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub partition: i32,

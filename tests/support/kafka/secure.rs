@@ -12,10 +12,10 @@ use super::options::{Listener, Options};
 use super::topic::Topic;
 use crate::support::authority::{Authority, Certified};
 
-/// TLS, whoever the client is.
+/// TLS, for any client.
 pub const TLS: &str = "TLS";
 
-/// TLS, for clients with a certificate by the same authority.
+/// TLS, for clients with a certificate of the same authority.
 pub const MUTUAL: &str = "MUTUAL";
 
 /// TLS and a login, by PLAIN or SCRAM-SHA-256.
@@ -24,26 +24,25 @@ pub const LOGIN: &str = "LOGIN";
 /// A login without TLS.
 pub const OPEN_LOGIN: &str = "OPENLOGIN";
 
-/// Everyone who may log in. A test that denies more than a topic of its own denies it to a
-/// user whom no other test has.
+/// All users. A test that denies more than its own topic denies it to a user of its own.
 pub const USERS: [&str; 7] = ["alice", "bob", "carol", "dave", "erin", "frank", "grace"];
 
-/// Everyone's password: no error and no `Debug` may show it.
+/// The password of all users: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-test";
 
-/// A node where everybody may do everything that is not denied.
+/// A node on which every user may do everything that is not denied.
 ///
-/// By its listener without a login, a test's own hand is a super user.
+/// On its listener without a login, the test itself is a super user.
 pub struct Secure {
     pub node: Node,
     dir: TempDir,
 }
 
-/// The node, for as long as any test of the binary has it: a start takes seconds.
+/// The node, for as long as a test of the binary uses it: a start takes seconds.
 static SHARED: Mutex<Weak<Secure>> = Mutex::const_new(Weak::new());
 
 impl Secure {
-    /// The node that the tests of one binary share, and that none of them hurts.
+    /// The node that the tests of one binary share, and that none of them breaks.
     pub async fn shared() -> Arc<Self> {
         let mut shared = SHARED.lock().await;
         if let Some(secure) = shared.upgrade() {
@@ -54,7 +53,7 @@ impl Secure {
         secure
     }
 
-    /// A node of the caller's own.
+    /// A node for one test.
     pub async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         certificates(dir.path());
@@ -72,12 +71,12 @@ impl Secure {
         self.node.address(listener).to_string()
     }
 
-    /// A topic, made and read by the listener without a login. It ends with the broker.
+    /// A topic, made and read on the listener without a login. It ends with the broker.
     pub async fn topic(&self, partitions: i32) -> Topic {
         Topic::on(&self.node.brokers(), partitions, &[]).await
     }
 
-    /// Keeps a right from a user; to be given back by [`Acl::delete`].
+    /// Denies a user a right, until [`Acl::delete`].
     pub async fn deny<'a>(
         &self,
         user: &'a str,
@@ -141,7 +140,7 @@ fn options(dir: &Path) -> Options {
             "authorizer.class.name",
             "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         )
-        // Whoever comes without a login: the broker itself, and the test's own hand.
+        // Clients without a login: the broker itself, and the test.
         .property("super.users", "User:ANONYMOUS");
     for listener in [LOGIN, OPEN_LOGIN] {
         let name = format!("listener.name.{}", listener.to_lowercase());

@@ -1,4 +1,4 @@
-//! A topic of the test's own, and what has arrived there.
+//! A topic for one test, and what has arrived there.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use super::record::Record;
 use crate::support::cleanup::Cleanup;
 use crate::support::outbox::eventually;
 
-/// How long a broker in good order may take for one thing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The limit for one operation of a healthy broker.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A topic whose name nobody else has.
+/// A topic with a unique name.
 pub struct Topic {
     pub name: String,
     brokers: String,
@@ -30,7 +30,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// One on the shared broker. It is deleted when the test passes.
+    /// A topic on the shared broker. It is deleted when the test passes.
     pub async fn new(partitions: i32) -> Self {
         Self::with(partitions, &[]).await
     }
@@ -40,13 +40,13 @@ impl Topic {
         Self::on(&super::brokers(), partitions, properties).await.deleted_when_dropped()
     }
 
-    /// The same on another broker, by a listener that asks for no login; there it stays.
+    /// The same on another broker, on a listener without a login; there it stays.
     pub async fn on(brokers: &str, partitions: i32, properties: &[(&str, &str)]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
         Self::named(brokers, &name, partitions, properties).await
     }
 
-    /// One whose name the test has chosen; it must not exist.
+    /// A topic whose name the test has chosen; it must not exist.
     pub async fn named(
         brokers: &str,
         name: &str,
@@ -63,20 +63,22 @@ impl Topic {
         topic
     }
 
-    /// One with a partition on each of these nodes, by its number, and no second replica.
+    /// A topic with a partition on each of these nodes, by its number, and no second replica.
     pub async fn spread(brokers: &str, nodes: &[i32]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
         let replicas: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
         Self::assigned(brokers, &name, &replicas, &[]).await
     }
 
-    /// One with a single partition, and a replica of it on each of these nodes: the first one leads.
+    /// A topic with a single partition, and a replica of it on each of these nodes: the first one
+    /// leads.
     pub async fn replicated(brokers: &str, nodes: &[i32], properties: &[(&str, &str)]) -> Self {
         let name = format!("test-{}", uuid::Uuid::new_v4().simple());
         Self::assigned(brokers, &name, &[nodes], properties).await
     }
 
-    /// One of a chosen name. Each partition has its replicas on these nodes, of which one must run.
+    /// A topic of a chosen name. Each partition has its replicas on these nodes, of which one must
+    /// run.
     pub async fn assigned(
         brokers: &str,
         name: &str,
@@ -96,7 +98,7 @@ impl Topic {
     }
 
     async fn make(&self, new: NewTopic<'_>, properties: &[(&str, &str)]) {
-        // Tests' messages bear times of long ago, by which Kafka would delete them within seconds.
+        // Tests' messages have times of long ago, for which Kafka would delete them within seconds.
         let new = new.set("retention.ms", "-1");
         let new = properties.iter().fold(new, |new, (name, value)| new.set(name, value));
         let made = self.admin().create_topics([&new], &patiently()).await.unwrap();
@@ -104,7 +106,7 @@ impl Topic {
         self.until_led().await;
     }
 
-    /// One on the shared broker that somebody else has made.
+    /// A topic on the shared broker that already exists.
     pub fn existing(name: &str, partitions: i32) -> Self {
         Self::existing_on(&super::brokers(), name, partitions)
     }
@@ -119,16 +121,17 @@ impl Topic {
         }
     }
 
-    /// Everything that is there at the call, in order within each partition, partition by partition.
+    /// Everything that is there at the call, in order within each partition, partition by
+    /// partition.
     pub async fn read(&self) -> Vec<Record> {
         let consumer: BaseConsumer = self
             .config()
-            // Demanded by librdkafka; who assigns by himself joins no group.
+            // Required by librdkafka; a consumer that assigns partitions itself joins no group.
             .set("group.id", "nobody")
             .set("enable.partition.eof", "true")
             .set("enable.auto.commit", "false")
             .set("isolation.level", "read_uncommitted")
-            // Else the word that there is no more comes half a second late.
+            // Otherwise the end of the partition is reported half a second late.
             .set("fetch.wait.max.ms", "10")
             .create()
             .unwrap();
@@ -142,7 +145,7 @@ impl Topic {
         self.read().await.iter().map(|record| record.id().to_owned()).collect()
     }
 
-    /// Waits until this many records are there, repetitions too.
+    /// Waits until this many records are there, with repetitions.
     pub async fn until(&self, count: usize) -> Vec<Record> {
         let found = std::sync::Mutex::new(Vec::new());
         eventually(&format!("{count} records in {}", self.name), || async {
@@ -155,7 +158,7 @@ impl Topic {
         found.into_inner().unwrap()
     }
 
-    /// The same topic, deleted when the test passes, unless the test itself deleted it.
+    /// The same topic, deleted when the test passes, unless the test itself deletes it.
     pub fn deleted_when_dropped(self) -> Self {
         let own = Self::existing_on(&self.brokers, &self.name, self.partitions);
         let _cleanup = Cleanup::new(async move || match own.try_delete().await {
@@ -175,7 +178,7 @@ impl Topic {
         deleted.into_iter().try_for_each(|topic| topic.map(|_| ()).map_err(|(_, error)| error))
     }
 
-    /// Gives it this property, and its defaults for all others but the retention.
+    /// Sets this property, and resets all others but the retention to the defaults.
     pub async fn alter(&self, name: &str, value: &str) {
         let alter = AlterConfig::new(ResourceSpecifier::Topic(&self.name));
         let alter = alter.set("retention.ms", "-1").set(name, value);
@@ -183,7 +186,7 @@ impl Topic {
         altered.into_iter().for_each(|altered| assert!(altered.is_ok(), "{altered:?}"));
     }
 
-    /// Waits until each partition has so many replicas in sync.
+    /// Waits until each partition has this many replicas in sync.
     pub async fn until_in_sync(&self, replicas: usize) {
         let has = move |partition: &MetadataPartition| partition.isr().len() == replicas;
         self.until_partitions("the replicas in sync that were awaited", has).await;
@@ -199,14 +202,14 @@ impl Topic {
         self.config().create().unwrap()
     }
 
-    /// A topic is there before its partitions have a leader.
+    /// A topic exists before its partitions have a leader.
     async fn until_led(&self) {
         let is_led = |one: &MetadataPartition| one.error().is_none() && one.leader() > 0;
         self.until_partitions("a leader", is_led).await;
     }
 
-    /// Waits until each partition is as it should be. A consumer asks: a producer would create the
-    /// topic where the broker permits that.
+    /// Waits until each partition is as it should be. The request comes from a consumer: a producer
+    /// would create the topic where the broker permits that.
     async fn until_partitions(
         &self,
         what: &'static str,
@@ -215,7 +218,7 @@ impl Topic {
         let consumer: BaseConsumer = self.config().create().unwrap();
         let name = self.name.clone();
         let looking = move || {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + OPERATION_TIMEOUT;
             while !are_all(&consumer, &name, &is_right) {
                 assert!(Instant::now() < deadline, "{name} has not {what}");
                 std::thread::sleep(Duration::from_millis(10));
@@ -231,18 +234,20 @@ fn are_all(
     name: &str,
     is_right: &impl Fn(&MetadataPartition) -> bool,
 ) -> bool {
-    let metadata = consumer.fetch_metadata(Some(name), PATIENCE).unwrap();
+    let metadata = consumer.fetch_metadata(Some(name), OPERATION_TIMEOUT).unwrap();
     let topic = metadata.topics().iter().find(|topic| topic.name() == name).unwrap();
     let partitions = topic.partitions();
     !partitions.is_empty() && partitions.iter().all(is_right)
 }
 
 fn patiently() -> AdminOptions {
-    AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE))
+    AdminOptions::new()
+        .operation_timeout(Some(OPERATION_TIMEOUT))
+        .request_timeout(Some(OPERATION_TIMEOUT))
 }
 
-/// A fetch is answered with what is there when it reaches the broker, so the end that it
-/// reports is not before the end at the call.
+/// A fetch returns what is there when it reaches the broker, so the end that it reports is not
+/// before the end at the call.
 fn read(consumer: &BaseConsumer, topic: &str, partitions: i32) -> Vec<Record> {
     let mut assignment = TopicPartitionList::new();
     for partition in 0..partitions {
@@ -251,13 +256,13 @@ fn read(consumer: &BaseConsumer, topic: &str, partitions: i32) -> Vec<Record> {
     consumer.assign(&assignment).unwrap();
     let mut found = Vec::new();
     let mut unread: HashSet<i32> = (0..partitions).collect();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + OPERATION_TIMEOUT;
     while !unread.is_empty() {
         assert!(Instant::now() < deadline, "{topic}: partitions never read to the end: {unread:?}");
         match consumer.poll(Duration::from_millis(100)) {
             Some(Ok(message)) => found.push(Record::of(&message)),
             Some(Err(KafkaError::PartitionEOF(partition))) => _ = unread.remove(&partition),
-            // A connection that ended: librdkafka makes another.
+            // A connection that ended: librdkafka opens another.
             None | Some(Err(KafkaError::MessageConsumption(_))) => {}
             Some(Err(error)) => panic!("{topic}: {error}"),
         }

@@ -1,4 +1,4 @@
-//! The test's own connection to a broker: what it declares there, and what it finds.
+//! A test's own connection to a broker, for declarations and reads.
 
 use lapin::message::BasicGetMessage;
 use lapin::options::{
@@ -10,7 +10,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Exchange
 
 /// A connection to the broker, and a channel on it.
 pub struct AmqpClient {
-    // Its end would end the channel.
+    // The channel ends with it.
     _connection: Connection,
     channel: Channel,
 }
@@ -22,17 +22,17 @@ impl AmqpClient {
         Self { _connection: connection, channel }
     }
 
-    /// A durable classic queue.
+    /// Declares a durable classic queue.
     pub async fn classic(&self, name: &str) {
         self.queue(name, &[]).await;
     }
 
-    /// A quorum queue, of one member on one node.
+    /// Declares a quorum queue with one member on one node.
     pub async fn quorum(&self, name: &str) {
         self.queue(name, &[("x-queue-type", text("quorum"))]).await;
     }
 
-    /// A durable queue with arguments.
+    /// Declares a durable queue with arguments.
     pub async fn queue(&self, name: &str, arguments: &[(&str, AMQPValue)]) {
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
         let mut table = FieldTable::default();
@@ -42,7 +42,7 @@ impl AmqpClient {
         self.channel.queue_declare(name.into(), options, table).await.unwrap();
     }
 
-    /// A durable topic exchange.
+    /// Declares a durable topic exchange.
     pub async fn topic(&self, name: &str) {
         let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
         let (kind, table) = (ExchangeKind::Topic, FieldTable::default());
@@ -69,7 +69,7 @@ impl AmqpClient {
         self.channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.unwrap();
     }
 
-    /// Publishes a message as a relay would, with its id and key, and waits for the confirm.
+    /// Publishes a message as a relay does, with its id and key, and waits for the confirm.
     pub async fn publish(&self, exchange: &str, routing_key: &str, id: &str, key: Option<&str>) {
         let mut headers = FieldTable::default();
         if let Some(key) = key {
@@ -86,12 +86,12 @@ impl AmqpClient {
         sending.await.unwrap().await.unwrap();
     }
 
-    /// Takes the next message out of the queue, if there is one now.
+    /// Takes the next message from the queue, if there is one now.
     pub async fn take(&self, queue: &str) -> Option<BasicGetMessage> {
         self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.unwrap()
     }
 
-    /// Takes everything out of the queue that is there now.
+    /// Takes everything from the queue that is there now.
     pub async fn take_all(&self, queue: &str) -> Vec<BasicGetMessage> {
         let mut found = Vec::new();
         while let Some(message) = self.take(queue).await {

@@ -1,4 +1,4 @@
-//! A real RabbitMQ: a vhost of the test's own, or a whole node where the broker must be hurt.
+//! A real RabbitMQ: a vhost for one test, or a whole node where a test must break the broker.
 
 pub mod amqp_client;
 pub mod node;
@@ -20,7 +20,7 @@ pub fn sink_with(uri: &str, timeout: Duration, mandatory: bool) -> RabbitMq {
     RabbitMq::new(settings).unwrap()
 }
 
-/// Where the broker behind a URI listens.
+/// The address of the broker behind a URI.
 pub fn address(uri: &str) -> SocketAddr {
     let (_, rest) = uri.rsplit_once('@').unwrap();
     let (address, _) = rest.split_once('/').unwrap();

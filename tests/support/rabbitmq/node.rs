@@ -1,4 +1,4 @@
-//! A RabbitMQ node of the tests' own: to be stopped, frozen and alarmed.
+//! A RabbitMQ node that tests stop, freeze and put into alarm.
 
 use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
@@ -23,10 +23,10 @@ pub struct Node {
     watcher: Child,
 }
 
-/// Exclusive use of the node that the tests of one binary take turns with.
+/// Exclusive use of the node that the tests of one binary share.
 pub type Turn = OwnedMutexGuard<Node>;
 
-/// The node, for as long as anybody waits for it: a start takes seconds.
+/// The node, for as long as a test waits for it: a start takes seconds.
 static SHARED: Mutex<Weak<Mutex<Node>>> = Mutex::const_new(Weak::new());
 
 /// Keeps the node alive until the test's end.
@@ -35,7 +35,7 @@ pub struct Lease {
     _alive: Arc<Mutex<Node>>,
 }
 
-/// Takes a turn with a node that is in good order.
+/// Waits for exclusive use of a healthy node.
 pub async fn turn() -> Lease {
     let alive = {
         let mut shared = SHARED.lock().await;
@@ -49,14 +49,14 @@ pub async fn turn() -> Lease {
         }
     };
     let node = alive.clone().lock_owned().await;
-    // Whoever failed before may have left it frozen, stopped or alarmed.
+    // A test that failed before may have left it frozen, stopped or in alarm.
     node.script(&["thaw"]).await;
     node.start().await;
     Lease { node, _alive: alive }
 }
 
 impl Node {
-    /// Three nodes that are one cluster. The first one must be dropped last.
+    /// A cluster of three nodes. The first one must be dropped last.
     pub async fn cluster() -> [Self; 3] {
         let first = Self::start_new().await;
         let second = Self::joined(&first).await;
@@ -97,12 +97,12 @@ impl Node {
         format!("amqps://guest:guest@localhost:{}/%2f", self.tls_port)
     }
 
-    /// The certificate that the node's own is signed by.
+    /// The certificate of the authority that signed the node's.
     pub fn authority(&self) -> std::path::PathBuf {
         self.dir.path().join("authority.pem")
     }
 
-    /// A certificate of somebody else.
+    /// The certificate of another authority.
     pub fn stranger(&self) -> std::path::PathBuf {
         self.dir.path().join("stranger.pem")
     }
@@ -116,7 +116,7 @@ impl Node {
         self.script(&["stop"]).await;
     }
 
-    /// Like the power going; what the broker had confirmed is on disk.
+    /// As in a power failure; what the broker had confirmed is on disk.
     pub async fn kill(&self) {
         self.script(&["kill"]).await;
     }
@@ -133,13 +133,13 @@ impl Node {
         self.script(&[&["ctl"], arguments].concat()).await;
     }
 
-    /// Stops the process of a queue: it takes and confirms nothing, and no other queue is concerned.
-    /// A restart of the node ends that.
+    /// Suspends the process of a queue: it takes and confirms nothing, and no other queue is
+    /// affected. A restart of the node ends that.
     pub async fn suspend_queue(&self, name: &str) {
         self.ctl(&["eval", &queue_order("suspend", "/", name)]).await;
     }
 
-    /// Lets it continue.
+    /// Resumes it.
     pub async fn resume_queue(&self, name: &str) {
         self.ctl(&["eval", &queue_order("resume", "/", name)]).await;
     }
@@ -152,14 +152,14 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // On failure `scripts/services.sh stop` ends it.
+        // If this fails, `scripts/services.sh stop` ends it.
         let _ = command(self.dir.path(), &["kill"]).output();
         dismiss(&mut self.watcher);
         let _ = self.watcher.wait();
     }
 }
 
-/// Kills the node of this folder when this process has ended without a word.
+/// Kills the node of this folder when this process ends without a message.
 fn watcher(dir: &Path) -> Child {
     let kill: [&OsStr; 3] = [&script(), "kill".as_ref(), dir.as_ref()];
     afterwards(&kill, dir)
@@ -180,7 +180,7 @@ fn command(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Two ports that nobody has at the moment.
+/// Two ports that are free at the moment.
 fn free_ports() -> (u16, u16) {
     let one = TcpListener::bind("127.0.0.1:0").unwrap();
     let two = TcpListener::bind("127.0.0.1:0").unwrap();

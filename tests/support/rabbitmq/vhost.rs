@@ -1,4 +1,4 @@
-//! A vhost of the test's own on the shared broker, with a user of its own.
+//! A vhost for one test on the shared broker, with a user of its own.
 
 use std::process::Command;
 
@@ -22,8 +22,8 @@ const CTL: &str = "POSTRIDER_TEST_RABBITMQCTL";
 /// The password of each test's user: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-test";
 
-/// A vhost, and the user of the same name, who may do everything in it. Both are removed when the test
-/// passes.
+/// A vhost, and the user of the same name, which may do everything in it. Both are removed when the
+/// test passes.
 pub struct Vhost {
     pub name: String,
     client: Client,
@@ -78,18 +78,18 @@ impl Vhost {
         self.call(Method::PUT, &format!("topic-permissions/{}/{user}", self.name), may).await;
     }
 
-    /// Gives a user another password; who is connected stays so.
+    /// Gives a user another password; connected clients stay connected.
     pub async fn set_password(&self, user: &str, password: &str) {
         let who = json!({ "password": password, "tags": "" });
         self.call(Method::PUT, &format!("users/{user}"), who).await;
     }
 
-    /// Deletes it with all that it has, while the test continues.
+    /// Deletes it with all that it contains, while the test continues.
     pub async fn delete(&self) {
         self.call(Method::DELETE, &format!("vhosts/{}", self.name), Value::Null).await;
     }
 
-    /// Makes it again after [`delete`](Self::delete). Its user may use it when `furnish` is done.
+    /// Makes it again after [`delete`](Self::delete). Its user may use it after `furnish`.
     pub async fn make_again(&self, furnish: impl AsyncFnOnce(&AmqpClient)) -> AmqpClient {
         self.call(Method::PUT, &format!("vhosts/{}", self.name), json!({})).await;
         self.permit("guest", ".*").await;
@@ -107,31 +107,32 @@ impl Vhost {
         self.call(Method::DELETE, &format!("users/{user}"), Value::Null).await;
     }
 
-    /// What the broker says of a queue.
+    /// The broker's report of a queue.
     pub async fn queue(&self, name: &str) -> Value {
         self.call(Method::GET, &format!("queues/{}/{name}", self.name), Value::Null).await
     }
 
-    /// Stops the process of a queue: it takes and confirms nothing, and no other queue is concerned.
+    /// Suspends the process of a queue: it takes and confirms nothing, and no other queue is
+    /// affected.
     pub async fn suspend_queue(&self, name: &str) {
-        self.tell_queue("suspend", name).await;
+        self.control_queue("suspend", name).await;
     }
 
-    /// Lets it continue. Without this the vhost cannot be deleted.
+    /// Resumes it. Without this the vhost cannot be deleted.
     pub async fn resume_queue(&self, name: &str) {
-        self.tell_queue("resume", name).await;
+        self.control_queue("resume", name).await;
     }
 
-    async fn tell_queue(&self, what: &str, name: &str) {
+    async fn control_queue(&self, what: &str, name: &str) {
         let eval = queue_order(what, &self.name, name);
-        let telling = tokio::task::spawn_blocking(move || {
+        let command = tokio::task::spawn_blocking(move || {
             let output = Command::new(variable(CTL)).args(["eval", &eval]).output().unwrap();
             assert!(output.status.success(), "{eval}: {output:?}");
         });
-        telling.await.unwrap();
+        command.await.unwrap();
     }
 
-    /// The connections to the vhost that the broker lists: some seconds after they were opened.
+    /// The connections to the vhost that the broker lists; it lists them some seconds late.
     pub async fn connections(&self) -> Vec<String> {
         self.connections_with("vhost", &self.name).await
     }
@@ -148,7 +149,7 @@ impl Vhost {
         ours.map(|connection| connection["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Ends connections as an operator would.
+    /// Closes connections as an operator would.
     pub async fn close_connections(&self, names: &[String]) {
         for name in names {
             let name = name.replace(' ', "%20").replace('>', "%3E");
@@ -164,7 +165,7 @@ impl Vhost {
         }
         let response = request.send().await.unwrap();
         let status = response.status();
-        // Who has gone by himself is gone.
+        // A user that is already deleted is fine.
         let fine = status.is_success() || status == StatusCode::NOT_FOUND;
         assert!(fine, "{url}: {status} {}", response.text().await.unwrap());
         response.json().await.unwrap_or(Value::Null)

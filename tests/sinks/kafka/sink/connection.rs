@@ -1,4 +1,4 @@
-//! A broker that goes away, hangs, is idle, or has no room: nobody is charged.
+//! A broker that goes away, hangs, is idle, or has no room: no attempt is counted.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Error};
 
 use super::util::{
-    AMPLE, AT_ONCE, Outcome, connected, ids, publish_all, shared_sink, start, until_up, verdict,
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, Outcome, connected, ids, publish_all, shared_sink, start,
+    until_up, verdict,
 };
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::message::message;
 
 #[track_caller]
-fn nobody_is_charged(outcomes: &[Outcome]) {
+fn no_attempt_is_counted(outcomes: &[Outcome]) {
     for outcome in outcomes {
         use PublishFailure::{Indeterminate, SinkDown, Unconfirmed};
         let verdict = verdict(outcome);
@@ -35,36 +36,36 @@ fn some<'a>(topic: &'a str, what: &'a str) -> impl Iterator<Item = Message> {
 /// Publishes those that were not confirmed, as a relay does, until all are.
 async fn until_confirmed(sink: &std::sync::Arc<Kafka>, topic: &str, what: &str) {
     let mut left: Vec<Message> = some(topic, what).collect();
-    let deadline = Instant::now() + AMPLE;
+    let deadline = Instant::now() + AMPLE_TIMEOUT;
     while !left.is_empty() {
         assert!(Instant::now() < deadline, "{} are left", left.len());
         until_up(sink).await;
         let outcomes = publish_all(sink, left.clone()).await;
-        nobody_is_charged(&outcomes);
+        no_attempt_is_counted(&outcomes);
         let mut outcomes = outcomes.iter();
         left.retain(|_| outcomes.next().unwrap().is_err());
     }
 }
 
 #[fixture::test]
-async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() {
+async fn a_broker_restart_costs_no_attempt_and_no_message() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
     let sink = connected(&node.brokers()).await;
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
 
-    // All the time while it goes.
+    // Publishes all the time while the broker stops.
     let going = async {
         let mut numbers = 0..;
         while sink.probe().await.is_ok() {
             let id = format!("going {}", numbers.next().unwrap());
-            nobody_is_charged(&[sink.publish(message(id, &topic.name, "k")).await]);
+            no_attempt_is_counted(&[sink.publish(message(id, &topic.name, "k")).await]);
         }
     };
     tokio::join!(node.stop(), going);
     let begin = Instant::now();
     let outcomes = publish_all(&sink, some(&topic.name, "down")).await;
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     let down_all = outcomes.iter().all(|one| verdict(one) == Some(PublishFailure::SinkDown));
     assert!(down_all, "{outcomes:?}");
 
@@ -78,7 +79,7 @@ async fn a_broker_that_stops_and_starts_again_costs_no_attempt_and_no_message() 
 }
 
 #[fixture::test]
-async fn a_broker_that_hangs_costs_no_attempt_and_all_arrive_once_it_goes_on() {
+async fn a_hanging_broker_costs_no_attempt_and_no_message() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
     let limit = Duration::from_secs(2);
@@ -89,12 +90,12 @@ async fn a_broker_that_hangs_costs_no_attempt_and_all_arrive_once_it_goes_on() {
     node.freeze();
     let begin = Instant::now();
     let outcomes = publish_all(&sink, some(&topic.name, "held")).await;
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
-    nobody_is_charged(&outcomes);
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
+    no_attempt_is_counted(&outcomes);
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
     let begin = Instant::now();
     let down = sink.probe().await.unwrap_err();
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     assert!(down.detail.contains("no answer within 2s"), "{down}");
     node.thaw();
 
@@ -106,14 +107,14 @@ async fn a_broker_that_hangs_costs_no_attempt_and_all_arrive_once_it_goes_on() {
 }
 
 #[fixture::test]
-async fn a_connection_closed_for_idleness_is_no_loss() {
+async fn a_connection_closed_for_idleness_is_not_a_loss() {
     let options = Options::default().property("connections.max.idle.ms", "1000");
     let node = Node::with(options).await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
     let sink = connected(&node.brokers()).await;
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
 
-    // The broker looks for idle ones once in that time.
+    // The broker looks for idle connections once in this time.
     let lost = tokio::time::timeout(Duration::from_secs(4), sink.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     sink.publish(message("after", &topic.name, "k")).await.unwrap();
@@ -122,12 +123,12 @@ async fn a_connection_closed_for_idleness_is_no_loss() {
 }
 
 #[fixture::test]
-async fn a_queue_without_room_makes_its_messages_wait_and_fails_none() {
-    let wired = Wired::take().await;
+async fn a_full_client_queue_delays_messages_and_fails_none() {
+    let broker = ProxiedBroker::take().await;
     for room in ["1", "2"] {
-        let topic = wired.topic(1).await;
+        let topic = broker.topic(1).await;
         let properties = [("queue.buffering.max.messages", room)];
-        let sink = shared_sink(&wired.brokers(), AMPLE, properties);
+        let sink = shared_sink(&broker.brokers(), AMPLE_TIMEOUT, properties);
         sink.probe().await.unwrap();
         let message = |number| message(format!("{number:03}"), &topic.name, "k");
         let begin = Instant::now();
@@ -135,70 +136,71 @@ async fn a_queue_without_room_makes_its_messages_wait_and_fails_none() {
         let outcomes = publish_all(&sink, (0..500).map(message)).await;
 
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-        assert!(begin.elapsed() < AMPLE / 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < AMPLE_TIMEOUT / 2, "{:?}", begin.elapsed());
         let expected: Vec<_> = (0..500).map(|number| format!("{number:03}")).collect();
         assert_eq!(ids(&topic).await, expected);
     }
 }
 
 #[fixture::test]
-async fn who_waits_for_room_at_a_broker_that_hangs_is_told_in_time_that_nothing_was_sent() {
-    let wired = Wired::take().await;
-    let topic = wired.topic(1).await;
+async fn a_message_without_room_reports_in_time_that_it_was_not_sent() {
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
     let limit = Duration::from_secs(2);
-    let sink = shared_sink(&wired.brokers(), limit, [("queue.buffering.max.messages", "2")]);
+    let sink = shared_sink(&broker.brokers(), limit, [("queue.buffering.max.messages", "2")]);
     sink.probe().await.unwrap();
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
-    wired.freeze();
+    broker.freeze();
 
     let begin = Instant::now();
     let outcomes =
         publish_all(&sink, some(&topic.name, "late").chain(some(&topic.name, "later"))).await;
 
-    assert!(begin.elapsed() < limit + AT_ONCE, "{:?}", begin.elapsed());
-    nobody_is_charged(&outcomes);
-    // No more than had room: at first, and when the time of those was up.
+    assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
+    no_attempt_is_counted(&outcomes);
+    // No more than had room: at first, and when those timed out.
     let unknown =
         outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
     assert!(unknown <= 4, "{outcomes:?}");
-    wired.thaw();
+    broker.thaw();
     until_confirmed(&sink, &topic.name, "late").await;
 }
 
 #[fixture::test]
-async fn who_waits_for_room_when_the_connection_is_lost_was_never_sent() {
-    let wired = Wired::take().await;
-    let topic = wired.topic(1).await;
-    let sink = shared_sink(&wired.brokers(), AMPLE, [("queue.buffering.max.messages", "2")]);
+async fn a_message_waiting_for_room_at_a_loss_was_never_sent() {
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
+    let sink =
+        shared_sink(&broker.brokers(), AMPLE_TIMEOUT, [("queue.buffering.max.messages", "2")]);
     sink.probe().await.unwrap();
     sink.publish(message("before", &topic.name, "k")).await.unwrap();
-    wired.hold_answers(true);
+    broker.hold_answers(true);
 
     let publishing: Vec<_> =
         some(&topic.name, "late").map(|message| start(&sink, message)).collect();
     // Those that had room are there; the others wait.
     topic.until(2).await;
-    wired.refuse(true);
-    wired.cut();
+    broker.refuse(true);
+    broker.cut();
 
     let begin = Instant::now();
     let mut outcomes = Vec::new();
     for publishing in publishing {
         outcomes.push(publishing.await.unwrap());
     }
-    assert!(begin.elapsed() < AMPLE / 4, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < AMPLE_TIMEOUT / 4, "{:?}", begin.elapsed());
     let unknown =
         outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
     let down = outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::SinkDown)).count();
     assert!((1..=2).contains(&unknown) && unknown + down == 20, "{outcomes:?}");
-    wired.refuse(false);
-    wired.hold_answers(false);
+    broker.refuse(false);
+    broker.hold_answers(false);
     until_confirmed(&sink, &topic.name, "late").await;
 }
 
-/// Answers that no broker of one's own can be made to give.
+/// Answers that a test cannot provoke from a broker.
 #[fixture::test]
-async fn a_broker_in_passing_trouble_charges_nobody() {
+async fn a_transient_broker_error_counts_no_attempt() {
     for (error, many) in [
         (Error::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE, 3),
         (Error::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION, 3),
@@ -220,7 +222,7 @@ async fn a_broker_in_passing_trouble_charges_nobody() {
 
         let outcomes = publish_all(&sink, some("topic", "troubled")).await;
 
-        nobody_is_charged(&outcomes);
+        no_attempt_is_counted(&outcomes);
         cluster.clear_request_errors(RDKafkaApiKey::Produce);
         until_confirmed(&sink, "topic", "troubled").await;
         sink.close().await;

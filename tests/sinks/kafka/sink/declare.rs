@@ -9,10 +9,10 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use super::util::{AMPLE, login};
+use super::util::{AMPLE_TIMEOUT, login};
 use crate::support::kafka::acl::{Operation, Resource};
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
-use crate::support::kafka::wired::Wired;
 use crate::support::message::message;
 
 fn fresh() -> String {
@@ -35,14 +35,14 @@ fn sink<const N: usize>(
 ) -> Kafka {
     let properties = Properties::from(properties);
     let settings = KafkaSettings::new("test", brokers);
-    Kafka::new(KafkaSettings { timeout: AMPLE, properties, topics, ..settings }).unwrap()
+    Kafka::new(KafkaSettings { timeout: AMPLE_TIMEOUT, properties, topics, ..settings }).unwrap()
 }
 
-/// How many partitions a topic has; `None` where there is no such topic.
+/// How many partitions a topic has; `None` without such a topic.
 fn partitions(brokers: &str, name: &str) -> Option<usize> {
     let consumer: BaseConsumer =
         ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap();
-    let metadata = consumer.fetch_metadata(Some(name), AMPLE).unwrap();
+    let metadata = consumer.fetch_metadata(Some(name), AMPLE_TIMEOUT).unwrap();
     let [topic] = metadata.topics() else { panic!("asked for one") };
     topic.error().is_none().then(|| topic.partitions().len())
 }
@@ -62,11 +62,11 @@ async fn property(brokers: &str, topic: &str, name: &str) -> String {
 }
 
 #[fixture::test]
-async fn declared_topics_are_made_where_they_are_absent_and_never_altered() {
-    let wired = Wired::take().await;
-    let brokers = wired.direct();
+async fn declared_topics_are_created_and_never_altered() {
+    let broker = ProxiedBroker::take().await;
+    let brokers = broker.direct();
     let (new, plain) = (fresh(), fresh());
-    let old = wired.topic_with(2, &[("retention.ms", "1234567")]).await;
+    let old = broker.topic_with(2, &[("retention.ms", "1234567")]).await;
     let all = || {
         let bare = Declared { partitions: None, replication: None, ..declared(&plain, 1, []) };
         let compact = [("cleanup.policy", "compact"), ("max.message.bytes", "4321")];
@@ -75,7 +75,7 @@ async fn declared_topics_are_made_where_they_are_absent_and_never_altered() {
 
     let first = sink(&brokers, [], all());
     first.probe().await.unwrap();
-    // Everything is there by now.
+    // Everything exists by now.
     let second = sink(&brokers, [], all());
     second.probe().await.unwrap();
 
@@ -106,7 +106,7 @@ async fn a_declared_topic_that_cannot_be_made_is_named() {
     let down = down.probe().await.unwrap_err();
     let impossible = sink(&super_brokers, [], vec![declared(&wanted, 1, [("no.such", "x")])]);
     let impossible = impossible.probe().await.unwrap_err();
-    // What exists needs no right to be made.
+    // A topic that exists can be declared without the right to create it.
     let there = sink(&brokers, login, vec![declared(&old.name, 1, [])]);
     there.probe().await.unwrap();
 

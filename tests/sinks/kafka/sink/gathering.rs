@@ -1,4 +1,4 @@
-//! Under load records go through a second producer, which gathers them: their order stays.
+//! Under load records go through a second producer, which batches them: their order stays.
 
 use postrider::sink::{Message, Sink};
 
@@ -17,7 +17,7 @@ async fn one_key_keeps_its_order_while_load_comes_and_goes() {
     let id = |n: usize| format!("{n:03}");
 
     for n in 0..300 {
-        // Each change of the load changes the producer, once the second one is made.
+        // Each change of the load changes the producer, once the second one exists.
         sink.expect(if n / 10 % 2 == 0 { MANY } else { 1 });
         let is_urgent = n % 7 == 0;
         sink.publish(Message { is_urgent, ..message(id(n), &topic.name, "k") }).await.unwrap();
@@ -26,9 +26,9 @@ async fn one_key_keeps_its_order_while_load_comes_and_goes() {
     assert_eq!(topic.read_ids().await, (0..300).map(id).collect::<Vec<_>>());
 }
 
-/// The broker means all of a batch; each of its records is sent again by itself.
+/// The broker refuses the batch as a whole; each of its records is sent again by itself.
 #[fixture::test]
-async fn a_batch_that_is_too_large_for_its_topic_arrives_record_by_record() {
+async fn a_batch_above_the_topics_limit_arrives_record_by_record() {
     let topic = Topic::with(1, &[("max.message.bytes", "20000")]).await;
     let sink = connected_with(&brokers(), [("compression.type", "none")]).await;
     sink.expect(MANY);
@@ -36,7 +36,7 @@ async fn a_batch_that_is_too_large_for_its_topic_arrives_record_by_record() {
         let payload = Some(vec![b'x'; 6_000]);
         Message { payload, ..message(format!("{n:03}"), &topic.name, &format!("k{n}")) }
     };
-    // Until the second producer is made the first one sends them.
+    // Until the second producer exists, the first one sends them.
     for round in 0..20 {
         let messages: Vec<Message> = (0..50).map(|n| large(round * 50 + n)).collect();
         let results = publish_all(&sink, messages).await;

@@ -12,9 +12,9 @@ use postrider::sink::Sink;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
-use super::util::{AMPLE, sink};
+use super::util::{AMPLE_TIMEOUT, sink};
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::relay::{Running, parts, run, settings};
 
@@ -27,7 +27,7 @@ pub fn relay(outbox: &TestOutbox, sink: impl Sink) -> Running {
         source: None,
     };
     let router = Router::new(Vec::new(), BTreeMap::from([(SinkName::from("test"), rules)]), None);
-    // Whoever backs off is to come back more often than any test lets him.
+    // A record in backoff must not reach its last attempt within a test.
     let settings = Settings { max_attempts: 10_000, ..settings() };
     let (owner, share) = watch::channel(Share::of(0..=255));
     let parts = parts(&outbox.collections, sink, settings, share, Wakeup::default());
@@ -46,7 +46,7 @@ pub fn to(topic: &Topic, id: &str, key: &str) -> Document {
     record
 }
 
-/// Sent once, and nothing was held against it.
+/// Sent once, and without an error.
 pub async fn went_well(outbox: &TestOutbox, id: &str) {
     let record = outbox.record(id).await;
     assert_eq!(record.get_i32("attempt").unwrap(), 1, "{record}");
@@ -54,10 +54,10 @@ pub async fn went_well(outbox: &TestOutbox, id: &str) {
 }
 
 #[fixture::test]
-async fn poison_dies_or_waits_and_harms_neither_its_key_nor_its_neighbours() {
-    let wired = Wired::take().await;
+async fn poison_records_affect_neither_their_key_nor_others() {
+    let broker = ProxiedBroker::take().await;
     let (topic, outbox) =
-        (wired.topic_with(3, &[("max.message.bytes", "4000")]).await, TestOutbox::new().await);
+        (broker.topic_with(3, &[("max.message.bytes", "4000")]).await, TestOutbox::new().await);
     let missing = format!("test-{}", uuid::Uuid::new_v4().simple());
     let large: Vec<u8> = (0..8_000).map(|_| rand::random()).collect();
     let large = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: large };
@@ -83,7 +83,7 @@ async fn poison_dies_or_waits_and_harms_neither_its_key_nor_its_neighbours() {
     outbox.insert(records).await;
 
     // So that the large one shares a batch.
-    let running = relay(&outbox, sink(&wired.direct(), AMPLE / 3, [("linger.ms", "50")]));
+    let running = relay(&outbox, sink(&broker.direct(), AMPLE_TIMEOUT / 3, [("linger.ms", "50")]));
 
     outbox.until_count(doc! { "status": "dead" }, 2).await;
     // All but two that wait behind the one for the missing topic: 067 and 087.
@@ -93,7 +93,7 @@ async fn poison_dies_or_waits_and_harms_neither_its_key_nor_its_neighbours() {
         let record = outbox.record(id).await;
         assert_eq!(record.get_str("status").unwrap(), "pending", "{record}");
     }
-    let made = Topic::named(&wired.direct(), &missing, 1, &[]).await;
+    let made = Topic::named(&broker.direct(), &missing, 1, &[]).await;
     outbox.until_count(doc! { "status": "done" }, 101).await;
 
     for (id, reason, words) in

@@ -1,4 +1,4 @@
-//! What a consumer finds (contract, section 3).
+//! A record as a consumer receives it.
 
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::util::{connected, connected_with, publish_all};
 use crate::support::kafka::brokers;
+use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
-use crate::support::kafka::wired::Wired;
 use crate::support::message::message;
 
 fn text(text: &str) -> Option<Vec<u8>> {
@@ -18,7 +18,7 @@ fn text(text: &str) -> Option<Vec<u8>> {
 }
 
 #[fixture::test]
-async fn a_consumer_finds_the_record_of_the_contract() {
+async fn a_consumer_receives_the_documented_record() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
     let timestamp = Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
@@ -41,7 +41,7 @@ async fn a_consumer_finds_the_record_of_the_contract() {
 }
 
 #[fixture::test]
-async fn headers_arrive_in_their_order_as_text_bytes_or_null_and_ours_win() {
+async fn headers_arrive_in_order_and_ours_take_precedence() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
     let object_id = ObjectId::from_str("65f1c0ffee0123456789abcd").unwrap();
@@ -96,7 +96,7 @@ async fn a_null_payload_is_a_tombstone_and_an_empty_one_is_not() {
 }
 
 #[fixture::test]
-async fn a_record_without_a_time_gets_that_of_its_sending() {
+async fn a_record_without_a_time_gets_the_time_of_its_sending() {
     let topic = Topic::new(1).await;
     let sink = connected(&brokers()).await;
     let begin = bson::DateTime::now().timestamp_millis();
@@ -110,7 +110,7 @@ async fn a_record_without_a_time_gets_that_of_its_sending() {
     assert!(found.iter().all(|record| (begin..=end).contains(&record.timestamp)), "{found:?}");
 }
 
-/// Keys and what Java makes of them (`UtilsTest.testMurmur2` of Kafka).
+/// Keys and their hashes in Java (`UtilsTest.testMurmur2` of Kafka).
 const KEYS: [(&str, i32); 6] = [
     ("21", -973_932_308),
     ("foobar", -790_332_482),
@@ -177,16 +177,16 @@ async fn the_empty_key_is_a_key_and_has_one_partition() {
 }
 
 #[fixture::test]
-async fn what_is_compressed_by_default_or_by_a_property_can_be_read() {
+async fn compressed_records_can_be_read() {
     const SIZE: usize = 300_000;
-    let wired = Wired::take().await;
-    let topic = wired.topic(1).await;
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
     for codec in [None, Some("zstd"), Some("gzip"), Some("snappy"), Some("none")] {
         let sink = match codec {
-            None => connected(&wired.brokers()).await,
-            Some(codec) => connected_with(&wired.brokers(), [("compression.type", codec)]).await,
+            None => connected(&broker.brokers()).await,
+            Some(codec) => connected_with(&broker.brokers(), [("compression.type", codec)]).await,
         };
-        let before = wired.sent();
+        let before = broker.sent();
         let payload = Some(b"again and ".repeat(SIZE / 10));
         let id = codec.unwrap_or("default");
 
@@ -194,11 +194,11 @@ async fn what_is_compressed_by_default_or_by_a_property_can_be_read() {
             .await
             .unwrap();
 
-        let sent = wired.sent() - before;
+        let sent = broker.sent() - before;
         assert_eq!(sent > SIZE, codec == Some("none"), "{id}: {sent} bytes");
         let found = topic.read().await.pop().unwrap();
         assert_eq!(found.id(), id);
-        // Compared without showing them.
+        // Compared without printing it.
         assert!(found.payload == payload, "{id}");
         sink.close().await;
     }

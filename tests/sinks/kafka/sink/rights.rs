@@ -1,4 +1,4 @@
-//! Who may not write, to one topic or to any.
+//! Users without the right to write, to one topic or to any.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 
 use super::poison::{relay, to, until_done, went_well};
-use super::util::{AMPLE, AT_ONCE, publish_all, sink_of, until_taken, verdict};
+use super::util::{AMPLE_TIMEOUT, AT_ONCE_LIMIT, publish_all, sink_of, until_taken, verdict};
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{PASSWORD, Secure};
 use crate::support::message::message;
 use crate::support::outbox::{TestOutbox, eventually};
 
 #[fixture::test]
-async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
+async fn a_forbidden_topic_is_counted_alone_until_it_is_permitted() {
     let secure = Secure::shared().await;
     let (topic, other) = (secure.topic(1).await, secure.topic(1).await);
-    // Refused by the look-up, or only by the write.
+    // The metadata request is refused, or only the write.
     for operation in [Operation::Write, Operation::Describe] {
         let acl = secure.deny("alice", operation, Resource::Topic(&topic.name)).await;
         let sink = Arc::new(sink_of(&secure, "alice"));
@@ -36,7 +36,7 @@ async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
             }
             let words = outcomes[0].as_ref().unwrap_err().to_string();
             assert!(words.contains(&topic.name) && words.contains("uthoriz"), "{words}");
-            assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+            assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}", begin.elapsed());
         }
 
         acl.delete(&secure.node.brokers()).await;
@@ -47,14 +47,14 @@ async fn a_forbidden_topic_is_charged_alone_and_works_once_it_is_allowed() {
 }
 
 #[fixture::test]
-async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
+async fn a_user_without_write_rights_has_a_sink_that_is_down() {
     let secure = Secure::shared().await;
     let topic = secure.topic(1).await;
     let on_cluster = secure.deny("erin", Operation::IdempotentWrite, Resource::Cluster).await;
     let on_topics = secure.deny("erin", Operation::Write, Resource::Topic("*")).await;
     let sink = Arc::new(sink_of(&secure, "erin"));
 
-    // A probe may be over before the broker has said so.
+    // A probe may end before the broker has answered.
     let begin = Instant::now();
     for number in 0..3 {
         let probed = sink.probe().await;
@@ -66,13 +66,13 @@ async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
                 for outcome in &outcomes {
                     assert_eq!(verdict(outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
                 }
-                tokio::time::timeout(AT_ONCE, sink.lost()).await.unwrap().detail
+                tokio::time::timeout(AT_ONCE_LIMIT, sink.lost()).await.unwrap().detail
             }
         };
         assert!(words.contains("uthoriz"), "{words}");
         assert!(!words.contains(PASSWORD), "{words}");
     }
-    assert!(begin.elapsed() < AMPLE / 2, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < AMPLE_TIMEOUT / 2, "{:?}", begin.elapsed());
 
     on_cluster.delete(&secure.node.brokers()).await;
     on_topics.delete(&secure.node.brokers()).await;
@@ -81,7 +81,7 @@ async fn who_may_write_nowhere_has_a_sink_that_is_down_until_he_may() {
     assert_eq!(topic.read_ids().await, ["allowed"]);
 }
 
-/// Knows how often it was probed.
+/// Counts its probes.
 struct Counting {
     sink: Kafka,
     probes: Arc<AtomicUsize>,
@@ -111,7 +111,7 @@ impl Sink for Counting {
 }
 
 #[fixture::test]
-async fn records_of_who_may_write_nowhere_wait_uncharged_and_go_once_he_may() {
+async fn records_wait_without_attempts_until_the_user_may_write() {
     let secure = Secure::shared().await;
     let (topic, outbox) = (secure.topic(1).await, TestOutbox::new().await);
     let on_cluster = secure.deny("frank", Operation::IdempotentWrite, Resource::Cluster).await;
@@ -121,9 +121,9 @@ async fn records_of_who_may_write_nowhere_wait_uncharged_and_go_once_he_may() {
 
     let sink = Counting { sink: sink_of(&secure, "frank"), probes: probes.clone() };
     let running = relay(&outbox, sink);
-    // A loss, twice in a row, would send them alone, and the third would be charged.
+    // Two losses in a row would send them alone, and the third would be counted.
     eventually("many a try", || async { probes.load(Ordering::SeqCst) > 6 }).await;
-    // This one gives both rights: with the other first, the topic would be charged meanwhile.
+    // This deletion gives both rights: with the other first, attempts would be counted meanwhile.
     on_topics.delete(&secure.node.brokers()).await;
     on_cluster.delete(&secure.node.brokers()).await;
 

@@ -1,4 +1,4 @@
-//! librdkafka's own figures among a process's metrics.
+//! librdkafka's own statistics among a process's metrics.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ const COUNTERS: [&str; 4] =
     ["request_retries_total", "request_timeouts_total", "requests_total", "sent_bytes_total"];
 
 #[fixture::test]
-async fn the_producers_figures_are_metrics_once_it_has_told_them() {
+async fn the_producers_statistics_become_metrics() {
     let (topic, outbox) = (Topic::new(1).await, TestOutbox::new().await);
     outbox.insert((0..50).map(|id| to(&topic, &id.to_string(), "k"))).await;
 
@@ -64,7 +64,7 @@ async fn the_producers_figures_are_metrics_once_it_has_told_them() {
 }
 
 #[fixture::test]
-async fn before_the_first_figures_there_are_counters_and_no_gauges() {
+async fn only_counters_exist_before_the_first_statistics() {
     let (topic, outbox) = (Topic::new(1).await, TestOutbox::new().await);
     outbox.insert([to(&topic, "m", "k")]).await;
 

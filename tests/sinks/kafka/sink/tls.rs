@@ -1,4 +1,4 @@
-//! TLS and logins, as an operator writes them: the real process with its file.
+//! TLS and logins, as an operator configures them: the real process with its file.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use crate::support::kafka::secure::{LOGIN, MUTUAL, PASSWORD, Secure, TLS};
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 use crate::support::process::Postrider;
 
-/// Delivers one record by a process with these properties, which keeps the password to itself.
+/// Delivers one record by a process with these properties, and checks that it does not print the
+/// password.
 async fn delivers(secure: &Secure, listener: &str, properties: &str) {
     let (topic, outbox) = (secure.topic(1).await, TestOutbox::new().await);
     let dir = tempfile::tempdir().unwrap();
@@ -36,7 +37,7 @@ fn file(path: &Path) -> String {
 }
 
 #[fixture::test]
-async fn a_process_delivers_by_tls_to_a_broker_whose_authority_it_is_told() {
+async fn a_process_delivers_by_tls_with_a_configured_authority() {
     let secure = Secure::shared().await;
     let authority = file(&secure.authority());
 
@@ -51,7 +52,7 @@ async fn a_process_delivers_by_mutual_tls() {
     let authority = file(&secure.authority());
     let (certificate, key) = secure.client();
 
-    // Both ways to write a dotted name.
+    // Both notations of a dotted name.
     let properties = format!(
         "'security.protocol' = 'ssl'\n[sinks.secure.properties.ssl]\nca.location = {authority}\n\
          certificate.location = {}\nkey.location = {}\n",

@@ -1,4 +1,4 @@
-//! Short words for what most tests of the sink do.
+//! Short helpers for the tests of the sink.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn shared_sink<const N: usize>(
     Arc::new(sink(brokers, timeout, properties))
 }
 
-/// The same, for whom one owner is enough.
+/// The same with a single owner.
 pub fn sink<const N: usize>(
     brokers: &str,
     timeout: Duration,
@@ -32,7 +32,7 @@ pub fn sink<const N: usize>(
     Kafka::new(KafkaSettings { timeout, properties, ..settings }).unwrap()
 }
 
-/// A connected sink with ample time.
+/// A connected sink with an ample timeout.
 pub async fn connected(brokers: &str) -> Arc<Kafka> {
     connected_with(brokers, []).await
 }
@@ -42,14 +42,14 @@ pub async fn connected_with<const N: usize>(
     brokers: &str,
     properties: [(&str, &str); N],
 ) -> Arc<Kafka> {
-    let sink = shared_sink(brokers, AMPLE, properties);
+    let sink = shared_sink(brokers, AMPLE_TIMEOUT, properties);
     sink.probe().await.unwrap();
     sink
 }
 
 /// A sink of this user, by a login without TLS.
 pub fn sink_of(secure: &Secure, user: &str) -> Kafka {
-    sink(&secure.brokers(OPEN_LOGIN), AMPLE, login(user, PASSWORD))
+    sink(&secure.brokers(OPEN_LOGIN), AMPLE_TIMEOUT, login(user, PASSWORD))
 }
 
 /// Properties of a login without TLS.
@@ -62,16 +62,16 @@ pub fn login<'a>(user: &'a str, password: &'a str) -> [(&'a str, &'a str); 4] {
     ]
 }
 
-/// Ids of what is in the topic, sorted, each as often as it is there.
+/// Ids of what is in the topic, sorted, with repetitions.
 pub async fn ids(topic: &Topic) -> Vec<String> {
     let mut ids = topic.read_ids().await;
     ids.sort();
     ids
 }
 
-/// Publishes until it is confirmed: what was refused is taken for refused, and charged, for a while.
+/// Publishes until it is confirmed: for a while the sink still knows the refusal.
 pub async fn until_taken(sink: &Kafka, message: Message) {
-    let deadline = Instant::now() + AT_ONCE;
+    let deadline = Instant::now() + AT_ONCE_LIMIT;
     while let Err(error) = sink.publish(message.clone()).await {
         assert_eq!(error.failure, PublishFailure::Retryable, "{error}");
         assert!(Instant::now() < deadline, "{error}");

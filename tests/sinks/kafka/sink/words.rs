@@ -1,4 +1,4 @@
-//! What an operator is told of a sink that does not connect: soon, in clear, and without secrets.
+//! The error of a sink that does not connect: soon, clear, and without secrets.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -6,20 +6,24 @@ use std::time::{Duration, Instant};
 
 use postrider::sink::Sink;
 
-use super::util::{AMPLE, login, sink};
+use super::util::{AMPLE_TIMEOUT, login, sink};
 use crate::support::kafka::secure::{LOGIN, MUTUAL, OPEN_LOGIN, PASSWORD, Secure, TLS};
 
-/// Long before the sink's own limit.
-const SOON: Duration = Duration::from_secs(3);
+/// Long before the sink's own timeout.
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// What a probe has to say, which must hold all of these words.
-async fn told<const N: usize>(brokers: &str, properties: [(&str, &str); N], wanted: &[&str]) {
-    let sink = sink(brokers, AMPLE, properties);
+/// Asserts that the error of a probe contains all of these words.
+async fn assert_probe_error<const N: usize>(
+    brokers: &str,
+    properties: [(&str, &str); N],
+    wanted: &[&str],
+) {
+    let sink = sink(brokers, AMPLE_TIMEOUT, properties);
     let begin = Instant::now();
 
     let down = sink.probe().await.unwrap_err();
 
-    assert!(begin.elapsed() < SOON, "{:?}: {down}", begin.elapsed());
+    assert!(begin.elapsed() < PROBE_LIMIT, "{:?}: {down}", begin.elapsed());
     for words in [brokers].iter().chain(wanted) {
         assert!(down.detail.contains(words), "without {words:?}: {down}");
     }
@@ -33,11 +37,11 @@ fn text(path: &Path) -> &str {
 }
 
 #[fixture::test]
-async fn where_nothing_listens_the_address_is_to_be_checked() {
+async fn a_closed_port_points_to_the_address() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
-    told(&closed.to_string(), [], &["Connection refused", "brokers"]).await;
-    told("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
+    assert_probe_error(&closed.to_string(), [], &["Connection refused", "brokers"]).await;
+    assert_probe_error("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
 }
 
 #[fixture::test]
@@ -45,7 +49,7 @@ async fn a_wrong_password_points_to_the_login() {
     let secure = Secure::shared().await;
     let (brokers, authority) = (secure.brokers(LOGIN), secure.authority());
 
-    told(
+    assert_probe_error(
         &secure.brokers(OPEN_LOGIN),
         login("alice", "guessed"),
         &["Authentication failed", "sasl.*"],
@@ -59,7 +63,7 @@ async fn a_wrong_password_points_to_the_login() {
             ("sasl.username", "alice"),
             ("sasl.password", "guessed"),
         ];
-        told(&brokers, properties, &["uthentication failed", "sasl.*"]).await;
+        assert_probe_error(&brokers, properties, &["uthentication failed", "sasl.*"]).await;
     }
 }
 
@@ -69,7 +73,7 @@ async fn a_mechanism_that_the_broker_lacks_points_to_the_login() {
     let mut properties = login("alice", PASSWORD);
     properties[1].1 = "SCRAM-SHA-512";
 
-    told(&secure.brokers(OPEN_LOGIN), properties, &["SCRAM-SHA-512", "sasl.*"]).await;
+    assert_probe_error(&secure.brokers(OPEN_LOGIN), properties, &["SCRAM-SHA-512", "sasl.*"]).await;
 }
 
 #[fixture::test]
@@ -78,7 +82,12 @@ async fn an_unknown_authority_points_to_the_file_of_authorities() {
     let stranger = secure.stranger();
     let properties = [("security.protocol", "ssl"), ("ssl.ca.location", text(&stranger))];
 
-    told(&secure.brokers(TLS), properties, &["certificate verify failed", "ssl.ca.location"]).await;
+    assert_probe_error(
+        &secure.brokers(TLS),
+        properties,
+        &["certificate verify failed", "ssl.ca.location"],
+    )
+    .await;
 }
 
 #[fixture::test]
@@ -87,7 +96,12 @@ async fn a_missing_client_certificate_points_to_its_file() {
     let authority = secure.authority();
     let properties = [("security.protocol", "ssl"), ("ssl.ca.location", text(&authority))];
 
-    told(&secure.brokers(MUTUAL), properties, &["certificate", "ssl.certificate.location"]).await;
+    assert_probe_error(
+        &secure.brokers(MUTUAL),
+        properties,
+        &["certificate", "ssl.certificate.location"],
+    )
+    .await;
 }
 
 #[fixture::test]
@@ -96,8 +110,9 @@ async fn the_wrong_protocol_points_to_the_one_property_that_names_it() {
     let authority = secure.authority();
     let tls = [("security.protocol", "ssl"), ("ssl.ca.location", text(&authority))];
 
-    told(&secure.brokers(TLS), [], &["security.protocol"]).await;
-    told(&secure.node.brokers(), tls, &["security.protocol"]).await;
-    told(&secure.brokers(OPEN_LOGIN), [], &["security.protocol"]).await;
-    told(&secure.node.brokers(), login("alice", PASSWORD), &["security.protocol"]).await;
+    assert_probe_error(&secure.brokers(TLS), [], &["security.protocol"]).await;
+    assert_probe_error(&secure.node.brokers(), tls, &["security.protocol"]).await;
+    assert_probe_error(&secure.brokers(OPEN_LOGIN), [], &["security.protocol"]).await;
+    assert_probe_error(&secure.node.brokers(), login("alice", PASSWORD), &["security.protocol"])
+        .await;
 }

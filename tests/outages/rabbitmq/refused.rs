@@ -1,14 +1,14 @@
-//! What the broker refuses for the record's own sake: charged, backed off, dead at the ceiling.
+//! Records that the broker refuses: counted, backed off, dead at the limit.
 
 use bson::{Document, doc};
 use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
-use crate::outage::{Outage, all_settled, many, no_errors, to, until_charged, went_well};
+use crate::outage::{Outage, all_settled, many, no_errors, to, until_attempt_counted, went_well};
 use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 
-/// How often this record's delivery was charged and not its last.
+/// How many failed attempts of this record were counted that were not its last.
 fn retries(record: &Document) -> u64 {
     u64::try_from(record.get_i32("attempt").unwrap()).unwrap() - 1
 }
@@ -18,7 +18,7 @@ fn id(record: &Document) -> &str {
 }
 
 #[fixture::test]
-async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_has_room() {
+async fn a_full_queue_counts_attempts_of_its_records_alone() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let one = [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", text("reject-publish"))];
@@ -33,13 +33,13 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
 
     outbox.insert([to("full", "dies", "a"), to("open", "behind", "a")]).await;
     outbox.insert(many("open", "other", 20)).await;
-    let failed = until_charged(outbox, "dies", doubled).await;
+    let failed = until_attempt_counted(outbox, "dies", doubled).await;
     let not_due = "postrider_keys_held{reason=\"not_due\"}";
     postrider.until_metric(not_due, |count| count == 1.0).await;
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     let dead = outbox.record("dies").await;
     outbox.insert([to("full", "waits", "b"), to("open", "follows", "b")]).await;
-    until_charged(outbox, "waits", doubled).await;
+    until_attempt_counted(outbox, "waits", doubled).await;
     assert_eq!(amqp.take_ids("full").await, ["first"]);
     outbox.until_count(doc! { "_id": "follows", "status": "done" }, 1).await;
 
@@ -72,7 +72,7 @@ async fn a_full_queue_charges_its_records_and_holds_their_keys_alone_until_it_ha
 }
 
 #[fixture::test]
-async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one() {
+async fn an_unroutable_record_is_counted_alone_until_it_has_a_route() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("open").await;
@@ -104,7 +104,7 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
         ("missing", "no exchange 'missing'"),
         ("forbidden", "ACCESS_REFUSED"),
     ] {
-        let failed = until_charged(outbox, id, fixed).await;
+        let failed = until_attempt_counted(outbox, id, fixed).await;
         let said = failed.get_str("lastError").unwrap();
         assert!(said.contains(words), "{id}: {said}");
     }
@@ -123,7 +123,7 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
     outbox.until_count(doc! { "status": "done" }, 56).await;
 
     let (done, _) = all_settled(outbox).await;
-    let (charged, well): (Vec<_>, Vec<_>) =
+    let (counted, well): (Vec<_>, Vec<_>) =
         done.iter().partition(|record| followers.contains(&id(record)));
     assert!(well.iter().all(|record| went_well(record)), "{well:#?}");
     assert_eq!(amqp.take_ids("late").await, ["returned"]);
@@ -133,7 +133,7 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
         assert_eq!(of_key, [key, &format!("behind {key}")]);
     }
     no_errors(&postrider);
-    let retry = charged.iter().map(|record| retries(record)).sum();
+    let retry = counted.iter().map(|record| retries(record)).sum();
     assert!(retry >= 3);
     let settled = Settled { retry, ..Settled::done(56) };
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
@@ -142,7 +142,7 @@ async fn what_has_no_way_at_the_broker_is_charged_alone_and_goes_once_it_has_one
 }
 
 #[fixture::test]
-async fn a_key_that_its_dead_record_blocks_is_counted_until_that_one_is_requeued() {
+async fn a_blocked_key_is_in_the_metric_until_its_requeue() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     amqp.classic("open").await;

@@ -1,7 +1,7 @@
-//! One broker behind many proxies: each test takes a proxy, which it may cut, hold or delay.
+//! One broker behind many proxies: each test uses one proxy, which it may cut, hold or delay.
 //!
-//! A Kafka client leaves its `bootstrap.servers` for the address that the broker names, so a
-//! proxy must be known to the broker: each of these listeners names the proxy in front of it.
+//! A Kafka client leaves its `bootstrap.servers` for the address that the broker advertises, so the
+//! broker must know the proxy: each of these listeners advertises the proxy in front of it.
 
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex};
@@ -15,14 +15,14 @@ use super::options::{Listener, Options};
 use super::topic::Topic;
 use crate::support::fault_proxy::FaultProxy;
 
-/// More than tests that run at the same time; whoever finds none left waits.
+/// More than tests that run at the same time; a test that finds none free waits.
 const PROXIES: usize = 16;
 
-/// The tests' own runtimes end with each test, and with them what they carry; the proxies stay.
+/// The tests' own runtimes end with each test, and the tasks on them; the proxies stay.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
 
-/// The node of this test binary, from the first who needs it to the process's end.
+/// The node of this test binary, from its first use to the process's end.
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 struct Shared {
@@ -32,16 +32,16 @@ struct Shared {
     count: Semaphore,
 }
 
-/// Exclusive use of a proxy to the binary's broker, who goes on serving all others.
+/// Exclusive use of a proxy to the binary's broker, which continues to serve all other clients.
 ///
-/// What is done by [`FaultProxy`]'s methods is undone when this value is dropped.
-pub struct Wired {
+/// The effects of [`FaultProxy`]'s methods end when this value is dropped.
+pub struct ProxiedBroker {
     number: usize,
     shared: &'static Shared,
     _permit: SemaphorePermit<'static>,
 }
 
-impl Wired {
+impl ProxiedBroker {
     /// Takes a proxy; the first call starts the broker.
     pub async fn take() -> Self {
         let shared = SHARED.get_or_init(Shared::start).await;
@@ -50,17 +50,17 @@ impl Wired {
         Self { number, shared, _permit: permit }
     }
 
-    /// `bootstrap.servers` of who is to go by this proxy.
+    /// `bootstrap.servers` through this proxy.
     pub fn brokers(&self) -> String {
         self.address().to_string()
     }
 
-    /// `bootstrap.servers` of the same broker by no proxy.
+    /// `bootstrap.servers` of the same broker without a proxy.
     pub fn direct(&self) -> String {
         self.shared.node.brokers()
     }
 
-    /// A topic on this broker, made and read by no proxy.
+    /// A topic on this broker, made and read without a proxy.
     pub async fn topic(&self, partitions: i32) -> Topic {
         self.topic_with(partitions, &[]).await
     }
@@ -71,7 +71,7 @@ impl Wired {
     }
 }
 
-impl Deref for Wired {
+impl Deref for ProxiedBroker {
     type Target = FaultProxy;
 
     fn deref(&self) -> &FaultProxy {
@@ -79,7 +79,7 @@ impl Deref for Wired {
     }
 }
 
-impl Drop for Wired {
+impl Drop for ProxiedBroker {
     fn drop(&mut self) {
         self.refuse(false);
         self.cut_at("");
@@ -92,7 +92,8 @@ impl Drop for Wired {
 
 impl Shared {
     async fn start() -> Self {
-        // Nobody kills this one, and a machine that is slow for once must not cost it its lead.
+        // This broker is never killed, and must not lose its lead when the machine is slow for a
+        // moment.
         let mut options = Options::default().property("broker.session.timeout.ms", "30000");
         let mut proxies = Vec::new();
         for number in 0..PROXIES {
