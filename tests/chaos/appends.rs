@@ -1,4 +1,4 @@
-//! Clients that append events over HTTP, and the judge of what came of it.
+//! Clients that append events over HTTP, and the check of their appends.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::fleet::Instance;
+use crate::instance::Instance;
 use crate::ledger::EventOf;
 use crate::support::history::Arrival;
 use crate::support::outbox::TestOutbox;
 use crate::traffic::{PLAIN, STREAM};
 
-/// What the aggregates are called.
+/// The name of the aggregates.
 const NAME: &str = "order";
 
-/// Few, so that the clients meet.
+/// Few, so that the clients conflict.
 const AGGREGATES: usize = 3;
 
-/// Between two appends of a client.
-const REST: Duration = Duration::from_millis(120);
+/// The pause between two appends of a client.
+const APPEND_PAUSE: Duration = Duration::from_millis(120);
 
 /// An append as its client was answered, or as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,14 +36,14 @@ pub struct Append {
     pub events: i64,
 }
 
-/// What is wrong with appends.
+/// An error in appends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// A version is missing, or there twice.
     Gap { aggregate: String, version: i64 },
     /// A request was stored twice.
     Twice { request: String },
-    /// An append was acknowledged and is not there as it was.
+    /// An append was acknowledged and is not there unchanged.
     Forgotten { request: String },
     /// An event has no record.
     NoRecord { aggregate: String, version: i64, index: i64 },
@@ -72,7 +72,7 @@ impl Appenders {
             let client = Client {
                 number,
                 instances: instances.clone(),
-                // Without an answer for so long, the client asks another instance.
+                // Without an answer for this long, the client asks another instance.
                 http: reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap(),
                 answered: appenders.answered.clone(),
             };
@@ -81,7 +81,7 @@ impl Appenders {
         appenders
     }
 
-    /// Ends them; what was acknowledged.
+    /// Ends them; returns what was acknowledged.
     pub async fn stop(mut self) -> Vec<Append> {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -117,7 +117,7 @@ impl Client {
                 if stop.is_cancelled() {
                     return;
                 }
-                // The same request again is answered with what came of the first.
+                // A repeated request has the first one's answer.
                 match self.append(&aggregate, &body).await {
                     Some((200 | 201, answer)) => {
                         let (version, events) =
@@ -131,10 +131,10 @@ impl Client {
                         versions[which] = number(&answer, "actual");
                         break;
                     }
-                    _ => tokio::time::sleep(REST).await,
+                    _ => tokio::time::sleep(APPEND_PAUSE).await,
                 }
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(APPEND_PAUSE).await;
         }
     }
 
@@ -173,8 +173,8 @@ pub async fn stored(outbox: &TestOutbox) -> Vec<Append> {
     found.iter().map(append).collect()
 }
 
-/// Compares what is stored with what was answered, with the records, and with what arrived. The
-/// exempt records have no place in the order.
+/// Compares what is stored with the answers, with the records, and with what arrived. Exempt
+/// records have no order.
 pub fn judge(
     stored: &[Append],
     answered: &[Append],

@@ -1,4 +1,4 @@
-//! The whole checker proves itself: a breach of each kind, made by hand in a real history.
+//! Proves the whole checker: a breach of each kind, made on purpose in a real history.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use bson::{Bson, DateTime, Document, doc};
 
 use crate::history::{History, Servers};
 use crate::ledger::Breach;
-use crate::plan::{Hurt, Kind, Peer, Plan};
+use crate::plan::{Kind, LinkFault, Peer, Plan};
 use crate::support::outbox::{eventually, record};
 use crate::support::process::Signal;
 
-/// A history of one process, to which nothing happens but what the test does.
+/// A history of one process without faults.
 async fn quiet() -> History {
     let mut plan = Plan::of(2, Duration::from_secs(3), false);
     plan.faults.clear();
@@ -20,8 +20,8 @@ async fn quiet() -> History {
     History::begin(plan, Servers::default()).await
 }
 
-/// A record of a key of its own, in the hands of the process, which waits for the broker.
-async fn in_hand(history: &History, id: &str) {
+/// A record of a key of its own, leased by the process, which waits for the broker.
+async fn insert_leased(history: &History, id: &str) {
     history.outbox.insert([record(id, id)]).await;
     let leased = doc! { "_id": id, "leaseId": { "$exists": true } };
     history.outbox.until_count(leased, 1).await;
@@ -39,24 +39,24 @@ async fn a_seeded_breach_of_each_kind_is_caught() {
     history.outbox.insert([record("lost", "lost"), record("woken", "woken")]).await;
     eventually("the deliveries", || async { history.finished() }).await;
 
-    // Forgotten: a producer was told that it is there.
+    // Forgotten: acknowledged to a producer, and not stored.
     acknowledged.records.push("forgotten".to_owned());
-    // Lost and out of order: of what has arrived one is dropped, and one comes once more, and late.
+    // Lost and out of order: of what has arrived one is dropped, and one arrives again, and late.
     let arrived = history.broker.lock().await.steal(&["lost", "o1"]).await;
     assert_eq!(arrived, 2);
     history.broker.lock().await.publish_stray("o1", "o").await;
     history.broker.lock().await.publish_stray("stray", "k").await;
     change(&history, "woken", doc! { "$set": { "status": "pending" } }).await;
     eventually("the second delivery", || async { history.finished() }).await;
-    history.hurt(Peer::Broker, Hurt::Frozen, true);
-    in_hand(&history, "settled").await;
-    in_hand(&history, "stolen").await;
+    history.hurt(Peer::Broker, LinkFault::Frozen, true);
+    insert_leased(&history, "settled").await;
+    insert_leased(&history, "stolen").await;
     let done = doc! { "$set": { "status": "done" }, "$unset": { "leaseId": "", "leaseUntil": "" } };
     change(&history, "settled", done).await;
     let soon = DateTime::now().saturating_add_duration(Duration::from_secs(1));
     let lease = doc! { "leaseId": Bson::from(bson::Uuid::new()), "leaseUntil": soon };
     change(&history, "stolen", doc! { "$set": lease }).await;
-    history.hurt(Peer::Broker, Hurt::Frozen, false);
+    history.hurt(Peer::Broker, LinkFault::Frozen, false);
     let mut held = record("stuck", "stuck");
     let for_ever = DateTime::now().saturating_add_duration(Duration::from_secs(3600));
     held.extend(doc! { "leaseId": Bson::from(bson::Uuid::new()), "leaseUntil": for_ever });

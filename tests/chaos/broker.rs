@@ -1,4 +1,4 @@
-//! The brokers of a history, with a proxy for each process, and where its messages arrive.
+//! The brokers of a history, with a proxy for each process, and the destinations of its messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::support::rabbitmq::{address, at};
 use crate::traffic::{DOOMED, FAR, FLAKY, FORBIDDEN, MARK, PLAIN, POISON, Place, STREAM};
 
 /// The most processes that a history has.
-const WIRES: usize = 4;
+const MAX_PROCESSES: usize = 4;
 
 /// Partitions of each topic.
 const PARTITIONS: i32 = 3;
 
-/// Brokers that may be hurt; they serve one history after the other.
+/// Brokers with faults; they serve one history after the other.
 #[derive(Default)]
 pub struct Brokers {
-    /// Of this history's exchange, queues and topics.
+    /// The name of this history's exchange, queues and topics.
     pub name: String,
     kind: Option<Kind>,
     rabbitmq: Option<RabbitMq>,
@@ -41,7 +41,7 @@ struct RabbitMq {
 
 struct Kafka {
     node: Box<Node>,
-    /// Whether broker 2 of the cluster was there, and is gone for good.
+    /// Whether broker 2 of the cluster existed, and is gone for good.
     has_lost_broker: bool,
     proxies: Vec<Arc<FaultProxy>>,
     topics: Vec<(Place, Topic)>,
@@ -49,10 +49,10 @@ struct Kafka {
 }
 
 impl Brokers {
-    /// Starts what a history needs and is not there.
+    /// Starts the servers that a history needs and that do not run yet.
     pub async fn start(&mut self, setup: &Setup) {
         let kind = setup.kind;
-        let loses_broker = setup.territory.sick.contains(&Sick::Replicas);
+        let loses_broker = setup.mixed_options.sick.contains(&Sick::Replicas);
         let rabbitmq = async {
             let wanted = kind != Kind::Kafka && self.rabbitmq.is_none();
             if wanted { Some(RabbitMq::start().await) } else { None }
@@ -76,10 +76,10 @@ impl Brokers {
         self.kind = Some(kind);
     }
 
-    /// Makes the exchange, queues and topics of a history, but for those that are sick.
+    /// Makes the exchange, queues and topics of a history, except those that are sick.
     pub async fn furnish(&mut self, setup: &Setup) {
         self.name = format!("chaos-{}", uuid::Uuid::new_v4().simple());
-        let (name, sick) = (self.name.clone(), &setup.territory.sick);
+        let (name, sick) = (self.name.clone(), &setup.mixed_options.sick);
         for proxy in self.proxies() {
             proxy.refuse(false);
             proxy.thaw();
@@ -123,7 +123,7 @@ impl Brokers {
         }
     }
 
-    /// Makes what was sick healthy. It may be so already.
+    /// Heals what was sick. It may be healthy already.
     pub async fn heal(&mut self, sick: Sick) {
         let name = self.name.clone();
         match sick {
@@ -180,7 +180,7 @@ impl Brokers {
             let timeout = (setup.lease / 3).as_millis();
             settings.extend(own.iter().map(|own| format!("sinks.{sink}.{own}")));
             settings.push(format!("sinks.{sink}.timeout={timeout}ms"));
-            settings.push(format!("sinks.{sink}.key_window={}", setup.territory.key_window));
+            settings.push(format!("sinks.{sink}.key_window={}", setup.mixed_options.key_window));
             settings.push(format!("sinks.{sink}.allow=[\"{name}-*\"]"));
         };
         let proxies: Vec<SocketAddr> =
@@ -204,7 +204,7 @@ impl Brokers {
                  {{type = \"Ghost\", sink = \"ghost\"}}]"
             ));
         }
-        let dead = match setup.territory.dead_letters {
+        let dead = match setup.mixed_options.dead_letters {
             Some(Peer::Stream) => "stream",
             Some(_) => "rabbit",
             None => return settings,
@@ -215,7 +215,7 @@ impl Brokers {
         settings
     }
 
-    /// Stops a broker in good order, or kills it.
+    /// Stops a broker cleanly, or kills it.
     pub async fn stop(&mut self, which: Peer, killed: bool) {
         match (self.is_kafka(which), killed) {
             (false, true) => self.rabbitmq().lease.node.kill().await,
@@ -246,7 +246,7 @@ impl Brokers {
         which == Peer::Stream || self.kind == Some(Kind::Kafka)
     }
 
-    /// Whether messages of this type are taken or returned. (Kafka has no such thing.)
+    /// Whether messages of this type are accepted or returned. (Kafka has no such thing.)
     pub async fn bind(&self, kind: &str, is_bound: bool) {
         let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka))
         else {
@@ -279,7 +279,8 @@ impl Brokers {
         self.rabbitmq().amqp_client().await.publish(&self.name, PLAIN, id, Some(key)).await;
     }
 
-    /// Takes messages away that have arrived; the rest comes again in its order. How many it found.
+    /// Removes messages that have arrived; the rest arrives again in its order. Returns how many it
+    /// found.
     pub async fn steal(&self, ids: &[&str]) -> usize {
         let (amqp, name) = (self.rabbitmq().amqp_client().await, &self.name);
         let mut found = 0;
@@ -293,7 +294,7 @@ impl Brokers {
         found
     }
 
-    /// Everything that has arrived at each place, in order for each key.
+    /// Everything that has arrived at each destination, in order for each key.
     pub async fn arrivals(&self) -> Vec<(Place, Vec<Arrival>)> {
         let mut all = Vec::new();
         if self.kind != Some(Kind::Kafka) {
@@ -346,7 +347,7 @@ impl RabbitMq {
     async fn start() -> Self {
         let lease = Box::new(node::turn().await);
         let mut proxies = Vec::new();
-        for _ in 0..WIRES {
+        for _ in 0..MAX_PROCESSES {
             proxies.push(Arc::new(FaultProxy::to_address(address(&lease.node.uri())).await));
         }
         Self { lease, proxies, suspended: None }
@@ -356,7 +357,7 @@ impl RabbitMq {
         AmqpClient::on(&self.lease.node.uri()).await
     }
 
-    /// An exchange beside the main one, whose queue is there.
+    /// An exchange in addition to the main one, with its queue.
     async fn add_exchange(&self, name: &str, suffix: &str) {
         let (amqp, name) = (self.amqp_client().await, format!("{name}-{suffix}"));
         amqp.topic(&name).await;
@@ -368,7 +369,7 @@ impl Kafka {
     async fn start() -> Self {
         let mut options = Options::default();
         let mut proxies = Vec::new();
-        for number in 0..WIRES {
+        for number in 0..MAX_PROCESSES {
             let listener = Listener::new(&format!("L{number}"), "PLAINTEXT");
             let proxy = FaultProxy::to_address(listener.address()).await;
             options = options.listener(listener.advertised_at(proxy.address()));
@@ -383,7 +384,7 @@ impl Kafka {
     /// never in sync, and one process is enough for all histories of these servers.
     async fn lose_broker(&mut self) {
         let mut second = Node::joining(&self.node).await;
-        // The controller counts a broker that is stopped in good order as gone at once.
+        // The controller counts a cleanly stopped broker as gone at once.
         second.stop().await;
         self.has_lost_broker = true;
     }
@@ -391,8 +392,8 @@ impl Kafka {
     /// The topic that may be sick. It demands two replicas in sync. It lacks one where its second
     /// replica is on the broker that is gone.
     ///
-    /// A topic that demands more replicas than it has is no such case: Kafka then demands as many
-    /// as it has (`Partition.effectiveMinIsr`).
+    /// A topic that demands more replicas than it has is different: Kafka then demands as many as
+    /// it has (`Partition.effectiveMinIsr`).
     async fn add_sick(&mut self, name: &str, lacks_replicas: bool) {
         let topic = if lacks_replicas {
             let replicas = [&[1, 2] as &[i32]; PARTITIONS as usize];
@@ -428,7 +429,7 @@ async fn at_topic(topic: &Topic) -> Vec<Arrival> {
     let arrival = |message: &crate::support::kafka::record::Record| {
         let id = message.id().to_owned();
         let key = String::from_utf8(message.key.clone().unwrap()).unwrap();
-        // Records without a key go by their id.
+        // Records without a key have their id as the key.
         Arrival { key: Some(key).filter(|key| *key != id), id }
     };
     messages.iter().map(arrival).collect()

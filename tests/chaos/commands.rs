@@ -1,5 +1,5 @@
-//! What the relays have sent to MongoDB, overheard on their proxies: which record each settling
-//! write named, and by which lease.
+//! The commands that the relays sent to MongoDB, read on their proxies: which record each settling
+//! write named, and with which lease.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ pub struct Settles {
 
 impl Settles {
     /// Reads a message of MongoDB's protocol on its way to the server.
-    pub fn hear(&self, message: &[u8]) {
+    pub fn observe(&self, message: &[u8]) {
         let Some(command) = command(message) else { return };
         let Some(Bson::Array(statements)) = command.get("updates") else { return };
         let now = DateTime::now();
@@ -28,25 +28,25 @@ impl Settles {
         }
     }
 
-    /// That such a write was sent.
+    /// Notes that such a write was sent.
     pub fn note(&self, id: &str, lease: Uuid, at: DateTime) {
         self.sent.lock().unwrap().entry((id.to_owned(), lease)).or_insert(at);
     }
 
-    /// Whether a write that names this record and this lease was under way by then.
+    /// Whether a write that names this record and this lease was sent by then.
     pub fn has(&self, id: &str, lease: Uuid, by: DateTime) -> bool {
         let sent = self.sent.lock().unwrap();
         sent.get(&(id.to_owned(), lease)).is_some_and(|at| *at <= by)
     }
 }
 
-/// The UUID that this value is.
+/// The UUID in this value.
 pub fn uuid(value: Option<&Bson>) -> Option<Uuid> {
     let Some(Bson::Binary(binary)) = value else { return None };
     Some(Uuid::from_bytes(binary.bytes.as_slice().try_into().ok()?))
 }
 
-/// A record's id as brokers have it: a text as it is, a UUID in its usual form.
+/// A record's id as brokers have it: a text unchanged, a UUID in its usual form.
 pub fn id_of(id: &Bson) -> Option<String> {
     match id {
         Bson::String(id) => Some(id.clone()),
@@ -61,7 +61,7 @@ fn command(message: &[u8]) -> Option<Document> {
     let body = message.get(21..).filter(|_| is_body_first)?;
     let length = u32::from_le_bytes(*body.first_chunk()?);
     let body = body.get(..usize::try_from(length).ok()?)?;
-    // Most commands are none of ours: their first field tells.
+    // Most commands are not relevant: their first field shows that.
     let is_update = body.get(4..12)? == b"\x02update\0";
     is_update.then(|| Document::from_reader(body).ok()).flatten()
 }

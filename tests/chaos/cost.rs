@@ -1,15 +1,15 @@
-//! What a history costs.
+//! The CPU cost of a history.
 
 use std::time::Duration;
 
-/// Ticks of a second in `/proc`.
+/// Ticks per second in `/proc`.
 const TICKS: u64 = 100;
 
 /// The variable that every process of this run inherits.
 const MARK: &str = "CHAOS_JOB";
 
-/// The CPU time that this run has used: of its own process and of those that it has waited for, and
-/// of servers that run now. What a killed server had used is missing.
+/// The CPU time of this run: of its own process and of those that it has waited for, and of servers
+/// that run now. The time of killed servers is missing.
 pub fn cpu() -> Duration {
     let Ok(job) = std::env::var(MARK) else { return Duration::ZERO };
     let mark = format!("{MARK}={job}");

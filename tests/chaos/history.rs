@@ -1,4 +1,4 @@
-//! One history: a fleet, its load, what befalls them, and the verdict.
+//! One history: instances, their load, their faults, and the verdict.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 use crate::appends::{self, Append, Appenders};
 use crate::broker::{BOUND, Brokers};
 use crate::commands::{Settles, id_of};
-use crate::fleet::{Instance, USER};
-use crate::plan::{Fault, Hurt, Kind, Lost, Peer, Plan, Sick};
+use crate::instance::{Instance, USER};
+use crate::plan::{Fault, Kind, LinkFault, Lost, Peer, Plan, Sick};
 use crate::privileges::{Withdrawals, privileges};
 use crate::runs::folder;
 use crate::sickness::{Healings, SHORTEST_WAIT};
@@ -29,18 +29,18 @@ use crate::traffic::{self, DOOMED, FLAKY, invalid};
 use crate::verdict::{Seen, Verdict};
 use crate::watch::Watch;
 
-/// How often operators do in the end what waits for them.
-const TIDY: Duration = Duration::from_secs(2);
+/// The pause between two actions of operators at the end.
+const TIDY_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long the processes of a calm history may take to divide the partitions before it begins.
-const DIVISION: Duration = Duration::from_secs(30);
+const DIVISION_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often the supervisor of processes looks at them.
-const SUPERVISION: Duration = Duration::from_millis(500);
+/// The pause between two checks by the supervisor of processes.
+const SUPERVISION_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a healing waits for the record that must wait for it. Every other fault ends before, that
-/// of a broker that starts again on a busy machine too.
-const SICKNESS: Duration = Duration::from_secs(90);
+/// How long a healing waits for its sample record. Every other fault ends before, that of a broker
+/// that starts again on a busy machine too.
+const SICKNESS_LIMIT: Duration = Duration::from_secs(90);
 
 /// Servers that serve one history after the other.
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub struct Servers {
     brokers: Brokers,
 }
 
-/// A fleet with its servers, producers and books.
+/// Instances with their servers, producers and ledgers.
 pub struct History {
     pub plan: Plan,
     pub outbox: TestOutbox,
@@ -58,15 +58,15 @@ pub struct History {
     instances: Arc<Vec<Instance>>,
     pub watch: Watch,
     withdrawals: Arc<Withdrawals>,
-    /// In a calm history: who owned which partition when the producers began.
+    /// In a calm history: the owner of each partition when the producers began.
     owners: OnceLock<Owners>,
-    /// Since when no record takes connections down.
+    /// Since when no record breaks connections.
     unpoisoned: OnceLock<DateTime>,
     healings: Healings,
     _supervisor: Supervisor,
 }
 
-/// Each partition with its owner and its epoch, which every change of the owner raises.
+/// Each partition with its owner and its epoch, which every change of the owner increases.
 type Owners = BTreeMap<String, [String; 2]>;
 
 /// Starts processes again that ended because privileges were withdrawn, until dropped.
@@ -77,7 +77,7 @@ impl Supervisor {
         let instances = instances.clone();
         Self(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(SUPERVISION).await;
+                tokio::time::sleep(SUPERVISION_PAUSE).await;
                 join_all(instances.iter().map(Instance::supervise)).await;
             }
         }))
@@ -90,7 +90,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// What was acknowledged to those who wrote.
+/// What was acknowledged to producers and clients.
 #[derive(Default)]
 pub struct Acknowledged {
     pub records: Vec<String>,
@@ -98,7 +98,7 @@ pub struct Acknowledged {
 }
 
 impl History {
-    /// Servers, and processes at work on nothing.
+    /// Servers, and idle processes.
     pub async fn begin(plan: Plan, servers: Servers) -> Self {
         let folder = folder(&plan);
         std::fs::write(folder.join("plan"), plan.to_string()).unwrap();
@@ -112,7 +112,8 @@ impl History {
         };
         let (set, ()) = tokio::join!(starting, brokers.start(setup));
         brokers.furnish(setup).await;
-        let validator = if setup.territory.validator { Validator::Error } else { Validator::Off };
+        let validator =
+            if setup.mixed_options.validator { Validator::Error } else { Validator::Off };
         let outbox = TestOutbox::validated(&set.uri(), validator).await;
         let database = outbox.client.database(&outbox.database);
         roles::user_with(&database, USER, privileges(&outbox.database, None)).await;
@@ -131,7 +132,7 @@ impl History {
             }
             instances.push(instance);
         }
-        if setup.territory.calm {
+        if setup.mixed_options.calm {
             join_all(instances.iter().map(Instance::until_ready)).await;
         }
         let (set, broker) = (Mutex::new(set), Mutex::new(brokers));
@@ -153,31 +154,31 @@ impl History {
         }
     }
 
-    /// Producers at work while what is planned happens; then everything is healed.
+    /// Runs producers during the planned faults; then heals everything.
     pub async fn happen(&self) -> Acknowledged {
         let setup = &self.plan.setup;
-        if setup.territory.calm {
-            // What is wrong then is wrong in the end as well.
-            let _ = self.imbalance(DIVISION).await;
+        if setup.mixed_options.calm {
+            // An imbalance here would be an imbalance at the end as well.
+            let _ = self.imbalance(DIVISION_LIMIT).await;
             let _ = self.owners.set(self.owners().await);
         }
-        if !setup.territory.sick.contains(&Sick::Poison) {
+        if !setup.mixed_options.sick.contains(&Sick::Poison) {
             let _ = self.unpoisoned.set(DateTime::now());
         }
         let destinations = self.broker.lock().await.name.clone();
         let samples: Vec<Document> =
-            setup.territory.sick.iter().map(|sick| sick.sample(&destinations)).collect();
+            setup.mixed_options.sick.iter().map(|sick| sick.sample(&destinations)).collect();
         if !samples.is_empty() {
             self.outbox.insert(samples).await;
         }
         let make = traffic::make(&self.plan, &destinations);
         let name = traffic::naming(&self.plan);
         let producers = Producers::naming(&self.outbox, setup.producers, setup.rest, make, name);
-        let appenders = Appenders::start(&self.instances, setup.territory.appenders);
+        let appenders = Appenders::start(&self.instances, setup.mixed_options.appenders);
         let start = Instant::now();
         let faults = self.plan.faults.iter().map(async |planned| {
             tokio::time::sleep_until((start + planned.at).into()).await;
-            self.befall(&planned.fault).await;
+            self.apply(&planned.fault).await;
         });
         let end = tokio::time::sleep_until((start + self.plan.duration).into());
         tokio::join!(join_all(faults), end);
@@ -185,7 +186,7 @@ impl History {
         Acknowledged { records, appends }
     }
 
-    async fn befall(&self, fault: &Fault) {
+    async fn apply(&self, fault: &Fault) {
         let rest = |lasts| tokio::time::sleep(lasts);
         match *fault {
             Fault::Join { process } => self.instances[process].start().await,
@@ -254,16 +255,16 @@ impl History {
                 rest(lasts).await;
                 self.broker.lock().await.forbid(false).await;
             }
-            Fault::Tamper { how } => self.tamper(how).await,
+            Fault::OperatorChange { how } => self.tamper(how).await,
             Fault::Unprivileged { lost, lasts } => self.take_privileges(lost, lasts).await,
             Fault::Burst { count, is_stamped } => self.burst(count, is_stamped).await,
         }
     }
 
-    /// Waits until the sample of what is sick was leased and has waited. Where no process leases it,
-    /// the history continues, and the verdict names a fault without effect.
+    /// Waits until the sample record of this sickness was leased and has waited. Where no process
+    /// leases it, the history continues, and the verdict names a fault without effect.
     async fn until_waiting(&self, sick: Sick) {
-        let deadline = Instant::now() + SICKNESS;
+        let deadline = Instant::now() + SICKNESS_LIMIT;
         let has_waited = || {
             let leased = self.watch.ledger.lock().unwrap().first_lease(&sick.sample_id());
             leased.is_some_and(|at| DateTime::now().saturating_duration_since(at) >= SHORTEST_WAIT)
@@ -273,7 +274,7 @@ impl History {
         }
     }
 
-    /// The primary, cut off, takes writes that no majority ever has, and loses them.
+    /// Cuts the primary off; it accepts writes that no majority ever has, and rolls them back.
     async fn roll_back(&self, lasts: Duration) {
         let mut set = self.set.lock().await;
         let (old, others) = (set.primary().await, set.secondaries().await);
@@ -281,9 +282,9 @@ impl History {
             set.stop_replication(*other).await;
         }
         let alone = WriteConcern::builder().w(Acknowledgment::from(1)).journal(true).build();
-        // Keys of producers may be in hand; what is quiet would be taken at once.
+        // Keys of producers may be in flight; an idle key would be leased at once.
         let quiet = (0..8).map(|_| format!("quiet-{}", uuid::Uuid::new_v4().simple()));
-        // Where there are two brokers, a key's partition is the producer's to choose.
+        // With two brokers, a key's partition is the producer's choice.
         let kept = if self.plan.setup.kind == Kind::Mixed { 0 } else { self.plan.setup.producers };
         let phantoms = Producers::keys(kept).chain(quiet).map(|key| {
             let id = uuid::Uuid::new_v4().simple();
@@ -291,7 +292,7 @@ impl History {
         });
         let records = self.outbox.records();
         let inserting = records.insert_many(phantoms).write_concern(alone);
-        // An insertion that comes to the next primary is none that is rolled back.
+        // An insertion that reaches the next primary is not rolled back.
         let _ = tokio::time::timeout(Duration::from_secs(2), inserting.into_future()).await;
         tokio::time::sleep(lasts).await;
         set.kill(old);
@@ -303,7 +304,7 @@ impl History {
         set.secondaries().await;
     }
 
-    /// Takes privileges from the relays' user for a while.
+    /// Revokes privileges of the relays' user for a while.
     async fn take_privileges(&self, lost: Lost, lasts: Duration) {
         self.withdrawals.begin(Instant::now());
         self.permit(Some(lost)).await;
@@ -312,7 +313,7 @@ impl History {
         self.withdrawals.end(Instant::now());
     }
 
-    /// Gives the relays' user its privileges, without those that it has lost. The administrator may
+    /// Grants the relays' user its privileges, except those that it has lost. The administrator may
     /// meet a failover, and tries again.
     async fn permit(&self, lost: Option<Lost>) {
         let database = self.outbox.client.database(&self.outbox.database);
@@ -323,9 +324,9 @@ impl History {
         .await;
     }
 
-    /// Writes many records of one key at once. Those of one key have all the same partition.
+    /// Inserts many records at once. Records of one key all have the same partition.
     async fn burst(&self, count: u64, is_stamped: bool) {
-        let is_stamped = is_stamped && !self.plan.setup.territory.validator;
+        let is_stamped = is_stamped && !self.plan.setup.mixed_options.validator;
         let key = if is_stamped { "crowd-odd" } else { "crowd" };
         let records = (0..count).map(|_| {
             let mut made = record(&uuid::Uuid::new_v4().to_string(), key);
@@ -339,8 +340,8 @@ impl History {
         let _ = self.outbox.records().insert_many(records).await;
     }
 
-    /// Hurts or heals a link of the first process.
-    pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
+    /// Applies a fault to a link of the first process, or ends it.
+    pub fn hurt(&self, to: Peer, how: LinkFault, is_hurt: bool) {
         self.instances[0].hurt(to, how, is_hurt);
     }
 
@@ -349,7 +350,8 @@ impl History {
         self.instances[0].signal(signal).await;
     }
 
-    /// Lets the fleet finish, as long as it has no break of this length; ends it, and judges.
+    /// Lets the instances finish, as long as there is no pause of this length; ends the history,
+    /// and judges it.
     pub async fn end(&self, acknowledged: &Acknowledged, patience: Duration) -> Verdict {
         let healed = Instant::now();
         self.heal().await;
@@ -360,9 +362,9 @@ impl History {
             if now != left {
                 (left, moved) = (now, Instant::now());
             }
-            if tidied.is_none_or(|tidied| tidied.elapsed() > TIDY) {
+            if tidied.is_none_or(|tidied| tidied.elapsed() > TIDY_PAUSE) {
                 if self.plan.setup.blocks {
-                    // What died holds its key until an operator acts.
+                    // A dead record blocks its key until an operator acts.
                     self.discard().await;
                     self.operator(&["outbox", "requeue", "--all", "--yes"]).await;
                 }
@@ -376,7 +378,7 @@ impl History {
         let finished_in = healed.elapsed();
         let mut unbrought = Vec::new();
         let mut oddities = Vec::from_iter(self.imbalance(patience).await);
-        oddities.extend(self.what_is_left().await);
+        oddities.extend(self.describe_open_records().await);
         let undisturbed = self.undisturbed().await;
         for (number, instance) in self.instances.iter().enumerate() {
             let code = instance.leave().await;
@@ -388,7 +390,7 @@ impl History {
         }
         self.until_watched().await;
         let arrivals = self.broker.lock().await.arrivals().await;
-        let dead_letters = match self.plan.setup.territory.dead_letters {
+        let dead_letters = match self.plan.setup.mixed_options.dead_letters {
             Some(at) => Some(self.broker.lock().await.dead_letters(at).await),
             None => None,
         };
@@ -406,7 +408,7 @@ impl History {
         Verdict { oddities, unbrought, finished_in, ..seen.judge(&self.plan) }
     }
 
-    /// Makes everything deliverable that is not to stay as it is.
+    /// Makes everything deliverable, except what must stay as it is.
     async fn heal(&self) {
         let mut broker = self.broker.lock().await;
         for kind in BOUND {
@@ -420,7 +422,7 @@ impl History {
         }
     }
 
-    /// The servers, for the next history; what this one has made there is removed.
+    /// Removes what this history has made; returns the servers for the next one.
     pub async fn clear(self) -> Servers {
         let mut brokers = self.broker.into_inner();
         brokers.clear().await;
@@ -431,7 +433,7 @@ impl History {
         Servers { set: Some(self.set.into_inner()), brokers }
     }
 
-    /// What is wrong with the division of the partitions when it has had this much time.
+    /// What is wrong with the division of the partitions after this time.
     async fn imbalance(&self, patience: Duration) -> Option<String> {
         let deadline = Instant::now() + patience;
         loop {
@@ -461,25 +463,25 @@ impl History {
         partitions.map(owner).collect()
     }
 
-    /// Since when nothing but destinations could hold up a record, if that is so at all.
+    /// Since when only destinations could delay records, if that is so at all.
     async fn undisturbed(&self) -> Option<DateTime> {
         let owners = self.owners.get()?;
         let since = *self.unpoisoned.get()?;
         (self.owners().await == *owners).then_some(since)
     }
 
-    /// For what some wait that are left, as an operator is told.
-    async fn what_is_left(&self) -> Vec<String> {
+    /// Why some of the remaining records wait, as `outbox show` reports it.
+    async fn describe_open_records(&self) -> Vec<String> {
         let left: Vec<String> =
             self.watch.ledger.lock().unwrap().open().into_iter().take(4).collect();
-        let mut told = Vec::new();
+        let mut reasons = Vec::new();
         for id in left {
             let shown = self.operator(&["outbox", "show", &id, "--output", "json"]).await.json();
             let fields = ["partition", "seq", "status", "waits", "leaseId", "attempt", "visibleAt"];
             let said = fields.map(|field| format!("{field} {}", shown[field]));
-            told.push(format!("left: {id}: {}", said.join(", ")));
+            reasons.push(format!("left: {id}: {}", said.join(", ")));
         }
-        told
+        reasons
     }
 
     /// Whether nothing is left to do.
@@ -488,7 +490,7 @@ impl History {
         ledger.open().is_empty() && (!self.plan.setup.blocks || ledger.dead() == 0)
     }
 
-    /// Until the ledger says what the database does.
+    /// Waits until the ledger agrees with the database.
     async fn until_watched(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

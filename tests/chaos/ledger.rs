@@ -1,5 +1,5 @@
-//! The life of every record as a majority has it, followed in a change stream, and what no relay
-//! may do to it.
+//! The life of every record as a majority has it, read from a change stream, and what no relay may
+//! do to it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,12 +16,12 @@ pub struct Change {
     pub id: String,
     /// The primary's clock when it wrote.
     pub at: DateTime,
-    /// When the change stream brought it here.
+    /// When the change stream delivered it here.
     pub brought: DateTime,
     pub what: What,
 }
 
-/// What was done.
+/// The change.
 #[derive(Clone, Debug)]
 pub enum What {
     Inserted(Document),
@@ -29,54 +29,54 @@ pub enum What {
     Deleted,
 }
 
-/// Lease commands of a dead owner that may still be carried out: of a connection that was frozen.
+/// Lease commands of a dead owner that may still be executed: of a connection that was frozen.
 const MAX_STRAYS: usize = 3;
 
-/// What no relay may do.
+/// Actions that no relay may take.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Breach {
-    /// A lease was taken over that had not ended, by no other owner.
+    /// Another owner took over a lease that had not ended.
     Stolen { id: String, from: Uuid, by: Uuid },
-    /// An owner leases on whose lease was taken over before its end: it was not dead.
+    /// An owner leases again after its lease was taken over before the end: it was not dead.
     Robbed { id: String, owner: Uuid },
-    /// A record was settled by no write that named the lease in force.
+    /// A record was settled by a write that did not name the lease in force.
     Unfenced { id: String, lease: Option<Uuid>, to: String },
-    /// A record that was done was touched again.
+    /// A done record was changed again.
     Revived { id: String },
     /// A record was leased that was not pending.
     OutOfTurn { id: String, status: String },
 }
 
-/// A record so far.
+/// The history of a record so far.
 #[derive(Clone, Debug)]
 struct Life {
     key: Option<String>,
     seq: Timestamp,
     status: String,
     lease: Option<(Uuid, DateTime)>,
-    /// Who took it.
+    /// The owner of the lease.
     owner: Option<Uuid>,
     first_lease: Option<DateTime>,
-    /// Outside the order (contract 4.2): scheduled once, dead by skip once, or discarded.
+    /// Not ordered: scheduled once, dead by skip once, or discarded.
     exempt: bool,
     gone: bool,
     kind: String,
     place: Place,
-    /// When it was inserted, when the change stream brought that here, and when it was done or
+    /// When it was inserted, when the change stream delivered that here, and when it was done or
     /// deleted.
     since: DateTime,
     brought: DateTime,
     until: Option<DateTime>,
-    /// Whether something else than a settlement set its `visibleAt`.
+    /// Whether something other than a settlement set its `visibleAt`.
     is_postponed: bool,
     /// Whether an attempt failed and was counted.
     is_tried_again: bool,
-    /// Why it died, each time.
+    /// The reason of each of its deaths.
     reasons: Vec<String>,
     event: Option<EventOf>,
 }
 
-/// Which event a record is the message of.
+/// The event whose message a record is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventOf {
     pub aggregate: String,
@@ -92,11 +92,11 @@ pub struct Death {
     pub reason: String,
 }
 
-/// How eventful a history was.
+/// Counts of a history's events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub leases: usize,
-    /// Leases of records whose lease had run out.
+    /// Leases of records whose lease had expired.
     pub takeovers: usize,
     /// Leases of records whose owner was dead before.
     pub early_takeovers: usize,
@@ -118,7 +118,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Writes down what comes next.
+    /// Records the next change.
     pub fn note(&mut self, change: Change, settles: &Settles) {
         let Change { id, at, brought, what } = change;
         match what {
@@ -185,7 +185,7 @@ impl Ledger {
         if ends_lease || (life.status == "pending" && to != "pending") {
             let lease = life.lease.take();
             let is_fenced = match lease {
-                // A suspect at its ceiling: dead by the take, once the lease has run out.
+                // A poison record at its limit: dead by the scan, once the lease has expired.
                 Some((_, ends)) if to == "dead" && ends <= at => true,
                 // Or its owner is dead.
                 Some((lease, _)) if to == "dead" && !settles.has(id, lease, at) => {
@@ -224,7 +224,7 @@ impl Ledger {
         self.ids(|life| matches!(life.status.as_str(), "pending" | "scheduled"))
     }
 
-    /// How many are dead and may yet be requeued.
+    /// How many are dead and may still be requeued.
     pub fn dead(&self) -> usize {
         self.ids(|life| life.status == "dead").len()
     }
@@ -236,18 +236,18 @@ impl Ledger {
         ids
     }
 
-    /// Ids and statuses of what is there, for comparison with what the database says.
+    /// Ids and statuses of all records, for comparison with the database.
     pub fn statuses(&self) -> HashMap<String, String> {
         let there = self.lives.iter().filter(|(_, life)| !life.gone);
         there.map(|(id, life)| (id.clone(), life.status.clone())).collect()
     }
 
-    /// What was committed, for the judge; what an operator discarded counts as dead.
+    /// What was committed, for the judge; a discarded record counts as dead.
     pub fn committed(&self) -> Vec<Committed> {
         Place::ALL.iter().flat_map(|place| self.committed_for(*place)).collect()
     }
 
-    /// What was committed whose messages arrive at this place.
+    /// What was committed for this destination.
     pub fn committed_for(&self, place: Place) -> Vec<Committed> {
         let record = |(id, life): (&String, &Life)| Committed {
             id: id.clone(),
@@ -262,14 +262,14 @@ impl Ledger {
         committed
     }
 
-    /// Keys of which a record was tried again or died.
+    /// Keys of which a record was retried or died.
     pub fn refused_keys(&self) -> HashSet<String> {
         let lives = self.lives.values();
         let refused = lives.filter(|life| life.is_tried_again || !life.reasons.is_empty());
         refused.filter_map(|life| life.key.clone()).collect()
     }
 
-    /// Every death, of records that are requeued or discarded since too.
+    /// Every death, including records that were requeued or discarded since.
     pub fn deaths(&self) -> Vec<Death> {
         let death = |(id, life): (&String, &Life)| {
             let (id, kind) = (id.clone(), life.kind.clone());
@@ -284,7 +284,7 @@ impl Ledger {
         self.lives.iter().filter_map(event).collect()
     }
 
-    /// Records outside the order.
+    /// Records without an order.
     pub fn exempt(&self) -> HashSet<String> {
         let lives = self.lives.iter().filter(|(_, life)| life.exempt);
         lives.map(|(id, _)| id.clone()).collect()
@@ -317,9 +317,9 @@ impl Ledger {
         plain.filter_map(waited).max()
     }
 
-    /// The same of records that waited for nothing but the relay: inserted after `from`, and not
-    /// behind a record of their key that was inserted before, or that an operator postponed. What
-    /// MongoDB took until it brought them to the change stream of this ledger is not counted.
+    /// The same of records that waited only for the relay: inserted after `from`, and not behind an
+    /// earlier record of their key, or one that an operator postponed. The time that MongoDB took
+    /// to deliver them to the change stream of this ledger is not counted.
     pub fn slowest_undisturbed(
         &self,
         from: DateTime,

@@ -1,10 +1,10 @@
-//! A fleet of real processes between real servers, through whatever a seed makes befall it.
+//! Several real processes between real servers, through faults that a seed decides.
 //!
-//! A history is decided by its seed ([`plan`]): how many processes with which configuration, what
-//! producers write, and what happens when. It happens in real time, so that a repetition has the
-//! same plan and not the same course. Judged from outside: a change stream tells what a majority
-//! has had of every record ([`watch`], [`ledger`]), the proxies of the processes tell what they asked
-//! for ([`commands`]), and the broker what arrived.
+//! A history is decided by its seed ([`plan`]): the number of processes and their configuration,
+//! what producers write, and which faults happen when. It runs in real time, so that a repetition
+//! has the same plan and not the same course. It is judged from outside: a change stream has every
+//! state of each record that a majority had ([`watch`], [`ledger`]), the proxies of the processes
+//! have their commands ([`commands`]), and the broker has what arrived.
 //!
 //! `make chaos SEEDS=n` runs many; here are short ones, and the proofs that breaches are caught.
 
@@ -15,8 +15,8 @@ mod breaches;
 mod broker;
 mod commands;
 mod cost;
-mod fleet;
 mod history;
+mod instance;
 mod ledger;
 mod operator;
 mod plan;
@@ -38,8 +38,8 @@ use std::time::Duration;
 use history::Servers;
 use plan::{Kind, Plan};
 
-/// What `make test` has time for.
-const SHORT: Duration = Duration::from_secs(12);
+/// The duration in `make test`.
+const SHORT_DURATION: Duration = Duration::from_secs(12);
 
 /// A short history of this plan.
 async fn short(plan: Plan) {
@@ -49,9 +49,9 @@ async fn short(plan: Plan) {
     }
 }
 
-/// A plan with this broker, whatever the seed says.
+/// A plan with this broker, whatever the seed decides.
 fn plan_with(seed: u64, kind: Kind) -> Plan {
-    let mut plan = Plan::of(seed, SHORT, false);
+    let mut plan = Plan::of(seed, SHORT_DURATION, false);
     plan.setup.kind = kind;
     plan
 }
@@ -68,13 +68,13 @@ async fn a_short_history_with_kafka_keeps_the_promise() {
 
 #[fixture::test]
 async fn a_short_mixed_history_keeps_the_promise() {
-    short(Plan::of(12, SHORT, true)).await;
+    short(Plan::of(12, SHORT_DURATION, true)).await;
 }
 
 #[test]
-fn a_plan_is_the_same_whenever_its_seed_is() {
+fn a_seed_always_has_the_same_plan() {
     for is_mixed in [false, true] {
-        let plan = |seed| Plan::of(seed, SHORT, is_mixed);
+        let plan = |seed| Plan::of(seed, SHORT_DURATION, is_mixed);
 
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));

@@ -1,4 +1,4 @@
-//! Plans of the mixed kind: two brokers, sick destinations, odd records, and operators at work.
+//! Plans of the mixed kind: two brokers, sick destinations, odd records, and operators.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use rand::{RngExt, SeedableRng};
 use super::{Fault, Kind, Peer, Plan, Planned, Setup};
 use super::{line, millis, one_of, to_bindings, to_broker, to_replica_set};
 
-/// What only histories of the mixed kind have.
+/// The options that only histories of the mixed kind have.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Territory {
+pub struct MixedOptions {
     /// The sink of the dead letters.
     pub dead_letters: Option<Peer>,
     pub key_window: usize,
@@ -18,15 +18,15 @@ pub struct Territory {
     pub validator: bool,
     /// Whether ids have no order.
     pub scattered: bool,
-    /// What is sick from the beginning.
+    /// The sicknesses that exist from the beginning.
     pub sick: Vec<Sick>,
     /// Clients that append events over HTTP.
     pub appenders: usize,
-    /// Whether nothing fails but destinations. Other records must not wait for these.
+    /// Whether only destinations fail. Other records must not wait for these.
     pub calm: bool,
 }
 
-impl Default for Territory {
+impl Default for MixedOptions {
     fn default() -> Self {
         Self {
             dead_letters: None,
@@ -60,16 +60,16 @@ impl Sick {
         [Self::Exchange, Self::Replicas, Self::Topic, Self::Poison, Self::Queue];
 }
 
-/// What an operator does with records that wait.
+/// What an operator does with waiting records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tamper {
+pub enum OperatorChange {
     /// Discards the first records of some keys, by the command.
     Discard,
     /// Deletes them from the collection.
     Delete,
     /// Sets their `visibleAt` to some seconds from now.
     Postpone,
-    /// Makes the records due that are not, by an update of `visibleAt`.
+    /// Makes records due that are not, by an update of `visibleAt`.
     Hasten,
     /// Discards the records for the sink that never answers, by the command.
     Ghosts,
@@ -77,7 +77,7 @@ pub enum Tamper {
     Requeue,
 }
 
-/// Which privileges a relay loses.
+/// The privileges that a relay loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// To update records.
@@ -102,14 +102,14 @@ impl Plan {
         setup.distance = Duration::from_millis(one_of(rng, &[2, 5, 20]));
         setup.lease = millis(rng, 3000..7000);
         setup.max_attempts = rng.random_range(3..=8);
-        setup.territory = Territory::random(rng);
-        let calm = setup.territory.calm;
+        setup.mixed_options = MixedOptions::random(rng);
+        let calm = setup.mixed_options.calm;
         let mut faults = Vec::new();
         if !calm {
             setup.disturb(rng, duration, &mut faults);
         }
-        for sick in setup.territory.sick.clone() {
-            // Poison may stay to the end, where nothing must wait for an operator.
+        for sick in setup.mixed_options.sick.clone() {
+            // Poison may stay to the end, where no record must wait for an operator.
             if sick == Sick::Poison && !setup.blocks && rng.random() {
                 continue;
             }
@@ -119,15 +119,15 @@ impl Plan {
             let how = one_of(
                 rng,
                 &[
-                    Tamper::Discard,
-                    Tamper::Delete,
-                    Tamper::Postpone,
-                    Tamper::Hasten,
-                    Tamper::Ghosts,
-                    Tamper::Requeue,
+                    OperatorChange::Discard,
+                    OperatorChange::Delete,
+                    OperatorChange::Postpone,
+                    OperatorChange::Hasten,
+                    OperatorChange::Ghosts,
+                    OperatorChange::Requeue,
                 ],
             );
-            (Fault::Tamper { how }, Duration::ZERO)
+            (Fault::OperatorChange { how }, Duration::ZERO)
         });
         line(rng, duration, 3..12, &mut faults, |rng| {
             let count = rng.random_range(50..250);
@@ -146,7 +146,7 @@ impl Plan {
         }
         // Drawn last, so that the rest of the plan is as it was before `Sick::Queue` was added.
         if rng.random_range(0..3) > 0 {
-            setup.territory.sick.push(Sick::Queue);
+            setup.mixed_options.sick.push(Sick::Queue);
             faults.push(healing(rng, duration, Sick::Queue));
         }
         faults.sort_by_key(|planned| planned.at);
@@ -154,13 +154,13 @@ impl Plan {
     }
 }
 
-/// When something sick is healthy again.
+/// When each sickness is healed.
 fn healing(rng: &mut StdRng, duration: Duration, sick: Sick) -> Planned {
     let at = duration.mul_f64(rng.random_range(0.4..0.65));
     Planned { at, fault: Fault::Heal { sick } }
 }
 
-impl Territory {
+impl MixedOptions {
     fn random(rng: &mut StdRng) -> Self {
         let mut sick = Vec::from(Sick::ALL);
         // `Plan::mixed` decides last whether the queue is sick.
@@ -178,7 +178,7 @@ impl Territory {
 }
 
 impl Setup {
-    /// The faults that histories with one broker have, with more time between them.
+    /// The faults of histories with one broker, with more time between them.
     fn disturb(&self, rng: &mut StdRng, duration: Duration, faults: &mut Vec<Planned>) {
         for process in 0..self.instances {
             line(rng, duration, 5..15, faults, |rng| self.to_process(rng, process));

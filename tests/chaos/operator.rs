@@ -1,4 +1,4 @@
-//! What operators do in a history: by the real commands, and by updates of the collection.
+//! The operators' actions in a history: by the real commands, and by updates of the collection.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 
 use crate::history::History;
-use crate::plan::Tamper;
+use crate::plan::OperatorChange;
 use crate::support::process::{Ended, call_with};
 use crate::traffic::{FAR, GHOST, STREAM};
 
 /// How many records an operator changes at a time.
 const AT_A_TIME: usize = 3;
 
-/// What is due later than this is due by an operator's act alone.
+/// A record that is due later than this is due by an operator's action alone.
 const FAR_AWAY: Duration = Duration::from_secs(600);
 
 impl History {
-    /// Runs a command. It may meet a failover; the operator tries again another time.
+    /// Runs a command. It may meet a failover; the operator tries again later.
     pub async fn operator(&self, arguments: &[&str]) -> Ended {
         let uri = self.outbox.uri.replacen("/?", &format!("/{}?", self.outbox.database), 1);
         let settings = [format!("mongo.uri={uri}"), "sinks.out.kind=stdout".to_owned()];
@@ -30,22 +30,22 @@ impl History {
         self.operator(&["outbox", "discard", "--all", "--yes", "--reason", "refused:"]).await;
     }
 
-    /// Changes records that wait.
-    pub async fn tamper(&self, how: Tamper) {
+    /// Changes waiting records.
+    pub async fn tamper(&self, how: OperatorChange) {
         let records = self.outbox.records();
         match how {
-            Tamper::Discard => self.by_id("discard", &self.heads().await).await,
-            Tamper::Requeue => {
+            OperatorChange::Discard => self.by_id("discard", &self.heads().await).await,
+            OperatorChange::Requeue => {
                 self.by_id("requeue", &self.some(doc! { "status": "dead" }).await).await
             }
-            Tamper::Ghosts => self.discard_waiting(GHOST).await,
-            // A write that fails in a failover is left undone.
-            Tamper::Delete => {
+            OperatorChange::Ghosts => self.discard_waiting(GHOST).await,
+            // A write that fails in a failover is not repeated.
+            OperatorChange::Delete => {
                 for id in self.heads().await {
                     let _ = records.delete_one(free(&id)).await;
                 }
             }
-            Tamper::Postpone => {
+            OperatorChange::Postpone => {
                 for id in self.heads().await {
                     let soon = Duration::from_millis(rand::random_range(500..4000));
                     let soon = DateTime::now().saturating_add_duration(soon);
@@ -53,7 +53,7 @@ impl History {
                     let _ = records.update_one(free(&id), change).await;
                 }
             }
-            Tamper::Hasten => {
+            OperatorChange::Hasten => {
                 let later = DateTime::now().saturating_add_duration(FAR_AWAY);
                 let far = doc! { "status": "pending", "visibleAt": { "$gt": later } };
                 let change = doc! { "$set": { "visibleAt": DateTime::now() } };
@@ -66,7 +66,7 @@ impl History {
     pub async fn tidy(&self) {
         self.discard_waiting(GHOST).await;
         if self.plan.seed.is_multiple_of(2) {
-            self.tamper(Tamper::Hasten).await;
+            self.tamper(OperatorChange::Hasten).await;
         } else {
             self.discard_waiting(FAR).await;
             self.discard_waiting(&format!("{STREAM}{FAR}")).await;
@@ -88,12 +88,12 @@ impl History {
         self.operator(&arguments).await;
     }
 
-    /// The first records of some keys, that no relay has leased.
+    /// The first records of some keys that no relay has leased.
     async fn heads(&self) -> Vec<String> {
         self.some(doc! { "status": "pending", "leaseId": { "$exists": false } }).await
     }
 
-    /// The first record of each of some keys. Events are left alone: each has its record.
+    /// The first record of each of some keys, except events: each event must have its record.
     async fn some(&self, mut filter: Document) -> Vec<String> {
         filter.insert("_id", doc! { "$type": "string" });
         filter.insert("key", doc! { "$regex": "^p" });
@@ -110,7 +110,7 @@ impl History {
     }
 }
 
-/// A record that waits and that no relay has leased.
+/// A waiting record that no relay has leased.
 fn free(id: &str) -> Document {
     doc! { "_id": id, "status": "pending", "leaseId": Bson::Null }
 }

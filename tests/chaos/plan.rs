@@ -1,4 +1,5 @@
-//! What one seed determines: the fleet, its configuration, its records, and what befalls it when.
+//! What a seed determines: the instances, their configuration, their records, and which faults
+//! happen when.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-pub use mixed::{Lost, Sick, Tamper, Territory};
+pub use mixed::{Lost, MixedOptions, OperatorChange, Sick};
 
 #[path = "mixed.rs"]
 mod mixed;
@@ -19,10 +20,10 @@ pub const PROBE_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub seed: u64,
-    /// How long producers and faults go on; the healing and the rest come after.
+    /// How long producers and faults continue; the healing and the rest follow.
     pub duration: Duration,
     pub setup: Setup,
-    /// In the order of their times.
+    /// Sorted by time.
     pub faults: Vec<Planned>,
 }
 
@@ -31,11 +32,11 @@ pub struct Plan {
 pub enum Kind {
     RabbitMq,
     Kafka,
-    /// Both at once, with everything of [`Territory`].
+    /// Both at once, with everything of [`MixedOptions`].
     Mixed,
 }
 
-/// The fleet, its configuration and its producers.
+/// The instances, their configuration and their producers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     pub kind: Kind,
@@ -49,26 +50,26 @@ pub struct Setup {
     pub poll: Duration,
     pub max_attempts: u32,
     pub producers: usize,
-    /// Between two transactions of a producer.
+    /// The pause between two transactions of a producer.
     pub rest: Duration,
-    /// From each process to the broker and back, so that something is always under way.
+    /// The delay between each process and the broker, so that something is always in flight.
     pub distance: Duration,
-    pub territory: Territory,
+    pub mixed_options: MixedOptions,
 }
 
-/// Something that happens at a time after the start.
+/// A fault at a time after the start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     pub at: Duration,
     pub fault: Fault,
 }
 
-/// What may befall a fleet. Each heals itself after its time.
+/// The faults. Each ends by itself after its time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// A process starts that was not there from the beginning.
+    /// A process starts that did not run from the beginning.
     Join { process: usize },
-    /// `kill -9`, and another process in its place after a while.
+    /// SIGKILL, and another process in its place after a while.
     Kill { process: usize, down: Duration },
     /// SIGSTOP, then SIGCONT.
     Suspend { process: usize, lasts: Duration },
@@ -78,8 +79,8 @@ pub enum Fault {
     Leave { process: usize, away: Duration },
     /// The clock of a process's host jumps, and back.
     Clock { process: usize, minutes: i64, lasts: Duration },
-    /// A process's way to MongoDB or to the broker is hurt.
-    Link { process: usize, to: Peer, how: Hurt, lasts: Duration },
+    /// A process's link to MongoDB or to the broker has a fault.
+    Link { process: usize, to: Peer, how: LinkFault, lasts: Duration },
     /// A broker is stopped or killed, and started again.
     Broker { which: Peer, killed: bool, down: Duration },
     /// The primary of the replica set steps down.
@@ -88,9 +89,9 @@ pub enum Fault {
     Rollback { lasts: Duration },
     /// The broker returns messages of the flaky type for a while.
     Unbound { lasts: Duration },
-    /// An operator makes the doomed deliverable for a while, and requeues them.
+    /// An operator makes the doomed records deliverable for a while, and requeues them.
     Requeue { lasts: Duration },
-    /// An operator pauses the whole fleet for a while.
+    /// An operator pauses all instances for a while.
     Pause { lasts: Duration },
     /// An operator discards what can never be delivered.
     Discard,
@@ -98,8 +99,8 @@ pub enum Fault {
     Heal { sick: Sick },
     /// The relays' user may not publish one type for a while.
     Forbid { lasts: Duration },
-    /// An operator changes records that wait.
-    Tamper { how: Tamper },
+    /// An operator changes waiting records.
+    OperatorChange { how: OperatorChange },
     /// The relays' user loses privileges in MongoDB for a while.
     Unprivileged { lost: Lost, lasts: Duration },
     /// A producer writes many records of one key, without a valid partition, in one command.
@@ -116,23 +117,24 @@ pub enum Peer {
     Stream,
 }
 
-/// What becomes of a link.
+/// The fault of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Hurt {
+pub enum LinkFault {
     /// Connections end, and new ones are refused.
     Cut,
-    /// Connections stand, and nothing passes.
+    /// Connections stay open, and nothing passes.
     Frozen,
-    /// The same, and in the end connections are cut, with all that was under way.
+    /// The same, and in the end connections are cut, with all that was in transit.
     Swallowed,
-    /// What the process says passes, and what it is told does not.
+    /// The process's requests pass, and the answers do not.
     Deaf,
-    /// Everything takes this much longer, each way.
+    /// All bytes are delayed by this time, each way.
     Slow(Duration),
 }
 
 impl Plan {
-    /// The plan of a seed, always the same; of the kind that the seed decides, or of the mixed kind.
+    /// The plan of a seed, always the same; of the kind that the seed decides, or of the mixed
+    /// kind.
     pub fn of(seed: u64, duration: Duration, is_mixed: bool) -> Self {
         if is_mixed {
             return Self::mixed(seed, duration);
@@ -140,9 +142,9 @@ impl Plan {
         let mut rng = StdRng::seed_from_u64(seed);
         let setup = Setup::random(&mut rng);
         let mut faults = Vec::new();
-        // What excludes one another is in one line of events; the lines overlap as they like.
+        // Faults that exclude one another are in one line; the lines overlap arbitrarily.
         for process in 0..setup.instances {
-            // The first is there from the beginning.
+            // The first one runs from the beginning.
             if process > 0 && rng.random_range(0..3) == 0 {
                 let at = millis(&mut rng, 0..8000).min(duration);
                 faults.push(Planned { at, fault: Fault::Join { process } });
@@ -166,14 +168,14 @@ impl Plan {
         Self { seed, duration, setup, faults }
     }
 
-    /// Whether this process is there from the beginning.
+    /// Whether this process runs from the beginning.
     pub fn begins_with(&self, process: usize) -> bool {
         let joins = Fault::Join { process };
         self.faults.iter().all(|planned| planned.fault != joins)
     }
 }
 
-/// Events one after the other, with so many seconds between them.
+/// Faults one after the other, with this many seconds between them.
 fn line(
     rng: &mut StdRng,
     end: Duration,
@@ -212,10 +214,10 @@ impl Setup {
             poll: millis(rng, 50..1000),
             max_attempts: rng.random_range(4..=8),
             producers: producers.into(),
-            // A machine bears no more, and a key goes no faster than its messages are confirmed.
+            // The machine carries no more load, and a key cannot be faster than its confirms.
             rest: (millis(rng, 10..60) * producers.into() / 2).max(distance * 5 / 2),
             distance,
-            territory: Territory::default(),
+            mixed_options: MixedOptions::default(),
         }
     }
 
@@ -226,13 +228,13 @@ impl Setup {
                 (Fault::Kill { process, down }, down)
             }
             3..5 => {
-                // As a rule past all that others go by, by a little or by more.
+                // As a rule longer than all timeouts of the others, by a little or by more.
                 let longest = self.lease.max(self.stale_after);
                 let lasts = match rng.random_range(0..4) {
                     0 => millis(rng, 500..3000),
                     _ => longest + millis(rng, 0..3000),
                 };
-                // Without a further number, so that what follows stays as it is.
+                // Without another random number, so that what follows stays as it is.
                 if lasts.as_millis() % 3 == 0 {
                     (Fault::Replace { process, lasts }, lasts)
                 } else {
@@ -253,11 +255,11 @@ impl Setup {
 
     fn to_link(&self, rng: &mut StdRng, process: usize, to: Peer) -> (Fault, Duration) {
         let how = match rng.random_range(0..5) {
-            0 => Hurt::Cut,
-            1 => Hurt::Frozen,
-            2 => Hurt::Swallowed,
-            3 => Hurt::Deaf,
-            _ => Hurt::Slow(millis(rng, 20..700)),
+            0 => LinkFault::Cut,
+            1 => LinkFault::Frozen,
+            2 => LinkFault::Swallowed,
+            3 => LinkFault::Deaf,
+            _ => LinkFault::Slow(millis(rng, 20..700)),
         };
         let lasts = match rng.random_range(0..3) {
             0 => self.lease + millis(rng, 0..2000),

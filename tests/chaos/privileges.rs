@@ -11,8 +11,8 @@ use crate::plan::Lost;
 use crate::support::process::Ended;
 use crate::support::roles;
 
-/// How the last line of a process begins that MongoDB refused at its start. (One that has started
-/// logs a refusal, and does not end.)
+/// The beginning of the last log line of a process that MongoDB refused at its start. (One that has
+/// started logs a refusal, and does not end.)
 const REFUSED: &str = "error: MongoDB refuses this instance";
 
 /// When privileges were withdrawn.
@@ -32,7 +32,7 @@ impl Withdrawals {
         self.periods.lock().unwrap().push(Period { begin: now, end: None });
     }
 
-    /// Notes that they were given back.
+    /// Notes that they are granted again.
     pub fn end(&self, now: Instant) {
         if let Some(period) = self.periods.lock().unwrap().last_mut() {
             period.end = Some(now);
@@ -52,7 +52,7 @@ impl Withdrawals {
     }
 }
 
-/// Those that a relay with the append path needs at least, without those that it has lost.
+/// The least privileges of a relay with the append path, without those that it has lost.
 pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
     let configured =
         Configured { retention: Duration::MAX, follow: true, append: true, names: true };

@@ -1,5 +1,5 @@
-//! The ledger proves itself: it must catch what is seeded, and nothing else. So does the rule by
-//! which a supervisor starts a process again.
+//! Proves the ledger: it must catch what is seeded, and nothing else. Also proves the rule by which
+//! a supervisor starts a process again.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn binary(lease: Uuid) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.bytes().to_vec() })
 }
 
-/// A ledger of one record, and what was heard.
+/// A ledger of one record, and the commands that were sent.
 struct Book {
     ledger: Ledger,
     settles: Settles,
@@ -67,7 +67,7 @@ impl Book {
         self.update(millis, set, &["leaseId", "leaseUntil", "leaseOwner"])
     }
 
-    fn hear(self, millis: i64, lease: Uuid) -> Self {
+    fn observe(self, millis: i64, lease: Uuid) -> Self {
         self.settles.note("k1", lease, at(millis));
         self
     }
@@ -82,46 +82,46 @@ fn unfenced(lease: Option<Uuid>, to: &str) -> Breach {
 }
 
 #[test]
-fn a_settle_is_accepted_from_whom_the_lease_in_force_is_named_by() {
+fn a_settlement_that_names_the_lease_in_force_is_accepted() {
     for to in ["done", "dead", "pending"] {
-        let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE).settle(21, to);
+        let book = Book::new("pending").lease(10, MINE, 100).observe(20, MINE).settle(21, to);
 
         assert_eq!(book.breaches(), []);
     }
 }
 
 #[test]
-fn a_settle_after_the_lease_has_ended_is_accepted_while_nobody_else_has_it() {
-    let book = Book::new("pending").lease(10, MINE, 100).hear(150, MINE).settle(151, "done");
+fn a_settlement_after_the_lease_is_accepted_without_another_owner() {
+    let book = Book::new("pending").lease(10, MINE, 100).observe(150, MINE).settle(151, "done");
 
     assert_eq!(book.breaches(), []);
 }
 
 #[test]
-fn a_seeded_settle_by_whose_lease_has_passed_to_another_is_caught() {
+fn a_seeded_settlement_by_a_lost_lease_is_caught() {
     let book = Book::new("pending").lease(10, MINE, 100).lease(110, OTHERS, 200);
 
-    let book = book.hear(120, MINE).settle(121, "done");
+    let book = book.observe(120, MINE).settle(121, "done");
 
     assert_eq!(book.breaches(), [unfenced(Some(OTHERS), "done")]);
 }
 
 #[test]
-fn a_seeded_settle_before_anybody_asked_for_it_is_caught() {
-    let book = Book::new("pending").lease(10, MINE, 100).settle(20, "pending").hear(30, MINE);
+fn a_seeded_settlement_before_its_command_is_caught() {
+    let book = Book::new("pending").lease(10, MINE, 100).settle(20, "pending").observe(30, MINE);
 
     assert_eq!(book.breaches(), [unfenced(Some(MINE), "pending")]);
 }
 
 #[test]
-fn a_seeded_settle_of_a_record_that_nobody_has_leased_is_caught() {
+fn a_seeded_settlement_of_an_unleased_record_is_caught() {
     let book = Book::new("pending").update(20, doc! { "status": "done" }, &[]);
 
     assert_eq!(book.breaches(), [unfenced(None, "done")]);
 }
 
 #[test]
-fn a_suspect_may_be_made_dead_by_anybody_once_its_lease_has_ended_and_a_live_one_not() {
+fn a_poison_record_may_die_only_after_its_lease() {
     let leased = || Book::new("pending").lease(10, MINE, 100);
 
     assert_eq!(leased().settle(100, "dead").breaches(), []);
@@ -129,7 +129,7 @@ fn a_suspect_may_be_made_dead_by_anybody_once_its_lease_has_ended_and_a_live_one
 }
 
 #[test]
-fn a_lease_may_pass_to_another_once_it_has_ended_and_not_before() {
+fn a_takeover_is_accepted_only_after_the_lease() {
     let leased = || Book::new("pending").lease(10, MINE, 100);
     let renewed = || leased().update(90, doc! { "leaseUntil": at(200) }, &[]);
     let stolen = [Breach::Stolen { id: "k1".to_owned(), from: MINE, by: OTHERS }];
@@ -140,7 +140,7 @@ fn a_lease_may_pass_to_another_once_it_has_ended_and_not_before() {
 }
 
 #[test]
-fn a_lease_of_a_dead_owner_may_pass_to_another_and_one_of_an_owner_that_leases_on_not() {
+fn an_early_takeover_is_accepted_only_from_a_dead_owner() {
     let [one, other] =
         [Uuid::from_bytes(u128::to_be_bytes(11)), Uuid::from_bytes(u128::to_be_bytes(12))];
     let taken_over = || {
@@ -175,7 +175,7 @@ fn a_seeded_lease_of_a_record_that_is_not_pending_is_caught() {
 
 #[test]
 fn a_seeded_change_of_a_record_that_is_done_is_caught() {
-    let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE).settle(21, "done");
+    let book = Book::new("pending").lease(10, MINE, 100).observe(20, MINE).settle(21, "done");
 
     let book = book.update(30, doc! { "status": "pending" }, &[]);
 
@@ -183,9 +183,9 @@ fn a_seeded_change_of_a_record_that_is_done_is_caught() {
 }
 
 #[test]
-fn what_a_person_or_the_clock_does_is_no_breach_and_may_exempt_from_the_order() {
+fn changes_by_operators_and_the_clock_are_not_breaches() {
     let die = |blocks: bool| {
-        let book = Book::new("pending").lease(10, MINE, 100).hear(20, MINE);
+        let book = Book::new("pending").lease(10, MINE, 100).observe(20, MINE);
         let dead = doc! { "status": "dead", "blocks": blocks };
         book.update(21, dead, &["leaseId"]).update(30, doc! { "status": "pending" }, &["blocks"])
     };
@@ -202,7 +202,7 @@ fn what_a_person_or_the_clock_does_is_no_breach_and_may_exempt_from_the_order() 
 }
 
 #[test]
-fn a_process_may_end_by_itself_only_when_refused_without_its_privileges() {
+fn a_process_may_end_only_without_its_privileges() {
     let start = Instant::now();
     let second = |second| start + Duration::from_secs(second);
     let refused = "error: MongoDB refuses this instance; mend the credentials or privileges";
@@ -215,7 +215,7 @@ fn a_process_may_end_by_itself_only_when_refused_without_its_privileges() {
     withdrawals.begin(second(10));
 
     assert!(!explains(&never, Some(1), refused, 5, 12));
-    // Started before, meanwhile and, where they are not given back, at any time later.
+    // Started before, meanwhile and, where they are not granted again, at any time later.
     assert!(explains(&withdrawals, Some(1), refused, 5, 12));
     assert!(explains(&withdrawals, Some(1), refused, 11, 12));
     assert!(explains(&withdrawals, Some(1), refused, 30, 31));

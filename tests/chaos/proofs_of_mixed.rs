@@ -1,4 +1,4 @@
-//! The judges of mixed histories prove themselves: each catches what is seeded, and nothing else.
+//! Proves the judges of mixed histories: each catches what is seeded, and nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -18,10 +18,10 @@ const LEASE: Uuid = Uuid::from_bytes([1; 16]);
 
 fn plan() -> Plan {
     let mut plan = Plan::of(5, Duration::from_secs(3), true);
-    let territory = &mut plan.setup.territory;
-    (territory.key_window, territory.calm, territory.validator) = (1, true, false);
-    territory.dead_letters = Some(Peer::Broker);
-    territory.sick.clear();
+    let mixed_options = &mut plan.setup.mixed_options;
+    (mixed_options.key_window, mixed_options.calm, mixed_options.validator) = (1, true, false);
+    mixed_options.dead_letters = Some(Peer::Broker);
+    mixed_options.sick.clear();
     plan.setup.batch_size = 10;
     plan
 }
@@ -100,7 +100,7 @@ impl Book {
         seen.judge(&self.plan)
     }
 
-    /// Two records of a key that were done, and that arrived the wrong way round.
+    /// Two records of a key that were done, and that arrived in the wrong order.
     fn swapped(key: &str, plan: Plan) -> Verdict {
         let mut book = Self { plan, ..Self::new() };
         for id in ["1", "2"] {
@@ -111,17 +111,17 @@ impl Book {
     }
 }
 
-/// A key of a producer whose class is like this.
-fn key_such(such: impl Fn(&Class) -> bool) -> String {
+/// A producer's key with a class that matches.
+fn key_with_class(such: impl Fn(&Class) -> bool) -> String {
     let plan = plan();
     let keys = (0..200).flat_map(|producer| (0..3).map(move |key| format!("p{producer}k{key}")));
     keys.into_iter().find(|key| such(&Class::of(&plan, key))).unwrap()
 }
 
 #[test]
-fn a_seeded_inversion_is_caught_whatever_partition_the_producer_writes() {
-    let odd = key_such(|class| class.is_ordered() && class.has_invalid_partition());
-    let different = key_such(|class| !class.is_ordered());
+fn a_seeded_inversion_is_caught_with_every_kind_of_partition() {
+    let odd = key_with_class(|class| class.is_ordered() && class.has_invalid_partition());
+    let different = key_with_class(|class| !class.is_ordered());
 
     assert_eq!(Book::swapped(&odd, plan()).word(), "broken:order=1");
     assert_eq!(Book::swapped("crowd-odd", plan()).word(), "broken:order=1");
@@ -130,11 +130,11 @@ fn a_seeded_inversion_is_caught_whatever_partition_the_producer_writes() {
 }
 
 #[test]
-fn a_seeded_inversion_in_a_window_is_caught_where_nothing_was_refused() {
+fn a_seeded_inversion_in_a_window_is_caught_without_refusals() {
     let mut wide = plan();
-    wide.setup.territory.key_window = 3;
-    let healthy = key_such(|class| class.is_healthy && class.is_ordered());
-    let troubled = key_such(|class| !class.is_healthy && class.is_ordered());
+    wide.setup.mixed_options.key_window = 3;
+    let healthy = key_with_class(|class| class.is_healthy && class.is_ordered());
+    let troubled = key_with_class(|class| !class.is_healthy && class.is_ordered());
 
     assert_eq!(Book::swapped(&healthy, wide.clone()).word(), "broken:order=1");
     assert_eq!(Book::swapped(&troubled, wide.clone()).word(), "kept");
@@ -151,7 +151,7 @@ fn a_seeded_inversion_in_a_window_is_caught_where_nothing_was_refused() {
 }
 
 #[test]
-fn a_message_at_a_wrong_destination_is_a_phantom_there_and_lost_elsewhere() {
+fn a_message_at_a_wrong_destination_is_a_phantom_and_a_loss() {
     let mut book = Book::new();
     book.insert("1", "crowd", doc! { "destination": "chaos-sick" });
     book.settle("1", 10, doc! { "status": "done" });
@@ -164,7 +164,7 @@ fn a_message_at_a_wrong_destination_is_a_phantom_there_and_lost_elsewhere() {
 }
 
 #[test]
-fn a_seeded_death_without_a_copy_is_caught_but_of_poison() {
+fn a_seeded_death_without_a_dead_letter_is_caught() {
     let mut book = Book::new();
     for (id, kind) in [("1", "T"), ("2", "T"), ("3", "Poison"), ("4", "T")] {
         book.insert(id, id, doc! { "type": kind });
@@ -180,22 +180,22 @@ fn a_seeded_death_without_a_copy_is_caught_but_of_poison() {
 }
 
 #[test]
-fn a_seeded_wait_of_a_healthy_record_is_caught_where_nothing_else_fails() {
-    let healthy = key_such(|class| class.is_healthy);
+fn a_seeded_wait_of_a_healthy_record_is_caught() {
+    let healthy = key_with_class(|class| class.is_healthy);
     let mut book = Book::new();
     book.insert("1", &healthy, doc! {});
     book.settle("1", 11_000, doc! { "status": "done" });
     let arrivals = [(Place::Main, arrived(&["1"], &healthy))];
 
     assert_eq!(book.judge(&arrivals).word(), "broken:held-up=1");
-    book.plan.setup.territory.calm = false;
+    book.plan.setup.mixed_options.calm = false;
     assert_eq!(book.judge(&arrivals).word(), "kept");
 }
 
-/// The word for a history with these records of one healthy key. Each is inserted and, where there
-/// is a third time, postponed at that time; it is done at the second.
+/// The verdict's word for a history with these records of one healthy key. Each is inserted and,
+/// where there is a third time, postponed at that time; it is done at the second.
 fn waits(from: Option<i64>, records: &[(i64, i64, Option<i64>)]) -> String {
-    let key = key_such(|class| class.is_healthy && class.has_own_partition());
+    let key = key_with_class(|class| class.is_healthy && class.has_own_partition());
     let mut book = Book { undisturbed: from.map(DateTime::from_millis), ..Book::new() };
     let mut ids = Vec::new();
     for (number, (inserted, done, postponed)) in records.iter().enumerate() {
@@ -213,7 +213,7 @@ fn waits(from: Option<i64>, records: &[(i64, i64, Option<i64>)]) -> String {
 }
 
 #[test]
-fn a_seeded_wait_of_some_seconds_is_caught_where_nothing_else_can_cause_it() {
+fn a_seeded_undisturbed_wait_of_some_seconds_is_caught() {
     let held_up = "broken:held-up=1";
 
     assert_eq!(waits(Some(1000), &[(2000, 7000, None)]), held_up);
@@ -230,8 +230,8 @@ fn a_seeded_wait_of_some_seconds_is_caught_where_nothing_else_can_cause_it() {
 }
 
 #[test]
-fn time_in_which_mongodb_has_not_brought_an_insertion_is_not_counted() {
-    let key = key_such(|class| class.is_healthy && class.has_own_partition());
+fn the_delay_of_the_change_stream_is_not_counted() {
+    let key = key_with_class(|class| class.is_healthy && class.has_own_partition());
     for (brought, word) in [(1000, "broken:held-up=1"), (5000, "kept")] {
         let mut book = Book { undisturbed: Some(DateTime::MIN), ..Book::new() };
         let seq = Timestamp { time: 1, increment: 1 };
@@ -246,11 +246,11 @@ fn time_in_which_mongodb_has_not_brought_an_insertion_is_not_counted() {
     }
 }
 
-/// The word for a history with a topic that lacks a replica until the fifth second: its sample is
-/// leased and done at these times, and another of its records is done at the last.
+/// The verdict's word for a history with a topic that lacks a replica until the fifth second: its
+/// sample is leased and done at these times, and another of its records is done at the last.
 fn sick_topic(sample: Option<(i64, i64)>, other: i64) -> String {
     let mut book = Book::new();
-    book.plan.setup.territory.sick = vec![Sick::Replicas];
+    book.plan.setup.mixed_options.sick = vec![Sick::Replicas];
     book.healings.begin(Sick::Replicas, DateTime::from_millis(5000));
     book.healings.begin(Sick::Replicas, DateTime::from_millis(9000));
     let (id, mut ids) = (Sick::Replicas.sample_id(), vec!["1"]);
@@ -278,7 +278,7 @@ fn a_seeded_fault_without_effect_is_caught() {
 }
 
 #[test]
-fn a_sample_of_each_sick_destination_goes_there() {
+fn a_sample_record_goes_to_each_sick_destination() {
     let place = |sick: Sick| Place::of(&sick.sample("chaos"));
 
     assert_eq!(place(Sick::Exchange), Place::SickExchange);
@@ -311,7 +311,7 @@ fn faults(
 }
 
 #[test]
-fn appends_that_match_their_records_are_accepted_and_duplicates_too() {
+fn appends_that_match_their_records_are_accepted() {
     let (stored, records) = appended();
 
     assert_eq!(faults(&stored, &stored, &records, &["1", "1", "2", "1", "3", "2"]), []);
@@ -320,7 +320,7 @@ fn appends_that_match_their_records_are_accepted_and_duplicates_too() {
 }
 
 #[test]
-fn a_seeded_gap_or_a_version_that_is_there_twice_is_caught() {
+fn a_seeded_gap_or_repeated_version_is_caught() {
     let (mut stored, mut records) = appended();
     stored[1].version = 3;
     records.get_mut("3").unwrap().version = 3;
@@ -339,7 +339,7 @@ fn a_seeded_gap_or_a_version_that_is_there_twice_is_caught() {
 }
 
 #[test]
-fn a_seeded_append_that_was_acknowledged_and_is_not_there_is_caught() {
+fn a_seeded_loss_of_an_acknowledged_append_is_caught() {
     let (stored, records) = appended();
     let others = [append(3, 1), Append { version: 1, ..append(2, 1) }];
 
@@ -364,7 +364,7 @@ fn a_seeded_event_without_a_record_or_the_reverse_is_caught() {
 }
 
 #[test]
-fn a_seeded_event_that_arrives_behind_a_later_one_is_caught_unless_it_is_exempt() {
+fn a_seeded_late_event_is_caught_unless_it_is_exempt() {
     let (stored, records) = appended();
     let late = Fault::Late { late: "2".to_owned(), overtaker: "3".to_owned() };
 
@@ -382,7 +382,7 @@ fn a_mixed_plan_has_two_brokers_and_operators() {
 
     assert!(plans.iter().all(|plan| plan.setup.kind == Kind::Mixed));
     for what in [
-        "Tamper",
+        "OperatorChange",
         "Heal { sick: Exchange }",
         "Heal { sick: Replicas }",
         "Heal { sick: Topic }",

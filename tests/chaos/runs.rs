@@ -13,12 +13,11 @@ use crate::history::{History, Servers};
 use crate::plan::{Kind, Plan};
 use crate::verdict::Verdict;
 
-/// For how long a healed fleet may bring no record to its end: much more than a lease and all that
-/// is waited for besides.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// How long healed instances may finish no record: much more than a lease and all other waits.
+const MAX_IDLE: Duration = Duration::from_secs(45);
 
-/// The history of each line of this file: `SEED KIND SECONDS`, in which the kind is `mixed` or
-/// `single`. Each verdict is added to the file of results, if there is one.
+/// Runs the history of each line of this file: `SEED KIND SECONDS`, in which the kind is `mixed` or
+/// `single`. Adds each verdict to the file of results, if there is one.
 pub async fn run_all(list: &Path) -> Vec<String> {
     let mut servers = Servers::default();
     let mut broken = Vec::new();
@@ -58,7 +57,7 @@ fn plan(line: &str) -> (Plan, &str) {
     (Plan::of(seed, Duration::from_secs(seconds), kind == "mixed"), kind)
 }
 
-/// Commit and date, as the script names them.
+/// Commit and date, as the script sets them.
 fn commit() -> String {
     std::env::var("CHAOS_COMMIT").unwrap_or_else(|_| "-".to_owned())
 }
@@ -70,8 +69,9 @@ fn note(line: &str) {
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs the history of a plan from its beginning to its end, and keeps the servers where it went
-/// well. One that breaks the promise answers by what it can be repeated, and where its logs are.
+/// Runs the history of a plan from its beginning to its end, and keeps the servers where it
+/// succeeded. The error of one that breaks the promise says how to repeat it, and where its logs
+/// are.
 pub async fn run(plan: Plan, servers: &mut Servers) -> Result<Verdict, Broken> {
     let text = plan.to_string();
     let folder = folder(&plan);
@@ -81,7 +81,7 @@ pub async fn run(plan: Plan, servers: &mut Servers) -> Result<Verdict, Broken> {
     let running = async move {
         let history = History::begin(plan, taken).await;
         let acknowledged = history.happen().await;
-        let verdict = history.end(&acknowledged, PATIENCE).await;
+        let verdict = history.end(&acknowledged, MAX_IDLE).await;
         let servers = if verdict.is_good() { history.clear().await } else { Servers::default() };
         (verdict, servers)
     };
@@ -102,7 +102,7 @@ pub async fn run(plan: Plan, servers: &mut Servers) -> Result<Verdict, Broken> {
     Err(Broken { word, text })
 }
 
-/// A history that broke the promise, or did not come to its end.
+/// A history that broke the promise, or did not end.
 #[derive(Debug)]
 pub struct Broken {
     /// For a file of results.
@@ -110,7 +110,7 @@ pub struct Broken {
     pub text: String,
 }
 
-/// Where a history keeps its plan and its logs.
+/// The folder of a history's plan and logs.
 pub fn folder(plan: &Plan) -> PathBuf {
     let above = std::env::var_os("CHAOS_LOGS").map_or_else(std::env::temp_dir, PathBuf::from);
     let id = std::process::id();

@@ -1,9 +1,9 @@
-//! Whether what a plan calls sick was sick. A history with a fault that had no effect fails: it proves
-//! less than its plan says.
+//! Whether the sicknesses of a plan had an effect. A history with a fault without effect fails: it
+//! proves less than its plan says.
 //!
-//! The history inserts one record for each [`Sick`], a sample, before its producers begin. A process
-//! must lease the sample, and the sample must then wait until the healing. No other record that this
-//! kind of fault concerns may be done before the healing either.
+//! The history inserts one record for each [`Sick`], a sample, before its producers begin. A
+//! process must lease the sample, and the sample must then wait until the healing. No other record
+//! that this kind of fault concerns may be done before the healing either.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::outbox::record;
 use crate::traffic::{MARK, POISON, Place, STREAM};
 
 /// The shortest time from the first lease of a sample until the healing. It is more than a relay
-/// takes to deliver a record where nothing fails.
+/// takes to deliver a record without a fault.
 pub const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
 impl Sick {
@@ -77,8 +77,8 @@ impl Healings {
         self.0.lock().unwrap().iter().find(|(other, _)| *other == sick).map(|(_, at)| *at)
     }
 
-    /// For how long the sample of what was sick waited, once it was leased: `None` is to the end. Or
-    /// what contradicts that it was sick.
+    /// How long the sample of this sickness waited after its lease: `None` means to the end. The
+    /// error is what contradicts the sickness.
     pub fn judge(&self, sick: Sick, ledger: &Ledger) -> Result<Option<Duration>, String> {
         let healed = self.of(sick);
         let until = healed.unwrap_or(DateTime::MAX);

@@ -54,8 +54,8 @@ fn table(verdicts: &str) -> String {
     table
 }
 
-/// What was wrong with a history, without how many of each: of `broken:lost=2,stuck=1` it is
-/// `lost and stuck`.
+/// What was wrong with a history, without the counts: of `broken:lost=2,stuck=1` it is `lost and
+/// stuck`.
 fn wrong(verdict: &str) -> String {
     let wrong = verdict.trim_start_matches("broken:").split(',');
     let names: Vec<&str> = wrong.map(|one| one.split('=').next().unwrap_or(one)).collect();

@@ -1,4 +1,4 @@
-//! What producers write: mostly plain records, and some of every kind that makes trouble.
+//! The producers' records: mostly plain ones, and some of every kind that causes errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use crate::plan::{Kind, Plan, Sick};
 use crate::support::outbox::record;
 use crate::support::producers::{Make, Name, in_order};
 
-/// A type that the broker always takes.
+/// A type that the broker always accepts.
 pub const PLAIN: &str = "T";
-/// One that it returns for a while now and then.
+/// A type that it returns for a while now and then.
 pub const FLAKY: &str = "Flaky";
-/// One that it returns until an operator mends it.
+/// A type that it returns until an operator repairs that.
 pub const DOOMED: &str = "Doomed";
-/// One that the relays' user may not publish for a while.
+/// A type that the relays' user may not publish for a while.
 pub const FORBIDDEN: &str = "Forbidden";
-/// One whose payload the proxies may cut at.
+/// A type whose payload the proxies may cut at.
 pub const POISON: &str = "Poison";
-/// One that is not due until an operator changes it.
+/// A type that is not due until an operator changes it.
 pub const FAR: &str = "Far";
-/// One for the sink that never answers.
+/// A type for the sink that never answers.
 pub const GHOST: &str = "Ghost";
-/// What a type begins with that goes to Kafka, where there are two brokers.
+/// The beginning of types that go to Kafka, where there are two brokers.
 pub const STREAM: &str = "K";
 
-/// The marked payload. A batch that a Kafka producer compresses (LZ4) has it as it is, because no
-/// other text has its first and its last character: nothing of it repeats what is before it.
+/// The marked payload. A batch that a Kafka producer compresses (LZ4) contains it unchanged,
+/// because no other text has its first and its last character: nothing of it repeats earlier text.
 pub const MARK: &str = "~p0ison~";
 
 /// The destination that no sink of these histories lets a record name.
@@ -68,7 +68,7 @@ impl Place {
         Self::Ghost,
     ];
 
-    /// Where a record's messages arrive; of one that is never sent, anywhere.
+    /// Where a record's messages arrive; anywhere, for one that is never sent.
     pub fn of(record: &Document) -> Self {
         let kind = record.get_str("type").unwrap_or_default();
         let destination = record.get_str("destination").unwrap_or_default();
@@ -84,8 +84,7 @@ impl Place {
     }
 }
 
-/// Makes records of which the plan's seed and the id decide what they are. `name` is that of the
-/// history's destinations.
+/// Makes records from the plan's seed and the id. `name` is that of the history's destinations.
 pub fn make(plan: &Plan, name: &str) -> Make {
     match plan.setup.kind {
         Kind::Mixed => mixed(plan, name),
@@ -95,7 +94,7 @@ pub fn make(plan: &Plan, name: &str) -> Make {
 
 /// Makes ids.
 pub fn naming(plan: &Plan) -> Name {
-    match plan.setup.territory.scattered {
+    match plan.setup.mixed_options.scattered {
         true => Arc::new(|key, transaction, place| {
             let id = in_order(key, transaction, place);
             format!("{:016x}-{id}", hash(&id))
@@ -109,7 +108,7 @@ fn single(plan: &Plan) -> Make {
     Arc::new(move |id, key| {
         let mut rng = StdRng::seed_from_u64(seed ^ hash(id));
         let mut made = record(id, key);
-        // Where death blocks, a little of it is enough to hold every key.
+        // With `on_dead = "block"` a few deaths are enough to block every key.
         let deadly = if blocks { 2 } else { 10 };
         match rng.random_range(0..500) {
             0..25 => made.extend(scheduled(&mut rng)),
@@ -149,16 +148,16 @@ pub struct Class {
 enum Partition {
     Right,
     Absent,
-    /// Right in some, absent in others.
+    /// Correct in some, absent in others.
     Half,
-    /// The same in all: another than the key's, or none that is valid.
+    /// The same in all: another than the key's, or an invalid one.
     Always(Bson),
     /// One or another, both of them valid.
     Different,
 }
 
 impl Class {
-    /// Of this key in histories of this seed.
+    /// The class of this key in histories of this seed.
     pub fn of(plan: &Plan, key: &str) -> Self {
         let mut rng = StdRng::seed_from_u64(plan.seed ^ hash(key));
         let right = postrider::partition::of_key(key);
@@ -167,21 +166,21 @@ impl Class {
             3 => Partition::Absent,
             4 => Partition::Half,
             5 => Partition::Different,
-            // The validator refuses what follows.
-            _ if plan.setup.territory.validator => Partition::Absent,
+            // The validator refuses the following ones.
+            _ if plan.setup.mixed_options.validator => Partition::Absent,
             6..8 => Partition::Always(invalid(rng.random_range(0..5))),
             8 => Partition::Always(f64::from(right).into()),
             _ => {
                 Partition::Always(format!("{right}.0").parse::<bson::Decimal128>().unwrap().into())
             }
         };
-        // Of a producer's keys the first has no trouble; the producers alternate between brokers.
+        // The first of a producer's keys is healthy; the producers alternate between brokers.
         let is_healthy = key.ends_with("k0");
         let is_stream = key.ends_with("k2") || (is_healthy && hash(key).is_multiple_of(2));
         Self { is_stream, is_healthy, partition }
     }
 
-    /// Whether the contract promises an order for it.
+    /// Whether an order is promised for it.
     pub fn is_ordered(&self) -> bool {
         self.partition != Partition::Different
     }
@@ -201,7 +200,7 @@ impl Class {
     }
 }
 
-/// A value that is no partition.
+/// A value that is not a partition.
 pub fn invalid(which: u8) -> Bson {
     match which {
         0 => Bson::Int32(-5),
@@ -244,16 +243,16 @@ impl Class {
     }
 }
 
-/// Makes some records of a key what is not delivered at once, or never.
+/// Makes some records of a key such that they are not delivered at once, or never.
 fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut Document) {
-    // Where death blocks, a little of it is enough to hold every key.
+    // With `on_dead = "block"` a few deaths are enough to block every key.
     let deadly = if plan.setup.blocks { 1 } else { 2 };
     let of_its_broker = |kind: &str| match class.is_stream {
         true => format!("{STREAM}{kind}"),
         false => kind.to_owned(),
     };
     // In other plans the records are as they were before `Sick::Queue` was added.
-    let has_silent = !class.is_stream && plan.setup.territory.sick.contains(&Sick::Queue);
+    let has_silent = !class.is_stream && plan.setup.mixed_options.sick.contains(&Sick::Queue);
     match rng.random_range(0..100) {
         0..5 => made.extend(scheduled(rng)),
         5..10 => without_key(made),

@@ -1,4 +1,4 @@
-//! What became of a history, and how it is judged.
+//! The result of a history, and its judgement.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,23 +13,23 @@ use crate::sickness::Healings;
 use crate::support::history::{Arrival, Committed, Findings, judge};
 use crate::traffic::{Class, POISON, Place};
 
-/// How many of a kind are told.
-const SOME: usize = 8;
+/// How many of a kind are printed.
+const MAX_EXAMPLES: usize = 8;
 
-/// The longest that a healthy record may wait where nothing but other destinations fails, whatever
-/// is the matter with these, and whatever operators do with records of its key.
+/// The longest that a healthy record may wait where only other destinations fail, whatever their
+/// faults are, and whatever operators do with records of its key.
 ///
-/// A record that takes its connection down interrupts all others on that connection, twice before
-/// it goes alone, and there may be dozens of such records. Where processes hand over partitions, a
+/// A record that breaks its connection interrupts all others on that connection, twice before it
+/// goes alone, and there may be dozens of such records. Where processes hand over partitions, a
 /// record waits until the former owner has ended its lanes.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// What the machine may add to [`longest_undisturbed_wait`]. It has two cores, for the servers, the
 /// processes and the commands of operators of two histories.
-const MACHINE: Duration = Duration::from_secs(2);
+const MACHINE_MARGIN: Duration = Duration::from_secs(2);
 
-/// The fewest lanes of a process (it has two for each record of `relay.batch_size`) with which every
-/// key has one: those of producers, of bursts and of appends, and records without a key.
+/// The fewest lanes of a process (it has two for each record of `relay.batch_size`) with which
+/// every key has one: those of producers, of bursts and of appends, and records without a key.
 const FEWEST_LANES: usize = 20;
 
 /// The longest that a healthy record may wait that nothing holds up but destinations that are
@@ -39,7 +39,7 @@ const FEWEST_LANES: usize = 20;
 /// |---|---|
 /// | `poll_interval` | the next look, where the change stream does not bring it |
 /// | `probe_max` | the sink: a publish to a missing or forbidden exchange closes the channel of all |
-/// | [`MACHINE`] | the rest, which takes some milliseconds on a machine without load |
+/// | [`MACHINE_MARGIN`] | the rest, which takes some milliseconds on a machine without load |
 ///
 /// The timeout of a sink is not among them: a destination that does not confirm takes room from
 /// others for 0.6 s (`relay::publisher`), which is among the rest.
@@ -56,33 +56,33 @@ const FEWEST_LANES: usize = 20;
 /// The time until MongoDB has brought the insertion to a change stream of the test's own is not
 /// counted: the relay cannot know of it earlier.
 fn longest_undisturbed_wait(setup: &Setup) -> Duration {
-    setup.poll + PROBE_MAX + MACHINE
+    setup.poll + PROBE_MAX + MACHINE_MARGIN
 }
 
-/// What became of a history.
+/// The result of a history.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub findings: Findings,
     pub breaches: Vec<Breach>,
-    /// What was neither done nor dead when everything had been well for long.
+    /// Records that were neither done nor dead when everything had been healthy for long.
     pub stuck: Vec<String>,
-    /// Acknowledged to its producer, and not there.
+    /// Acknowledged to its producer, and not stored.
     pub forgotten: Vec<String>,
-    /// Processes that ended otherwise than they were asked to.
+    /// Processes that ended otherwise than requested.
     pub oddities: Vec<String>,
-    /// Records that the change stream should have brought, and that an audit found.
+    /// Records that the change stream should have delivered, and that an audit found.
     pub unbrought: Vec<String>,
     /// What is wrong with the appends.
     pub appends: Vec<appends::Fault>,
     /// Dead records without a copy at the dead-letter destination.
     pub without_copy: Vec<String>,
-    /// What was sick, and for how long its sample waited: `None` is to the end.
+    /// Each sickness, and how long its sample waited: `None` means to the end.
     pub sick: Vec<(Sick, Option<Duration>)>,
     /// Faults of the plan that had no effect: a destination that was not sick.
     pub without_effect: Vec<String>,
-    /// A record that waited for destinations that are not its own.
+    /// A record that waited for another destination than its own.
     pub held_up: Option<(Duration, String)>,
-    /// The record that waited longest of those that nothing but destinations can hold up.
+    /// The record that waited longest of those that only destinations can delay.
     pub slowest: Option<(Duration, String)>,
     pub records: usize,
     pub appended: usize,
@@ -92,7 +92,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What is wrong, each with how many there are.
+    /// What is wrong, each with its count.
     fn wrong(&self) -> Vec<(&'static str, usize)> {
         let all = [
             ("lost", self.findings.losses.len()),
@@ -116,7 +116,7 @@ impl Verdict {
         self.wrong().is_empty()
     }
 
-    /// The verdict in a word, for a file of results.
+    /// The verdict in one word, for a file of results.
     pub fn word(&self) -> String {
         let wrong = self.wrong();
         if wrong.is_empty() {
@@ -161,10 +161,10 @@ fn some<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, what: &str, all: &[T]) -> fmt
     if all.is_empty() {
         return Ok(());
     }
-    write!(f, "\n{what}: {} in all, {:?}", all.len(), &all[..all.len().min(SOME)])
+    write!(f, "\n{what}: {} in all, {:?}", all.len(), &all[..all.len().min(MAX_EXAMPLES)])
 }
 
-/// What was seen from outside when a history had ended.
+/// What was observed from outside when a history had ended.
 pub struct Seen<'a> {
     pub ledger: &'a Ledger,
     /// What was acknowledged to producers, and to the clients that append.
@@ -173,15 +173,15 @@ pub struct Seen<'a> {
     /// The appends that a majority has.
     pub stored: &'a [Append],
     pub arrivals: &'a [(Place, Vec<Arrival>)],
-    /// The ids of the dead letters, where there is a place for them.
+    /// The ids of the dead letters, where they have a destination.
     pub dead_letters: Option<Vec<String>>,
-    /// Since when nothing but destinations can hold up a record, if that is so at all.
+    /// Since when only destinations can delay a record, if that is so at all.
     pub undisturbed: Option<DateTime>,
     pub healings: &'a Healings,
 }
 
 impl Seen<'_> {
-    /// Judges all of it but the processes.
+    /// Judges all of it except the processes.
     pub fn judge(&self, plan: &Plan) -> Verdict {
         let Self { ledger, acknowledged, appended, .. } = self;
         let committed = ledger.committed();
@@ -213,9 +213,9 @@ impl Seen<'_> {
         }
     }
 
-    /// The promise, at each place where messages arrive.
+    /// Checks the promise at each destination.
     fn order(&self, plan: &Plan) -> Findings {
-        let refused = match plan.setup.territory.key_window {
+        let refused = match plan.setup.mixed_options.key_window {
             1 => None,
             _ => Some(self.ledger.refused_keys()),
         };
@@ -242,11 +242,11 @@ impl Seen<'_> {
         all
     }
 
-    /// Records that died of what the broker said, and of which no copy has arrived, where brokers
-    /// confirm: a copy that is not confirmed is sent a number of times, and no more. A poison
-    /// record's copy brings its connection down as well.
+    /// Records that died because of the broker's answer, and of which no copy has arrived, where
+    /// brokers confirm: a copy that is not confirmed is sent a limited number of times. A poison
+    /// record's copy breaks its connection as well.
     fn without_copy(&self, plan: &Plan) -> Vec<String> {
-        let copies = self.dead_letters.as_ref().filter(|_| plan.setup.territory.calm);
+        let copies = self.dead_letters.as_ref().filter(|_| plan.setup.mixed_options.calm);
         let Some(copies) = copies else { return Vec::new() };
         let copies: HashSet<&str> = copies.iter().map(String::as_str).collect();
         let is_sent = |reason: &str| {
@@ -261,18 +261,18 @@ impl Seen<'_> {
         missing.map(|death| format!("{}: {}", death.id, death.reason)).collect()
     }
 
-    /// What the plan calls sick, and how long it was, or why it was not.
+    /// Each sickness of the plan, and how long it lasted, or why it had no effect.
     fn sick<'a>(
         &'a self,
         plan: &'a Plan,
     ) -> impl Iterator<Item = Result<(Sick, Option<Duration>), String>> + 'a {
-        let sick = plan.setup.territory.sick.iter();
+        let sick = plan.setup.mixed_options.sick.iter();
         sick.map(|sick| Ok((*sick, self.healings.judge(*sick, self.ledger)?)))
     }
 
     fn held_up(&self, plan: &Plan) -> Option<(Duration, String)> {
         let is_healthy = |key: &str| class(plan, key).is_some_and(|class| class.is_healthy);
-        let slowest = self.ledger.slowest(is_healthy).filter(|_| plan.setup.territory.calm);
+        let slowest = self.ledger.slowest(is_healthy).filter(|_| plan.setup.mixed_options.calm);
         let limit = longest_undisturbed_wait(&plan.setup);
         let undisturbed = self.slowest(plan).filter(|(waited, _)| *waited > limit);
         slowest.filter(|(waited, _)| *waited > LONGEST_WAIT).or(undisturbed)

@@ -1,4 +1,4 @@
-//! Follows the records in a change stream, through whatever befalls the replica set.
+//! Reads the records' changes in a change stream, through all faults of the replica set.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Follows from here on.
+    /// Starts to watch from here on.
     pub async fn start(outbox: &TestOutbox, settles: Arc<Settles>) -> Self {
         let ledger = Arc::<Mutex<Ledger>>::default();
         let (records, book) = (outbox.records(), ledger.clone());
@@ -48,7 +48,7 @@ impl Drop for Watch {
     }
 }
 
-/// Until the stream breaks; the next one goes on after the last event.
+/// Reads until the stream breaks; the next one continues after the last event.
 async fn follow(
     records: &mongodb::Collection<Document>,
     after: &mut Option<ResumeToken>,
@@ -56,7 +56,7 @@ async fn follow(
     mut note: impl FnMut(ChangeStreamEvent<Document>),
 ) -> Result<()> {
     let mut stream = records.watch().resume_after(after.clone()).await?;
-    // The position of a stream that has told nothing yet.
+    // The position of a stream that has delivered nothing yet.
     if after.is_none() {
         *after = stream.resume_token();
     }

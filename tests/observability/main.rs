@@ -7,8 +7,8 @@
 mod support;
 
 mod dashboard;
-mod fleets;
 mod metrics;
+mod processes;
 mod prometheus;
 mod rules;
 mod scene;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::dashboard::{Panel, Variable, annotations, filled_in, panels, variables};
 use crate::file;
-use crate::fleets::Fleets;
+use crate::processes::Processes;
 use crate::prometheus::Prometheus;
 use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::{eventually, record};
@@ -82,8 +82,8 @@ impl Alerts<'_> {
 #[fixture::test]
 async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
     let file = file(RULES);
-    let (prometheus, mut fleets) = join!(Prometheus::start(&file), Fleets::start());
-    fleets.watched_by(&prometheus).await;
+    let (prometheus, mut processes) = join!(Prometheus::start(&file), Processes::start());
+    processes.watched_by(&prometheus).await;
     let rules = rules();
     assert_eq!(prometheus.rules().await, rules.len());
     let alerts = Alerts { prometheus: &prometheus, rules, seen: Mutex::default() };
@@ -95,8 +95,8 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
         alerts.until(name).await;
     }
 
-    join!(faults_of_shop(&fleets, &alerts), faults_of_lower(&fleets, &alerts));
-    fleets.high.stop().await;
+    join!(faults_of_shop(&processes, &alerts), faults_of_lower(&processes, &alerts));
+    processes.high.stop().await;
     for Rule { name, .. } in &alerts.rules {
         let seen = alerts.seen.lock().unwrap().contains(name);
         if !seen && !NOT_SEEN.iter().any(|(not_seen, _)| not_seen == name) {
@@ -129,46 +129,46 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
         let values = prometheus.label_values(&filled_in(&series, &[]), &label).await;
         assert!(!values.is_empty(), "{name}");
     }
-    fleets.stop().await;
+    processes.stop().await;
 }
 
-async fn faults_of_shop(fleets: &Fleets, alerts: &Alerts<'_>) {
-    join!(fleets.traffic(), fleets.appends());
+async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
+    join!(processes.traffic(), processes.appends());
     // One of them goes alone and has no answer; the others wait for their turn.
-    fleets.to_broker.freeze();
-    fleets.poison_records().await;
+    processes.to_broker.freeze();
+    processes.poison_records().await;
     alerts.until("PostriderSuspects").await;
-    fleets.to_broker.close();
+    processes.to_broker.close();
     alerts.until("PostriderSinkDown").await;
-    fleets.to_broker.open();
-    fleets.switch("pause").await;
+    processes.to_broker.open();
+    processes.switch("pause").await;
     alerts.until("PostriderPaused").await;
-    fleets.switch("resume").await;
-    fleets.shop.until_count(doc! { "status": "done" }, 69).await;
+    processes.switch("resume").await;
+    processes.shop.until_count(doc! { "status": "done" }, 69).await;
     // The other instance takes over its partitions.
-    fleets.to_mongodb_of_second.close();
+    processes.to_mongodb_of_second.close();
     alerts.until("PostriderInstanceWithoutStore").await;
     let all = "postrider_partitions_owned{job=\"shop\"} == 256";
     alerts.prometheus.until(all).await;
     // A store that works for some instances, and an outbox that is counted again.
     alerts.until("PostriderDeadRecordsStand").await;
-    let database = fleets.shop.client.database(&fleets.shop.database);
+    let database = processes.shop.client.database(&processes.shop.database);
     let no_lease = doc! { "leaseId": { "$exists": false } };
     let validator = doc! { "$or": [{ "key": { "$ne": "refused" } }, no_lease] };
     let strict = doc! { "collMod": "outbox_records", "validator": validator };
     database.run_command(strict).await.unwrap();
-    fleets.shop.insert([record("refused", "refused")]).await;
+    processes.shop.insert([record("refused", "refused")]).await;
     alerts.until("PostriderStoreFails").await;
 }
 
-async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {
-    let low = &fleets.low;
-    assert_eq!(fleets.append(low, "1", json!("any")).await, 201);
+async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
+    let low = &processes.low;
+    assert_eq!(processes.append(low, "1", json!("any")).await, 201);
     // The second one must wait while MongoDB does not answer.
-    let proxy = &fleets.to_mongodb_of_lower;
+    let proxy = &processes.to_mongodb_of_lower;
     proxy.freeze();
     let slow = async {
-        let append = fleets.append(low, "2", json!("any"));
+        let append = processes.append(low, "2", json!("any"));
         assert_eq!(append.await, 201);
     };
     let opening = async {
@@ -179,7 +179,7 @@ async fn faults_of_lower(fleets: &Fleets, alerts: &Alerts<'_>) {
     alerts.until("PostriderAppendsSlow").await;
     proxy.close();
     eventually("an append that fails", || async {
-        fleets.append(low, "3", json!("any")).await == 503
+        processes.append(low, "3", json!("any")).await == 503
     })
     .await;
     alerts.until("PostriderStoreDown").await;

@@ -43,7 +43,7 @@ fn with(id: &str, key: &str, more: Document) -> Document {
 }
 
 /// All of them.
-pub struct Fleets {
+pub struct Processes {
     pub shop: TestOutbox,
     /// The servers' objects that the processes use, until the end of the test.
     _rest: (TestOutbox, TestOutbox, Queue, Topic),
@@ -61,7 +61,7 @@ pub struct Fleets {
     http: reqwest::Client,
 }
 
-impl Fleets {
+impl Processes {
     /// Starts them, on outboxes with records from before.
     pub async fn start() -> Self {
         let (shop, lower) = (TestOutbox::new().await, TestOutbox::new().await);

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::commands::Settles;
-use crate::plan::{Hurt, PROBE_MAX, Peer, Setup};
+use crate::plan::{LinkFault, PROBE_MAX, Peer, Setup};
 use crate::privileges::Withdrawals;
 use crate::support::child_guard::watched;
 use crate::support::clock::faketime;
@@ -22,13 +22,13 @@ use crate::support::roles::PASSWORD;
 /// The relays' user and its role, in the history's database.
 pub const USER: &str = "postrider";
 
-/// How long a stop in good order may take: longer than `relay.shutdown_timeout` here.
-const STOP: Duration = Duration::from_secs(20);
+/// The limit for a clean stop: longer than `relay.shutdown_timeout` here.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long two processes of one name may go on: while MongoDB is out of reach.
-const ONE_OF_TWO: Duration = Duration::from_secs(60);
+/// How long two processes of one name may continue: while MongoDB is unreachable.
+const NAME_CONFLICT_LIMIT: Duration = Duration::from_secs(60);
 
-/// One place in the fleet, held by one process after the other.
+/// One instance, which is one process after the other.
 pub struct Instance {
     number: usize,
     folder: PathBuf,
@@ -37,15 +37,15 @@ pub struct Instance {
     to_mongodb: Vec<FaultProxy>,
     /// To each broker.
     to_brokers: Vec<Arc<FaultProxy>>,
-    /// What everything to the broker takes when nothing is hurt.
+    /// The delay of all bytes to the broker without a fault.
     distance: Duration,
     process: Mutex<Option<Running>>,
     withdrawals: Arc<Withdrawals>,
-    /// Where the API of a process is, by its id.
+    /// The address of the process's API, by its id.
     api: Mutex<Option<(u32, SocketAddr)>>,
-    /// How its processes ended that were asked to, and what went wrong.
+    /// How its processes ended that were ordered to stop, and what went wrong.
     pub oddities: Mutex<Vec<String>>,
-    /// What their audits found: records that the change stream should have brought.
+    /// What their audits found: records that the change stream should have delivered.
     pub unbrought: std::sync::Mutex<Vec<String>>,
 }
 
@@ -56,7 +56,7 @@ struct Running {
 }
 
 impl Instance {
-    /// A place without a process as yet. Its logs go to `folder`.
+    /// An instance without a process as yet. Its logs go to `folder`.
     pub async fn new(
         number: usize,
         set: &ReplicaSet,
@@ -87,7 +87,7 @@ impl Instance {
         let hosts: Vec<String> =
             self.to_mongodb.iter().map(|proxy| proxy.address().to_string()).collect();
         let (user, hosts) = (format!("{USER}:{PASSWORD}"), hosts.join(","));
-        // A set that has lost a member is found out within seconds.
+        // The driver notices within seconds that the set has lost a member.
         let options = format!(
             "replicaSet=failover&authSource={database}\
              &heartbeatFrequencyMS=1000&connectTimeoutMS=2000"
@@ -98,7 +98,7 @@ impl Instance {
         self.settings = [own, setup.settings(), sinks].concat();
     }
 
-    /// Where the API of its process is.
+    /// The address of its process's API.
     pub async fn api(&self) -> Option<SocketAddr> {
         let running = self.process.lock().await;
         let process = &running.as_ref()?.process;
@@ -128,12 +128,12 @@ impl Instance {
     }
 
     /// Starts another process, as a supervisor would, where one has ended because privileges were
-    /// withdrawn. A process that ended otherwise is left, and counted when it is signalled next.
+    /// withdrawn. A process that ended otherwise is left, and reported when it is signalled next.
     pub async fn supervise(&self) {
         let mut process = self.process.lock().await;
         if let Some(running) = &mut *process
             && running.process.has_ended()
-            && self.had_to_end(running).await
+            && self.was_refused(running).await
         {
             self.keep_log(&running.process);
             *running = self.spawn();
@@ -141,8 +141,8 @@ impl Instance {
     }
 
     /// Whether withdrawn privileges explain that a process has ended by itself.
-    async fn had_to_end(&self, running: &mut Running) -> bool {
-        let ended = running.process.until_ended(STOP).await;
+    async fn was_refused(&self, running: &mut Running) -> bool {
+        let ended = running.process.until_ended(STOP_LIMIT).await;
         self.withdrawals.explain(&ended, running.since, Instant::now())
     }
 
@@ -151,7 +151,7 @@ impl Instance {
         command
             .env("LD_PRELOAD", faketime())
             .env("FAKETIME_TIMESTAMP_FILE", self.clock())
-            // Looked at again after this many seconds.
+            // libfaketime reads the file again after this many seconds.
             .env("FAKETIME_CACHE_DURATION", "1")
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         let mut command = watched(&command, None);
@@ -163,31 +163,31 @@ impl Instance {
         self.folder.join(format!("clock-{}", self.number))
     }
 
-    /// Shifts the clock of its host, for this process and those that come.
+    /// Shifts the clock of its host, for this process and later ones.
     pub fn set_clock(&self, minutes: i64) {
         std::fs::write(self.clock(), format!("{:+}\n", minutes * 60)).unwrap();
     }
 
-    /// `kill -9`.
+    /// Kills the process (SIGKILL).
     pub async fn kill(&self) {
         let mut process = self.process.lock().await;
         if let Some(mut running) = process.take() {
             self.signal_or_note(&mut running, Signal::KILL).await;
-            running.process.until_ended(STOP).await;
+            running.process.until_ended(STOP_LIMIT).await;
             self.keep_log(&running.process);
         }
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT.
     pub async fn signal(&self, signal: Signal) {
         if let Some(running) = &mut *self.process.lock().await {
             self.signal_or_note(running, signal).await;
         }
     }
 
-    /// SIGSTOP, and another process of the same name while the first one stands still; after SIGCONT
-    /// one of them must end: the first one if it was replaced, the second one if the first one answers
-    /// (MongoDB may have been out of reach until it woke).
+    /// Sends SIGSTOP, starts another process of the same name while the first one is stopped, and
+    /// sends SIGCONT. Then one of them must end: the first one if it was replaced, the second one
+    /// if the first one answers (MongoDB may have been unreachable until then).
     pub async fn replace(&self, lasts: Duration) {
         let mut process = self.process.lock().await;
         let Some(mut first) = process.take() else { return };
@@ -195,23 +195,23 @@ impl Instance {
         let mut second = self.spawn();
         tokio::time::sleep(lasts).await;
         self.signal_or_note(&mut first, Signal::CONT).await;
-        let until = Instant::now() + ONE_OF_TWO;
+        let until = Instant::now() + NAME_CONFLICT_LIMIT;
         while !first.process.has_ended() && !second.process.has_ended() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let (mut ended, left) =
             if second.process.has_ended() { (second, first) } else { (first, second) };
         if ended.process.has_ended() {
-            let log = ended.process.until_ended(STOP).await;
+            let log = ended.process.until_ended(STOP_LIMIT).await;
             let is_explained = log.stderr.contains("instance.name =")
                 || self.withdrawals.explain(&log, ended.since, Instant::now());
             if !is_explained {
-                self.odd("ended by itself, and not for its name").await;
+                self.note_oddity("ended by itself, and not for its name").await;
             }
         } else {
-            self.odd("two of one name go on").await;
+            self.note_oddity("two of one name go on").await;
             ended.process.signal(Signal::KILL);
-            ended.process.until_ended(STOP).await;
+            ended.process.until_ended(STOP_LIMIT).await;
         }
         self.keep_log(&ended.process);
         *process = Some(left);
@@ -221,30 +221,30 @@ impl Instance {
     async fn signal_or_note(&self, running: &mut Running, signal: Signal) {
         if !running.process.has_ended() {
             running.process.signal(signal);
-        } else if !self.had_to_end(running).await {
-            self.odd("ended by itself").await;
+        } else if !self.was_refused(running).await {
+            self.note_oddity("ended by itself").await;
         }
     }
 
-    /// SIGTERM; its exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub async fn leave(&self) -> Option<i32> {
         let mut running = self.process.lock().await.take()?;
         self.signal_or_note(&mut running, Signal::TERM).await;
-        let ended = running.process.until_ended(STOP).await;
+        let ended = running.process.until_ended(STOP_LIMIT).await;
         self.keep_log(&running.process);
-        // It has not finished in time where its ways are hurt.
+        // It does not finish in time where its links are faulty.
         if !matches!(ended.code, Some(0 | 1)) {
-            self.odd(&format!("a stop ended with {:?}", ended.code)).await;
+            self.note_oddity(&format!("a stop ended with {:?}", ended.code)).await;
         }
         ended.code
     }
 
-    async fn odd(&self, what: &str) {
+    async fn note_oddity(&self, what: &str) {
         self.oddities.lock().await.push(format!("process {}: {what}", self.number));
     }
 
-    /// Hurts a link, or heals it.
-    pub fn hurt(&self, to: Peer, how: Hurt, is_hurt: bool) {
+    /// Applies a fault to a link, or ends it.
+    pub fn hurt(&self, to: Peer, how: LinkFault, is_hurt: bool) {
         let (proxies, usual): (Vec<&FaultProxy>, _) = match to {
             Peer::MongoDb => (self.to_mongodb.iter().collect(), Duration::ZERO),
             Peer::Broker => (vec![&*self.to_brokers[0]], self.distance),
@@ -252,13 +252,13 @@ impl Instance {
         };
         for proxy in proxies {
             match how {
-                Hurt::Cut => {
+                LinkFault::Cut => {
                     proxy.refuse(is_hurt);
                     proxy.cut();
                 }
-                Hurt::Frozen if is_hurt => proxy.freeze(),
-                Hurt::Frozen => proxy.thaw(),
-                Hurt::Swallowed => {
+                LinkFault::Frozen if is_hurt => proxy.freeze(),
+                LinkFault::Frozen => proxy.thaw(),
+                LinkFault::Swallowed => {
                     if is_hurt {
                         proxy.freeze();
                     } else {
@@ -266,8 +266,8 @@ impl Instance {
                         proxy.thaw();
                     }
                 }
-                Hurt::Deaf => proxy.hold_answers(is_hurt),
-                Hurt::Slow(by) => proxy.delay(if is_hurt { by } else { usual }),
+                LinkFault::Deaf => proxy.hold_answers(is_hurt),
+                LinkFault::Slow(by) => proxy.delay(if is_hurt { by } else { usual }),
             }
         }
     }
@@ -307,12 +307,12 @@ impl Setup {
             format!("partitions.heartbeat={}", millis(self.stale_after / 4)),
             format!("partitions.stale_after={}", millis(self.stale_after)),
             format!("partitions.rebalance={}", millis(self.stale_after / 4)),
-            format!("api.enabled={}", self.territory.appenders > 0),
+            format!("api.enabled={}", self.mixed_options.appenders > 0),
             "api.listen=127.0.0.1:0".to_owned(),
             "events.enabled=true".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
             format!("relay.probe_max={}", millis(PROBE_MAX)),
-            // Each takes half a minute more: in the longer histories there are some.
+            // Each takes half a minute more: only the longer histories have some.
             "relay.audit_interval=5s".to_owned(),
             "relay.backoff.initial=200ms".to_owned(),
             "relay.backoff.max=2s".to_owned(),
@@ -320,8 +320,8 @@ impl Setup {
     }
 }
 
-/// A proxy to each member. In what the set tells of itself each member's address is replaced by
-/// that of the proxy to it, so that the driver finds no other way.
+/// A proxy to each member. In the set's descriptions of itself each member's address is replaced by
+/// that of its proxy, so that the driver uses no other.
 async fn proxies(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<FaultProxy> {
     let mut listeners = Vec::new();
     for member in set.hosts() {
@@ -335,7 +335,7 @@ async fn proxies(set: &ReplicaSet, settles: &Arc<Settles>) -> Vec<FaultProxy> {
     let proxy = |(member, listener): (String, TcpListener)| {
         let (names, settles) = (names.clone(), settles.clone());
         let through = move |direction, message: &mut Vec<u8>| match direction {
-            Direction::Request => settles.hear(message),
+            Direction::Request => settles.observe(message),
             Direction::Answer => names.iter().for_each(|(from, to)| replace(message, from, to)),
         };
         FaultProxy::to_member(listener, member.parse().unwrap(), Box::new(through))
