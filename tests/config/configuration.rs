@@ -5,7 +5,7 @@ use crate::support::process::{call, call_with};
 use crate::support::queue::stdout_sink;
 
 #[fixture::test]
-async fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
+async fn every_unknown_key_is_reported_with_the_nearest_known_one() {
     let file = file("[relay]\nbatchsize = 1\n[ops]\nlistn = \"x\"\n");
     let path = file.path().to_str().unwrap();
 
@@ -24,7 +24,7 @@ async fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
 }
 
 #[fixture::test]
-async fn an_unknown_name_in_the_environment_is_told_with_the_nearest_right_one() {
+async fn an_unknown_variable_is_reported_with_the_nearest_known_one() {
     let wrong = [("POSTRIDER__RELAY__LEASES", "1s"), ("POSTRIDER__MONGO__URL_FILE", "/x")];
 
     let ended = with_environment(&wrong, &["run"]).await;
@@ -40,7 +40,7 @@ async fn an_unknown_name_in_the_environment_is_told_with_the_nearest_right_one()
 }
 
 #[fixture::test]
-async fn a_wrong_value_is_told_with_its_key_its_origin_and_what_would_be_right() {
+async fn an_invalid_value_is_reported_with_key_origin_and_remedy() {
     for (setting, parts) in [
         ("relay.lease=30", ["relay.lease", "such as \"30s\"", "--set"]),
         ("relay.batch_size=many", ["relay.batch_size", "such as 5", "--set"]),
@@ -56,7 +56,7 @@ async fn a_wrong_value_is_told_with_its_key_its_origin_and_what_would_be_right()
 }
 
 #[fixture::test]
-async fn a_broken_rule_is_told_with_its_key_and_the_remedy() {
+async fn a_broken_rule_is_reported_with_its_key_and_the_remedy() {
     for (setting, parts) in [
         ("relay.max_attempts=0", ["--set: relay.max_attempts = 0", "between 1 and 1000000"]),
         ("sinks.out.timeout=30s", ["sinks.out.timeout", "below relay.lease"]),
@@ -95,7 +95,7 @@ async fn every_broken_rule_has_prefix_file_line_key_and_value() {
     ];
     expected.sort_unstable();
     assert_eq!(lines, expected);
-    // `check` reports the same, without a remedy that is the key again.
+    // `check` reports the same, without a remedy that repeats the key.
     let ended = ended.with_code(2);
     for line in &expected {
         let line = line.strip_prefix("error: ").unwrap();
@@ -125,7 +125,7 @@ async fn no_error_is_a_dump_of_the_driver() {
 }
 
 #[fixture::test]
-async fn a_variable_with_single_underscores_is_warned_of() {
+async fn a_variable_with_single_underscores_has_a_warning() {
     let environment = [("POSTRIDER_RELAY_BATCH_SIZE", "3")];
     let mut arguments = vec!["check", "--offline"];
     let settings = valid();
@@ -141,7 +141,7 @@ async fn a_variable_with_single_underscores_is_warned_of() {
 }
 
 #[fixture::test]
-async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_causes() {
+async fn an_ignored_variable_has_a_warning_before_its_error() {
     let environment = [("POSTRIDER_MONGO_URI", "mongodb://h/db")];
     let broken = file("[mongo\n");
     let broken = broken.path().to_str().unwrap();
@@ -162,7 +162,7 @@ async fn a_variable_that_is_not_read_is_warned_of_before_the_error_that_it_cause
 }
 
 #[fixture::test]
-async fn broken_rules_are_told_beside_what_cannot_be_read() {
+async fn broken_rules_are_reported_with_unreadable_values() {
     let settings = with(valid(), &["relay.lease=30", "relay.max_attempts=0", "relay.foo=1"]);
 
     let ended = call_with(&settings, &["run"]).await.with_code(2);
@@ -183,7 +183,7 @@ async fn a_refused_login_is_one_sentence() {
 }
 
 #[fixture::test]
-async fn all_broken_rules_are_told_at_once() {
+async fn all_broken_rules_are_reported_at_once() {
     let ended = call(&["run", "--set", "relay.max_attempts=0"]).await.with_code(2);
 
     says(&ended, &["mongo.uri: is not set; set it", "relay.max_attempts", "sinks: there is"]);
@@ -191,7 +191,7 @@ async fn all_broken_rules_are_told_at_once() {
 }
 
 #[fixture::test]
-async fn a_database_that_nobody_named_is_told_with_both_remedies() {
+async fn a_missing_database_is_reported_with_both_remedies() {
     let settings = with(stdout_sink(), &["mongo.uri=mongodb://127.0.0.1:1/"]);
 
     let ended = call_with(&settings, &["run"]).await.with_code(2);
@@ -200,7 +200,7 @@ async fn a_database_that_nobody_named_is_told_with_both_remedies() {
 }
 
 #[fixture::test]
-async fn a_named_file_that_is_missing_is_told_with_its_path() {
+async fn a_missing_file_is_reported_with_its_path() {
     let by_option = call(&["run", "--config", "/no/such/file.toml"]).await.with_code(2);
     let by_variable =
         with_environment(&[("POSTRIDER_CONFIG", "/no/such/file.toml")], &["config", "print"])
@@ -212,7 +212,7 @@ async fn a_named_file_that_is_missing_is_told_with_its_path() {
 }
 
 #[fixture::test]
-async fn a_file_that_is_no_toml_is_told_by_its_place_and_without_its_text() {
+async fn invalid_toml_is_reported_by_place_without_its_text() {
     let file = file(&format!("[mongo]\nuri = \"mongodb://u:{PLANTED}@h\n"));
     let path = file.path().to_str().unwrap();
 
@@ -223,7 +223,7 @@ async fn a_file_that_is_no_toml_is_told_by_its_place_and_without_its_text() {
 }
 
 #[fixture::test]
-async fn what_is_printed_parses_back_to_the_same_and_says_where_it_came_from() {
+async fn printed_configuration_reads_back_and_has_origins() {
     let file = file(
         "[mongo]\nuri = \"mongodb://127.0.0.1:1/app\"\n[sinks.\"a b\"]\nkind = \"stdout\"\n\
          [[routes]]\ntype = \"Order*\"\nsink = \"a b\"\n",
@@ -250,14 +250,14 @@ async fn what_is_printed_parses_back_to_the_same_and_says_where_it_came_from() {
 }
 
 #[fixture::test]
-async fn the_file_that_shows_every_key_is_what_the_defaults_print() {
+async fn the_reference_file_is_the_printed_defaults() {
     let shown = concat!(env!("CARGO_MANIFEST_DIR"), "/config/postrider.toml");
     let ours = call(&["config", "print", "--config", shown]).await.with_code(0);
     let defaults = call(&["config", "print"]).await.with_code(0);
 
     let plain = |text: &str| text.parse::<toml::Table>().unwrap();
     let (mut ours, mut defaults) = (plain(&ours.stdout), plain(&defaults.stdout));
-    // Names of the user's, which an example must choose.
+    // Names that a user chooses, as an example must.
     for name in ["sinks", "routes"] {
         ours.remove(name);
         defaults.remove(name);
@@ -275,19 +275,19 @@ async fn no_secret_is_printed() {
 
     let printed =
         with_environment(&environment, &[&["config", "print"], &settings[..]].concat()).await;
-    // A rule is broken, so that the rest is told as well.
+    // A rule is broken, so that all errors are reported.
     let broken = [&["run", "--set", "relay.max_attempts=0"], &settings[..]].concat();
-    let told = with_environment(&environment, &broken).await.with_code(2);
+    let ended = with_environment(&environment, &broken).await.with_code(2);
 
     let printed = printed.with_code(0);
     assert!(printed.stdout.contains("mongodb://u:***@127.0.0.1:1/app"), "{printed}");
     assert!(printed.stdout.contains("amqp://u:***@127.0.0.1:1/%2f"), "{printed}");
     assert!(printed.is_free_of(PLANTED), "{printed}");
-    assert!(told.is_free_of(PLANTED), "{told}");
+    assert!(ended.is_free_of(PLANTED), "{ended}");
 }
 
 #[fixture::test]
-async fn a_uri_that_is_none_is_told_without_its_password() {
+async fn an_invalid_uri_is_reported_without_its_password() {
     for setting in [
         format!("mongo.uri=mongodb://u:{PLANTED}@"),
         format!("mongo.uri=mongo://u:{PLANTED}@h/app"),

@@ -1,5 +1,5 @@
-//! What an operator deploys: the Helm chart, the schema of the outbox as Postrider and mongosh make it,
-//! and the documentation.
+//! What an operator deploys: the Helm chart, the schema of the outbox as Postrider and mongosh
+//! create it, and the documentation.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 

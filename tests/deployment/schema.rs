@@ -1,4 +1,4 @@
-//! The schema on a real MongoDB, made by Postrider and by mongosh.
+//! The schema on a real MongoDB, created by Postrider and by mongosh.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn with_validator(validator: Validator) -> SchemaOptions {
     SchemaOptions { validator, ..defaults() }
 }
 
-/// The smallest record that the contract permits.
+/// The smallest valid record.
 fn smallest() -> Document {
     doc! {
         "key": "k",
@@ -38,7 +38,7 @@ fn smallest() -> Document {
     }
 }
 
-/// The smallest record with one field more, or another.
+/// The smallest record with one field added or changed.
 fn smallest_with(field: &str, value: impl Into<Bson>) -> Document {
     let mut record = smallest();
     record.insert(field, value);
@@ -88,7 +88,7 @@ async fn ten_instances_that_apply_at_once_all_succeed() {
 }
 
 #[fixture::test]
-async fn the_script_makes_what_postrider_makes() {
+async fn the_script_creates_the_same_schema_as_postrider() {
     for (prefix, retention, validator, environment) in [
         ("", 7 * 86_400, Validator::Error, vec![]),
         (
@@ -134,7 +134,7 @@ async fn the_script_reads_durations_as_the_configuration_does() {
 }
 
 #[fixture::test]
-async fn the_script_refuses_a_wrong_environment_before_it_does_anything() {
+async fn the_script_refuses_a_wrong_environment_first() {
     let bare = BareDatabase::new("").await;
     for (name, value) in [
         ("OUTBOX_PREFIX", "a$b"),
@@ -176,7 +176,7 @@ async fn a_changed_retention_is_adjusted_in_place_by_either() {
 }
 
 #[fixture::test]
-async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
+async fn a_conflicting_index_is_named_in_an_error_and_stays() {
     let pending = doc! { "status": "pending" };
     for (mine, named) in [
         (doc! { "name": "lane_idx", "key": { "partition": 1, "seq": 1 } }, "lane_idx"),
@@ -232,7 +232,7 @@ async fn an_index_in_the_way_is_an_error_that_names_it_and_stays() {
 }
 
 #[fixture::test]
-async fn records_that_share_a_dedup_key_are_named_as_what_stops_its_index() {
+async fn records_with_one_dedup_key_are_named_as_the_obstacle() {
     let bare = BareDatabase::new("").await;
     let twins = [smallest_with("dedupKey", "a"), smallest_with("dedupKey", "a")];
     bare.records().insert_many(twins).await.unwrap();
@@ -247,7 +247,7 @@ async fn records_that_share_a_dedup_key_are_named_as_what_stops_its_index() {
 }
 
 #[fixture::test]
-async fn what_is_no_plain_collection_is_refused_by_its_name() {
+async fn a_view_or_capped_collection_is_refused_by_name() {
     for (create, found) in [
         (doc! { "create": "outbox_records", "viewOn": "other" }, "a view"),
         (doc! { "create": "outbox_control", "viewOn": "other" }, "a view"),
@@ -275,7 +275,7 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
 }
 
 #[fixture::test]
-async fn the_validator_accepts_the_smallest_record_null_options_and_every_kind_of_payload() {
+async fn the_validator_accepts_every_valid_record() {
     let bare = BareDatabase::new("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let mut records = vec![smallest(), doc! { "type": "T", "payload": 1, "status": "scheduled" }];
@@ -367,7 +367,7 @@ async fn the_validator_refuses_each_wrong_field_of_a_producer() {
 }
 
 #[fixture::test]
-async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
+async fn an_invalid_record_is_inserted_without_a_strict_validator() {
     for validator in [Validator::Warn, Validator::Off] {
         let bare = BareDatabase::new("").await;
 
@@ -380,7 +380,7 @@ async fn a_validator_that_warns_or_is_off_lets_a_wrong_record_in() {
 }
 
 #[fixture::test]
-async fn a_collection_that_exists_keeps_the_validator_that_it_has_or_lacks() {
+async fn an_existing_collection_keeps_its_validator() {
     let without = BareDatabase::new("").await;
     without.run(doc! { "create": "outbox_records" }).await;
     let with = BareDatabase::new("").await;
@@ -417,7 +417,7 @@ async fn only_a_dedup_key_that_is_text_must_be_unique() {
 }
 
 #[fixture::test]
-async fn verify_has_a_line_for_each_difference_and_none_for_what_is_the_users() {
+async fn verify_has_a_line_for_each_difference() {
     let bare = BareDatabase::new("app_").await;
     let missing = verify(&bare.collections, &defaults()).await.unwrap();
     apply(&bare.collections, &with_retention(60)).await.unwrap();
@@ -557,7 +557,7 @@ fn binary(subtype: BinarySubtype) -> Bson {
     Bson::Binary(Binary { subtype, bytes: vec![1, 2, 3] })
 }
 
-/// What a header may be.
+/// The permitted values of a header.
 fn scalars() -> Vec<Bson> {
     vec![
         "text".into(),
@@ -574,7 +574,7 @@ fn scalars() -> Vec<Bson> {
     ]
 }
 
-/// What a payload may be.
+/// The permitted values of a payload.
 fn every_kind() -> Vec<Bson> {
     let mut kinds = scalars();
     kinds.extend([

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
-/// Text of which some is ordinary, some is long, and some is what breaks things.
+/// Text: some ordinary, some long, and some of characters that break parsers.
 pub fn text() -> impl Strategy<Value = String> + Clone {
     prop_oneof![
         4 => "[a-zA-Z0-9._-]{0,12}",
@@ -37,7 +37,7 @@ fn subtype() -> impl Strategy<Value = BinarySubtype> {
     any::<u8>().prop_map(BinarySubtype::from)
 }
 
-/// Bytes, and a length that fits the subtype now and then.
+/// Bytes, and sometimes a length that fits the subtype.
 fn binary() -> impl Strategy<Value = Bson> {
     let bytes = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..40),
@@ -72,7 +72,7 @@ pub fn integer() -> impl Strategy<Value = i64> {
     prop_oneof![any::<i64>(), -2_i64..300, Just(i64::MAX), Just(i64::MIN)]
 }
 
-/// A value that holds no other.
+/// A value that contains no other.
 pub fn scalar() -> impl Strategy<Value = Bson> {
     prop_oneof![
         4 => text().prop_map(Bson::String),
@@ -118,7 +118,7 @@ pub fn value() -> impl Strategy<Value = Bson> {
     })
 }
 
-/// The names of a record's fields, and one that means nothing.
+/// The names of a record's fields, and one without a meaning.
 const FIELDS: [&str; 21] = [
     "_id",
     "key",
@@ -150,7 +150,7 @@ fn sound_record() -> impl Strategy<Value = Document> {
     })
 }
 
-/// What stands for no `seq`, and what comes next.
+/// Values that mean no `seq`, and valid ones.
 fn seq() -> impl Strategy<Value = Bson> {
     (0_u32..2, 0_u32..2)
         .prop_map(|(time, increment)| Bson::Timestamp(Timestamp { time, increment }))
@@ -170,7 +170,7 @@ pub fn record() -> impl Strategy<Value = Document> {
     })
 }
 
-/// A record in bytes, some of which are others than they were; its length is right.
+/// A record in bytes, some of which are changed; its length is right.
 pub fn broken_record() -> impl Strategy<Value = Vec<u8>> {
     let changes = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6);
     (record(), changes, any::<proptest::sample::Index>(), any::<bool>()).prop_map(
@@ -188,7 +188,7 @@ pub fn broken_record() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Any bytes within the frame of a document, without which a driver hands nothing out.
+/// Any bytes within the frame of a document, without which a driver returns nothing.
 pub fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..64).prop_map(framed)
 }
@@ -229,7 +229,7 @@ pub fn headers() -> impl Strategy<Value = Vec<(String, HeaderValue)>> {
 }
 
 fn time() -> impl Strategy<Value = SystemTime> {
-    // The years that a SystemTime surely has.
+    // The years that every SystemTime has.
     (-9_000_000_000_000_i64..400_000_000_000_000).prop_map(|millis| {
         let span = Duration::from_millis(millis.unsigned_abs());
         if millis < 0 { UNIX_EPOCH - span } else { UNIX_EPOCH + span }

@@ -1,4 +1,5 @@
-//! Configuration from anywhere: read or refused in words, and printed so that it reads back.
+//! Configuration from any source: read, or refused with an error; and printed so that it reads
+//! back.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use crate::{arbitrary, corpus};
 const NAMES: [&str; 12] =
     ["a", "A", "mongo", "orders", "a b", "é", "a.b", "", "q\"q", "x\ny", "'", "*"];
 
-/// Values as they stand in a file.
+/// Values as they are in a file.
 const VALUES: [&str; 44] = [
     "0",
     "1",
@@ -70,7 +71,7 @@ fn quoted(text: &str) -> String {
     table.to_string().trim_end().strip_suffix(" = 0").unwrap().to_owned()
 }
 
-/// A key by its parts: a known one with names of the user's, or nearly one.
+/// A key by its parts: a known one with a user's names, or a similar one.
 fn key() -> impl Strategy<Value = Vec<String>> + Clone {
     let known = (select(&KEYS[..]), proptest::collection::vec(select(&NAMES[..]), 3));
     let known = known.prop_map(|((pattern, _), names)| {
@@ -95,7 +96,7 @@ fn key() -> impl Strategy<Value = Vec<String>> + Clone {
     prop_oneof![20 => known, 1 => misspelt, 1 => cut]
 }
 
-/// Something that makes most of what is drawn whole.
+/// Completes most of the drawn configurations.
 fn sink() -> impl Strategy<Value = String> {
     (select(&NAMES[..]), select(&["stdout", "stdout", "stdout", "rabbitmq", "kafka"][..]))
         .prop_map(|(name, kind)| format!("sinks.{}.kind = \"{kind}\"", quoted(name)))
@@ -159,7 +160,7 @@ fn set() -> impl Strategy<Value = Vec<String>> {
     proptest::collection::vec(prop_oneof![6 => setting, 1 => arbitrary::text()], 0..3)
 }
 
-/// What a configuration is, without what is never shown.
+/// A configuration without what is never printed.
 fn shown(config: &Config) -> String {
     let mut table = toml::Table::try_from(config).unwrap();
     table.remove("api");
@@ -196,11 +197,11 @@ fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
         LoadError::Problems { problems, .. } => {
             prop_assert!(!problems.is_empty());
             for problem in problems {
-                // Where it is no text of the command line itself.
+                // Where it is not a text of the command line itself.
                 let is_text = problem.detail == "must be section.key=value";
                 prop_assert!(problem.key != "." || is_text, "{}", error);
                 prop_assert!(!problem.detail.is_empty(), "{}", error);
-                // What is missing is nowhere.
+                // A missing value has no place.
                 let is_placed = problem.origin != Origin::Default;
                 prop_assert!(is_placed || problem.detail == "is not set", "{}", error);
             }
@@ -219,7 +220,7 @@ fn written(dir: &Path, name: &str, text: &str) -> Inputs {
 
 proptest! {
     #[test]
-    fn any_configuration_is_printed_so_that_it_reads_back_or_refused_in_words(
+    fn a_configuration_reads_back_or_is_refused(
         text in file(),
         name in select(&["postrider.toml", "a\nb # c.toml"][..]),
         environment in environment(),
@@ -236,7 +237,7 @@ proptest! {
     }
 }
 
-/// A password as no other text holds it.
+/// A password that no other text contains.
 const PLANTED: &str = "pl4nted";
 
 /// URIs, good and broken, with a password that should have been escaped or not.
@@ -257,17 +258,17 @@ fn uri() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_password_of_any_uri_is_told(
+    fn no_password_of_a_uri_is_printed(
         uri in uri(),
         key in select(&["mongo.uri", "mongo.sources.mongo.uri", "connection_strings.mongo", "sinks.r.uri"][..]),
     ) {
         let set = vec![format!("{key}={uri}"), "sinks.r.kind=rabbitmq".to_owned()];
         let loaded = load(&Inputs { set, ..Inputs::default() }).unwrap();
 
-        let told = [print(&loaded), format!("{loaded:?}"), format!("{:?}", resolve(&loaded))];
+        let outputs = [print(&loaded), format!("{loaded:?}"), format!("{:?}", resolve(&loaded))];
 
-        for told in told {
-            prop_assert!(!told.contains(PLANTED), "{}\n{}", uri, told);
+        for output in outputs {
+            prop_assert!(!output.contains(PLANTED), "{}\n{}", uri, output);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Nasty input picked by hand: a file each, or a line each, in a folder per target.
+//! Input that was chosen by hand: a file each, or a line each, in a folder per target.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Ids as text: what is shown can be typed.
+//! Ids as text: a printed id can be typed.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn an_id_is_the_same_after_it_was_bson(id in id()) {
+    fn an_id_survives_bson(id in id()) {
         prop_assert_eq!(RecordId::from(bson::Bson::from(&id)), id);
     }
 

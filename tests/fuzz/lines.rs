@@ -1,4 +1,4 @@
-//! Messages on standard output: one line of JSON each, whatever is in them.
+//! Messages on standard output: one line of JSON each, whatever they contain.
 
 use std::io;
 use std::pin::Pin;
@@ -49,7 +49,7 @@ fn written(message: Message) -> String {
 
 proptest! {
     #[test]
-    fn any_message_is_one_line_of_json_that_holds_it(message in arbitrary::message()) {
+    fn any_message_is_one_line_of_json(message in arbitrary::message()) {
         let text = written(message.clone());
 
         prop_assert_eq!(text.find('\n'), Some(text.len() - 1), "{}", text);

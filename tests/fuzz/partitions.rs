@@ -1,4 +1,4 @@
-//! The hash of keys, against its definition.
+//! The hash of keys, compared with its definition.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn murmur3(bytes: &[u8]) -> u32 {
 
 proptest! {
     #[test]
-    fn any_key_has_the_partition_of_the_contract(key in arbitrary::text()) {
+    fn any_key_has_the_documented_partition(key in arbitrary::text()) {
         let expected = (murmur3(key.as_bytes()) & 0x7fff_ffff) % 256;
 
         prop_assert_eq!(u32::from(postrider::partition::of_key(&key)), expected);

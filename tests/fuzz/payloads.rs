@@ -1,4 +1,4 @@
-//! A payload as JSON, against the parser of the `bson` crate.
+//! A payload as JSON, compared with the parser of the `bson` crate.
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, doc};
@@ -26,7 +26,7 @@ fn is_ambiguous_document(document: &Document) -> bool {
     document.iter().any(|(name, value)| name.starts_with('$') || is_ambiguous(value))
 }
 
-/// What relaxed JSON keeps of a value: an integer's size is not told, nor NaN's sign and bits.
+/// What relaxed JSON keeps of a value: neither an integer's size, nor NaN's sign and bits.
 fn kept(value: &Bson) -> Bson {
     match value {
         Bson::Int32(number) => Bson::Int64((*number).into()),
@@ -41,7 +41,7 @@ fn kept(value: &Bson) -> Bson {
                 scope,
             })
         }
-        // Its options are in the order of the alphabet.
+        // Its options are in alphabetical order.
         Bson::RegularExpression(regex) => {
             let mut options: Vec<char> = regex.options.as_str().chars().collect();
             options.sort_unstable();
@@ -55,7 +55,7 @@ fn kept_document(document: &Document) -> Document {
     document.iter().map(|(name, value)| (name.clone(), kept(value))).collect()
 }
 
-/// The same but for the last bits of a double, of which `serde_json` is not sure.
+/// The same except for the last bits of a double, which `serde_json` may round.
 fn are_alike(one: &Bson, other: &Bson) -> bool {
     match (one, other) {
         (Bson::Double(one), Bson::Double(other)) => {
@@ -83,7 +83,7 @@ fn are_alike_documents(one: &Document, other: &Document) -> bool {
 
 proptest! {
     #[test]
-    fn any_payload_that_is_rendered_as_json_is_json(value in arbitrary::value()) {
+    fn any_rendered_payload_is_json(value in arbitrary::value()) {
         let is_json = !matches!(value, Bson::String(_) | Bson::Binary(_) | Bson::Null);
 
         let bytes = rendered(&value);
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_rendered_parses_back_to_the_same_value(value in arbitrary::value()) {
+    fn a_rendered_value_parses_back(value in arbitrary::value()) {
         prop_assume!(!is_ambiguous(&value));
         let list = Bson::Array(vec![value]);
 
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn broken_bytes_are_an_error_and_no_more(bytes in arbitrary::broken_record()) {
+    fn broken_bytes_are_an_error(bytes in arbitrary::broken_record()) {
         let Ok(document) = RawDocument::from_bytes(&bytes) else { return Ok(()) };
         for element in document.iter_elements() {
             let Ok(element) = element else { break };

@@ -1,4 +1,4 @@
-//! What a snapshot shows, whoever wrote it: read, judged, and never a reason to stop.
+//! Records in a snapshot, by any writer: read and judged, and never a reason to stop.
 
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::{Bson, DateTime, Document, doc};
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use crate::{arbitrary, corpus};
 
-/// A text as no generator makes it.
+/// A text that no generator makes.
 const PLANTED: &str = "pl4nted-v4lue";
 
-/// Reads and asks everything that the relay asks, of any document.
+/// Reads all that the relay reads, of any document.
 fn judge(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Ok(raw) = RawDocument::from_bytes(bytes) else { return Ok(()) };
     let record = Record::read(raw);
@@ -50,7 +50,7 @@ fn bytes_of(record: &Document) -> Vec<u8> {
     RawDocumentBuf::try_from(record).unwrap().into_bytes()
 }
 
-/// Wherever a text stands in a value, this one stands.
+/// Replaces each text in a value by this one.
 fn planted(value: Bson) -> Bson {
     match value {
         Bson::String(_) => Bson::String(PLANTED.into()),
@@ -77,12 +77,12 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_record_are_read(bytes in arbitrary::any_bytes()) {
+    fn arbitrary_bytes_are_read(bytes in arbitrary::any_bytes()) {
         judge(&bytes)?;
     }
 
     #[test]
-    fn no_value_is_told_in_a_reason(record in arbitrary::record()) {
+    fn no_value_is_in_a_reason(record in arbitrary::record()) {
         let Bson::Document(record) = planted(Bson::Document(record)) else { unreachable!() };
 
         let read = Record::read(&RawDocumentBuf::try_from(&record).unwrap());
@@ -101,9 +101,9 @@ fn the_corpus_is_read() {
     }
 }
 
-/// As deep as MongoDB takes documents: `maxBSONDepth` is 200 by default, and at most 250.
+/// As deep as MongoDB permits: `maxBSONDepth` is 200 by default, and at most 250.
 #[test]
-fn no_depth_ends_the_stack() {
+fn no_depth_overflows_the_stack() {
     let mut deep = RawDocumentBuf::new();
     for _ in 0..250 {
         let inner = std::mem::take(&mut deep);

@@ -1,11 +1,11 @@
-//! Templates: any text is read or refused in words, and filled in to what it says.
+//! Templates: any text is read, or refused with an error; and filled in correctly.
 
 use postrider::routing::{RouteInput, Template};
 use proptest::prelude::*;
 
 use crate::{arbitrary, corpus};
 
-/// A part of a template, and what it stands for.
+/// A part of a template, and its meaning.
 #[derive(Clone, Debug)]
 enum Part {
     Literal(String),
@@ -30,7 +30,7 @@ fn part() -> impl Strategy<Value = Part> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_template_or_an_error_in_words(text in prop_oneof![
+    fn any_text_is_a_template_or_an_error(text in prop_oneof![
         "[{}a.é]{0,16}",
         "(\\{(type|key|destination|tenantId|aggregate|header\\.[a-z]{0,3}|[a-z]{0,6})\\}?|\\{\\{|x){0,6}",
         arbitrary::text(),

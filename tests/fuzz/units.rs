@@ -25,7 +25,7 @@ fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, String> {
     table.try_into().map_err(|error: toml::de::Error| error.to_string())
 }
 
-/// Whatever is read, printed, and read again is the same; what is not read is told in words.
+/// A value that is read, printed, and read again is the same; what is not read has an error.
 fn judge<T>(text: &str) -> Result<Option<T>, TestCaseError>
 where
     T: for<'a> Deserialize<'a> + Serialize + PartialEq + std::fmt::Debug,
@@ -43,7 +43,7 @@ where
     Ok(Some(value))
 }
 
-/// What looks like a text with units, more or less.
+/// A text similar to a number with a unit.
 fn looks_like_one() -> impl Strategy<Value = String> {
     let units = "(ns|us|ms|s|m|min|h|d|w|month|y|years|µs|B|KB|KiB|MB|MiB|GiB|TiB|PB|EiB|EB|k|é)?";
     let number = "([0-9]{1,4}|[0-9]{15,21}|18446744073709551615|0|[0-9]{0,3}\\.[0-9]{0,12})";
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn any_duration_is_printed_so_that_it_reads_back(
+    fn any_duration_reads_back(
         seconds in 0_u64..3_155_760_000, nanos in 0_u32..1_000_000_000,
     ) {
         let span = Span { v: Duration::new(seconds, nanos) };

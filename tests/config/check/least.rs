@@ -1,4 +1,4 @@
-//! The whole process as a user who may do no more than the relay's role permits.
+//! The whole process as a user with the relay's role only.
 
 use bson::{Document, doc};
 use postrider::schema::roles::{OPERATOR, PRODUCER};
@@ -11,7 +11,7 @@ use crate::support::queue::stdout_sink;
 use crate::support::roles::uri_of;
 
 #[fixture::test]
-async fn a_process_with_the_relays_role_alone_starts_delivers_counts_and_signs_off() {
+async fn a_process_with_the_relays_role_alone_runs() {
     let outbox = TestOutbox::restricted().await;
     let uri = format!("mongo.uri={}", outbox.uri);
     let database = format!("mongo.database={}", outbox.database);

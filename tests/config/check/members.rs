@@ -1,4 +1,4 @@
-//! The members of a replica set: how many are up, and what time it is there.
+//! The members of a replica set: how many are up, and their clocks.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::queue::stdout_sink;
 use crate::support::replica_set::ReplicaSet;
 
-/// The server's own name of its time, in BSON: an element of type 9.
+/// The server's field of its time, in BSON: an element of type 9.
 const TIME: &[u8] = b"\x09localTime\x00";
 
-/// A way to a member by which its clock shows a later time.
+/// A proxy to a member that changes its clock to a later time.
 async fn ahead(server: String, by: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -44,8 +44,8 @@ async fn ahead(server: String, by: Duration) -> String {
     address
 }
 
-/// An answer to `hello` comes in one piece. Members among themselves have checksums (the first
-/// of the flags behind the header), which would show it.
+/// The answer to `hello` is one message. Messages between members have checksums (the first flag
+/// after the header), which a change would break.
 fn advance(answer: &mut [u8], by: Duration) {
     if answer.get(16).is_none_or(|flags| flags & 1 == 1) {
         return;
@@ -57,7 +57,7 @@ fn advance(answer: &mut [u8], by: Duration) {
     time.copy_from_slice(&later.timestamp_millis().to_le_bytes());
 }
 
-/// Gives a member another name, and the primary a minute until it believes that it is alone.
+/// Gives a member another name, and the primary a minute until it notices that it is alone.
 async fn rename(set: &ReplicaSet, member: usize, host: &str) {
     let admin = set.direct(0).database("admin");
     let mut config = admin.run_command(doc! { "replSetGetConfig": 1 }).await.unwrap();
@@ -87,7 +87,7 @@ async fn until_down(set: &ReplicaSet, count: usize) {
 }
 
 #[fixture::test]
-async fn members_that_are_down_are_counted_and_a_clock_that_is_ahead_is_named() {
+async fn members_that_are_down_and_wrong_clocks_are_reported() {
     let mut set = ReplicaSet::start().await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let fast = ahead(set.host(2), Duration::from_secs(20)).await;

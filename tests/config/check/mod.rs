@@ -14,10 +14,10 @@ use crate::support::process::{call, call_with};
 use crate::support::queue::{Queue, mongo_settings, stdout_sink};
 use serde_json::{Value, json};
 
-/// A password as no other text holds it.
+/// A password that no other text contains.
 const PLANTED: &str = "pl4nted-s3cret";
 
-/// What `check` found, and its exit code.
+/// The findings of `check`, and its exit code.
 struct Found {
     code: Option<i32>,
     findings: Vec<Value>,
@@ -37,10 +37,10 @@ async fn check_at(listen: &str, settings: &[String]) -> Found {
     for finding in &findings {
         let fields: Vec<&String> = finding.as_object().unwrap().keys().collect();
         assert_eq!(fields, ["name", "ok", "detail", "remedy"]);
-        let mends = !finding["remedy"].as_str().unwrap().is_empty();
-        // What is wrong with the configuration says what to do.
+        let has_remedy = !finding["remedy"].as_str().unwrap().is_empty();
+        // Errors of the configuration contain the remedy.
         let is_due = finding["ok"] == json!(false) && finding["name"] != "configuration";
-        assert_eq!(mends, is_due, "a remedy where it is due: {finding}");
+        assert_eq!(has_remedy, is_due, "a remedy where it is due: {finding}");
         for dump in ["Kind:", "labels:", "Topology:", "server response", "source: None"] {
             assert!(!finding["detail"].as_str().unwrap().contains(dump), "{dump}: {finding}");
         }
@@ -64,7 +64,7 @@ impl Found {
         found.unwrap_or_else(|| panic!("no {name}: {:#?}", self.findings))
     }
 
-    /// That this one is bad, and what its detail and its remedy must name.
+    /// Asserts that this one is bad, and what its detail and its remedy name.
     #[track_caller]
     fn is_bad(&self, name: &str, detail: &str, remedy: &str) {
         let finding = self.of(name);
@@ -74,14 +74,14 @@ impl Found {
         }
     }
 
-    /// The same, where nothing else is.
+    /// The same, where no other is bad.
     #[track_caller]
     fn only(&self, name: &str, detail: &str, remedy: &str) {
         assert_eq!((self.code, self.bad()), (Some(1), vec![name]), "{:#?}", self.findings);
         self.is_bad(name, detail, remedy);
     }
 
-    /// That this one is good, and what its detail must name.
+    /// Asserts that this one is good, and what its detail names.
     #[track_caller]
     fn is_good(&self, name: &str, detail: &str) {
         let finding = self.of(name);
@@ -95,13 +95,13 @@ fn with(settings: &[String], more: &[&str]) -> Vec<String> {
     settings.iter().cloned().chain(more).collect()
 }
 
-/// This outbox, and nothing to deliver to but standard output.
+/// This outbox, with standard output as the only sink.
 fn to_stdout(outbox: &TestOutbox) -> Vec<String> {
     [mongo_settings(&outbox.database), stdout_sink()].concat()
 }
 
 #[fixture::test]
-async fn everything_is_well_on_good_servers() {
+async fn check_finds_nothing_on_healthy_servers() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = with(&queue.settings(&outbox), &["api.enabled=true"]);
 
@@ -147,7 +147,7 @@ async fn a_port_that_is_taken_is_one_finding() {
 }
 
 #[fixture::test]
-async fn what_is_not_relayed_needs_no_sink() {
+async fn check_needs_no_sink_without_a_relay() {
     let outbox = TestOutbox::new().await;
     let sink = ["sinks.r.kind=rabbitmq", "sinks.r.uri=amqp://127.0.0.1:1", "relay.enabled=false"];
 
@@ -158,8 +158,8 @@ async fn what_is_not_relayed_needs_no_sink() {
 }
 
 #[fixture::test]
-async fn where_nobody_answers_it_ends_within_seconds() {
-    // It lets everybody in, and says nothing.
+async fn check_ends_within_seconds_without_answers() {
+    // It accepts every connection, and sends nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let settings = [
@@ -184,8 +184,8 @@ async fn where_nobody_answers_it_ends_within_seconds() {
 }
 
 #[fixture::test]
-async fn offline_asks_no_server() {
-    // Nobody listens at any of these addresses, and the port is taken.
+async fn check_offline_contacts_no_server() {
+    // No server listens at any of these addresses, and the port is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = [
         "mongo.uri=mongodb://127.0.0.1:1/app",
@@ -196,25 +196,26 @@ async fn offline_asks_no_server() {
         &format!("ops.listen={}", taken.local_addr().unwrap()),
     ];
 
-    let told = call_with(&with(&[], &settings), &["check", "--offline", "--output", "json"]).await;
+    let report =
+        call_with(&with(&[], &settings), &["check", "--offline", "--output", "json"]).await;
 
-    let told = told.with_code(0).json();
-    assert_eq!(told.as_array().unwrap().len(), 1, "{told}");
-    assert_eq!(told[0]["name"], "configuration");
-    let detail = told[0]["detail"].as_str().unwrap();
-    assert!(detail.contains("relay.on_dead = \"block\" has no effect"), "{told}");
+    let report = report.with_code(0).json();
+    assert_eq!(report.as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report[0]["name"], "configuration");
+    let detail = report[0]["detail"].as_str().unwrap();
+    assert!(detail.contains("relay.on_dead = \"block\" has no effect"), "{report}");
 }
 
 #[fixture::test]
-async fn a_wrong_configuration_is_found_rule_by_rule_and_ends_with_2() {
+async fn an_invalid_configuration_is_reported_by_rule_and_ends_with_2() {
     let arguments = ["check", "--offline", "--output", "json", "--set", "relay.lease=1ms"];
 
-    let told = call(&arguments).await.with_code(2).json();
+    let report = call(&arguments).await.with_code(2).json();
 
     let details: Vec<&str> =
-        told.as_array().unwrap().iter().map(|found| found["detail"].as_str().unwrap()).collect();
-    assert_eq!(details.len(), 3, "{told:#}");
+        report.as_array().unwrap().iter().map(|found| found["detail"].as_str().unwrap()).collect();
+    assert_eq!(details.len(), 3, "{report:#}");
     for key in ["mongo.uri", "--set: relay.lease", "sinks"] {
-        assert!(details.iter().any(|detail| detail.starts_with(key)), "{key}: {told:#}");
+        assert!(details.iter().any(|detail| detail.starts_with(key)), "{key}: {report:#}");
     }
 }

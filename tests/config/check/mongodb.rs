@@ -1,4 +1,4 @@
-//! MongoDB itself: reached, let in, of the right kind, with its schema.
+//! MongoDB itself: reachable, login accepted, of the right kind, with its schema.
 
 use bson::doc;
 use postrider::schema::roles::RELAY;
@@ -17,7 +17,7 @@ async fn check_uri(uri: &str) -> Found {
 }
 
 #[fixture::test]
-async fn where_nobody_listens_it_is_to_be_started() {
+async fn a_closed_port_has_the_remedy_to_start_mongodb() {
     let port = dead_port().await;
     let options = "serverSelectionTimeoutMS=500";
 
@@ -29,7 +29,7 @@ async fn where_nobody_listens_it_is_to_be_started() {
 }
 
 #[fixture::test]
-async fn a_replica_set_of_another_name_is_told() {
+async fn a_replica_set_of_another_name_is_reported() {
     let outbox = TestOutbox::new().await;
     let host = host_of(&outbox.uri);
     let options = "replicaSet=other&serverSelectionTimeoutMS=500";
@@ -40,7 +40,7 @@ async fn a_replica_set_of_another_name_is_told() {
 }
 
 #[fixture::test]
-async fn tls_where_there_is_none_is_told() {
+async fn tls_to_a_server_without_it_is_reported() {
     let outbox = TestOutbox::new().await;
     let host = host_of(&outbox.uri);
 
@@ -51,7 +51,7 @@ async fn tls_where_there_is_none_is_told() {
 }
 
 #[fixture::test]
-async fn tls_is_verified_against_the_authority_that_the_uri_names() {
+async fn tls_is_verified_against_the_authority_in_the_uri() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -76,16 +76,16 @@ async fn tls_is_verified_against_the_authority_that_the_uri_names() {
     let known = check_uri(&known).await;
     let wary = check_uri(&uri(format!("&tlsCAFile={}{with_key}", strangers.display()))).await;
     let public_ones = check_uri(&uri(with_key)).await;
-    let nobody = check_uri(&uri(format!("&tlsCAFile={}", ours.display()))).await;
+    let foreign = check_uri(&uri(format!("&tlsCAFile={}", ours.display()))).await;
 
     assert_eq!(known.bad(), [""; 0], "{:#?}", known.findings);
-    for refused in [wary, public_ones, nobody] {
+    for refused in [wary, public_ones, foreign] {
         refused.only("mongodb", "", "TLS options");
     }
 }
 
 #[fixture::test]
-async fn a_refused_login_is_told_from_one_that_is_missing() {
+async fn a_refused_login_differs_from_a_missing_one() {
     let outbox = TestOutbox::restricted().await;
     let wrong = roles::uri(RELAY.name, PLANTED, &outbox.database);
     let stranger = format!("mongodb://{}/app", host_of(&outbox.uri));
@@ -101,7 +101,7 @@ async fn a_refused_login_is_told_from_one_that_is_missing() {
 }
 
 #[fixture::test]
-async fn a_standalone_server_is_to_be_made_a_replica_set() {
+async fn a_standalone_server_has_the_remedy_of_a_replica_set() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
 
@@ -113,7 +113,7 @@ async fn a_standalone_server_is_to_be_made_a_replica_set() {
 }
 
 #[fixture::test]
-async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_mended() {
+async fn a_missing_schema_is_an_error_without_auto_init() {
     let bare = BareDatabase::new("").await;
     let settings = [mongo_settings(&bare.name), stdout_sink()].concat();
 
@@ -128,7 +128,7 @@ async fn a_missing_schema_is_made_at_start_where_that_is_wanted_and_else_to_be_m
 }
 
 #[fixture::test]
-async fn an_index_in_the_way_is_told_by_its_difference() {
+async fn a_conflicting_index_is_reported_with_its_difference() {
     let bare = BareDatabase::new("").await;
     bare.create_index(doc! { "key": { "other": 1 }, "name": "lane_idx" }).await;
 
@@ -150,7 +150,7 @@ async fn a_changed_retention_is_adjusted_at_start() {
 }
 
 #[fixture::test]
-async fn an_index_that_gives_no_order_is_told() {
+async fn an_index_without_an_order_is_reported() {
     let outbox = TestOutbox::new().await;
     let mut record = record("of two partitions", "k");
     record.insert("partition", vec![1, 2]);

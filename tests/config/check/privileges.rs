@@ -1,4 +1,4 @@
-//! What the user may do, beside what `run` does.
+//! The user's privileges, compared with what `run` needs.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn check_as(user: &str, outbox: &TestOutbox, more: &[&str]) -> Found {
 
 const STRICT: &str = "outbox.auto_init_schema=false";
 
-/// All that the relay does, and schema making, in privileges of one action each.
+/// All privileges of the relay, with schema creation, one action each.
 fn single_actions(database: &str) -> Vec<(Document, String)> {
     let all = [&RELAY, &SCHEMA]
         .into_iter()
@@ -38,12 +38,12 @@ fn single_actions(database: &str) -> Vec<(Document, String)> {
 }
 
 #[fixture::test]
-async fn a_user_with_one_action_less_is_told_which_and_where() {
+async fn each_missing_action_is_reported_with_its_collection() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
     let single = single_actions(&outbox.database);
     assert_eq!(single.len(), 22, "{single:?}");
-    // The schema is there, but for its retention; and then it is not there at all.
+    // The schema is there, except for its retention; and then it is missing.
     let is_making = |action: &str| action.starts_with("create");
     let (making, others): (Vec<_>, Vec<_>) =
         single.iter().enumerate().partition(|(_, (_, action))| is_making(action));
@@ -80,7 +80,7 @@ async fn a_user_with_one_action_less_is_told_which_and_where() {
 }
 
 #[fixture::test]
-async fn what_is_asked_for_depends_on_what_is_configured() {
+async fn required_privileges_depend_on_the_configuration() {
     let outbox = TestOutbox::restricted().await;
     let relay = RELAY.name;
 
@@ -91,10 +91,10 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
 
     assert_eq!(strict.bad(), [""; 0], "{:#?}", strict.findings);
     strict.is_good("privileges", "postrider_relay@");
-    // Without the right to ask how the members are, the members themselves are asked.
+    // Without the right to read the members' states, `check` asks the members themselves.
     strict.is_good("replica set", "1 of 1 members are up");
     strict.is_good("clocks", "one member, one clock");
-    // There is nothing to be made.
+    // There is nothing to create.
     assert_eq!(making.bad(), [""; 0], "{:#?}", making.findings);
     deleting.is_bad("privileges", "lacks remove on", "postrider_relay");
     elsewhere.is_bad("privileges", "shop_outbox_records", "postrider_relay");
@@ -116,7 +116,7 @@ async fn what_is_asked_for_depends_on_what_is_configured() {
 }
 
 #[fixture::test]
-async fn mongodbs_own_roles_count_by_what_they_permit() {
+async fn built_in_roles_count_by_their_privileges() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
     for (user, role, on) in [

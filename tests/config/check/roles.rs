@@ -1,4 +1,4 @@
-//! The script that makes the roles, by mongosh on a server with access control.
+//! The script that creates the roles, by mongosh on a server with access control.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::schema::mongosh;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-roles.js");
 
-/// What a role permits, in an order of its own.
+/// A role's privileges, sorted.
 async fn permitted(database: &Database, role: &str) -> Vec<String> {
     let question = doc! { "rolesInfo": role, "showPrivileges": true };
     let answer = database.run_command(question).await.unwrap();
@@ -24,7 +24,7 @@ async fn permitted(database: &Database, role: &str) -> Vec<String> {
     in_order(role.get_array("privileges").unwrap().iter().cloned())
 }
 
-/// Privileges as single actions, sorted: a server gathers those on one thing.
+/// Privileges as single actions, sorted: a server groups those on one resource.
 fn in_order(privileges: impl IntoIterator<Item = Bson>) -> Vec<String> {
     let mut single = Vec::new();
     for privilege in privileges {
@@ -52,14 +52,14 @@ fn wanted(
 }
 
 #[fixture::test]
-async fn the_script_that_is_printed_is_the_one_of_the_repository() {
+async fn the_printed_script_is_the_one_of_the_repository() {
     let printed = call(&["schema", "print", "--roles"]).await.with_code(0);
 
     assert_eq!(printed.stdout, std::fs::read_to_string(SCRIPT).unwrap());
 }
 
 #[fixture::test]
-async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
+async fn the_script_creates_and_updates_the_roles() {
     let outbox = TestOutbox::restricted().await;
     let database = outbox.client.database(&outbox.database);
     roles::forget(&database).await;
@@ -86,7 +86,7 @@ async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
     ] };
     database.run_command(less).await.unwrap();
     let second = run(Path::new(SCRIPT), &[]).await;
-    let mended = permitted(&database, relay).await;
+    let updated = permitted(&database, relay).await;
     let third = run(prefixed.path(), &[]).await;
     let both = permitted(&database, relay).await;
     let wrong = run(Path::new(SCRIPT), &[("OUTBOX_PREFIX", "a b")]).await;
@@ -106,7 +106,7 @@ async fn the_script_makes_the_roles_and_brings_them_up_to_date() {
         privileges.dedup();
         privileges
     };
-    assert_eq!(mended, with_mine(wanted(&ROLES[0], name, "", Duration::MAX)));
+    assert_eq!(updated, with_mine(wanted(&ROLES[0], name, "", Duration::MAX)));
     let prefixes = [
         wanted(&ROLES[0], name, "", Duration::MAX),
         wanted(&ROLES[0], name, "shop_", Duration::ZERO),

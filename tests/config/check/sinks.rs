@@ -1,4 +1,4 @@
-//! Brokers: reached, let in, and with the destinations that the configuration names.
+//! Brokers: reachable, login accepted, and with the destinations that the configuration names.
 
 use crate::check::{Found, PLANTED, check, to_stdout, with};
 use crate::support::fault_proxy::dead_port;
@@ -23,17 +23,17 @@ async fn kafka(outbox: &TestOutbox, brokers: &str, more: &[&str]) -> Found {
 }
 
 #[fixture::test]
-async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
+async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
     let (outbox, vhost, other) = (TestOutbox::new().await, Vhost::new().await, Vhost::new().await);
     let host = host_of(&vhost.uri());
-    let nobody = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", dead_port().await);
+    let no_server = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", dead_port().await);
     let password = vhost.uri_of(&vhost.name, PLANTED);
     let missing = format!("{}-missing", vhost.uri());
     let closed = vhost.uri_of(&other.name, PASSWORD);
     let tls = format!("amqps://{}:{PLANTED}@{host}/{}", vhost.name, vhost.name);
 
     for (uri, detail, remedy) in [
-        (nobody, "Connection refused", "start the broker, or change host"),
+        (no_server, "Connection refused", "start the broker, or change host"),
         (password, "ACCESS_REFUSED", "check user and password in the URI"),
         (missing, "not found", "rabbitmqctl add_vhost"),
         (closed, "refused", "rabbitmqctl set_permissions"),
@@ -48,7 +48,7 @@ async fn each_way_not_to_get_into_rabbitmq_has_its_own_remedy() {
 }
 
 #[fixture::test]
-async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_made() {
+async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let amqp = vhost.amqp_client().await;
     amqp.topic("there").await;
@@ -82,16 +82,16 @@ async fn every_exchange_that_the_configuration_names_is_looked_for_and_none_is_m
 }
 
 #[fixture::test]
-async fn kafka_is_reached_or_not_and_every_topic_that_is_named_is_looked_for() {
+async fn every_configured_topic_is_looked_up() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(1).await);
-    let nobody = format!("127.0.0.1:{}", dead_port().await);
+    let closed = format!("127.0.0.1:{}", dead_port().await);
     let there = format!("sinks.k.topic={}", topic.name);
     let fresh = format!("{}-missing", topic.name);
     let route = format!("routes=[{{ type = \"A\", destination = {fresh:?} }}]");
     let declared = format!("sinks.k.declare={{ topics = [{{ name = {fresh:?} }}] }}");
     let secret = format!("sinks.k.properties.\"sasl.password\"={PLANTED}");
 
-    let down = kafka(&outbox, &nobody, &[&secret]).await;
+    let down = kafka(&outbox, &closed, &[&secret]).await;
     let template = kafka(&outbox, &brokers(), &[]).await;
     let made = kafka(&outbox, &brokers(), &[&there, &route, &declared]).await;
     let missing = kafka(&outbox, &brokers(), &[&there, &route]).await;

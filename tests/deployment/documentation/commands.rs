@@ -1,6 +1,6 @@
-//! Commands in the documentation are commands: every `postrider …` in a block of code is read by the
-//! parser that reads it in life; those within text, where brackets and bars mean something else, are
-//! looked up word by word.
+//! Commands in the documentation are valid: the real parser reads every `postrider …` in a block of
+//! code; those within text, where brackets and bars have another meaning, are looked up word by
+//! word.
 
 use clap::{CommandFactory, Parser};
 use postrider::cli::Cli;
@@ -12,7 +12,7 @@ use crate::documentation::expect_none;
 const SHELLS: [&str; 5] = ["", "sh", "bash", "shell", "console"];
 
 #[test]
-fn commands_in_blocks_of_code_are_read_by_the_parser() {
+fn commands_in_blocks_of_code_are_valid() {
     let mut problems = Vec::new();
     let mut judged = 0;
     for block in pages().iter().flat_map(|page| page.blocks()) {
@@ -25,8 +25,8 @@ fn commands_in_blocks_of_code_are_read_by_the_parser() {
             if let Err(error) = Cli::try_parse_from(&words) {
                 use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
                 if !matches!(error.kind(), DisplayHelp | DisplayVersion) {
-                    let told = error.to_string();
-                    let first = told.lines().next().unwrap_or_default();
+                    let message = error.to_string();
+                    let first = message.lines().next().unwrap_or_default();
                     problems.push(format!("{}: `{}`: {first}", block.place, words.join(" ")));
                 }
             }
@@ -39,12 +39,12 @@ fn commands_in_blocks_of_code_are_read_by_the_parser() {
 /// The words of the first call of `postrider` on a line of a shell.
 fn command(line: &str) -> Option<Vec<String>> {
     let mut words = words(line);
-    // In a container of somebody's: `kubectl exec deploy/postrider -- postrider …`.
+    // In a container: `kubectl exec deploy/postrider -- postrider …`.
     if let Some(inside) = words.windows(2).position(|two| two[0] == "--" && two[1] == "postrider") {
         words.drain(..=inside);
     }
     let is_ours = |word: &String| word == "postrider" || word.ends_with("/postrider");
-    // Whatever stands before it: a prompt, variables, `sudo`.
+    // After a prompt, variables, or `sudo`.
     let before = words.iter().position(is_ours)?;
     let plain = |word: &String| {
         word == "$" || word == "sudo" || word == "&&" || word == ";" || word.contains('=')
@@ -58,7 +58,7 @@ fn command(line: &str) -> Option<Vec<String>> {
     (own.len() > 1).then_some(own)
 }
 
-/// As a shell splits it, as far as documentation goes: quotation marks, comments.
+/// Splits a line like a shell, as far as the documentation needs it: quotation marks, comments.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for character in line.chars() {

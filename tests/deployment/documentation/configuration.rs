@@ -1,8 +1,8 @@
-//! Configuration in the documentation is configuration: TOML, keys, environment variables.
+//! Configuration in the documentation is valid: TOML, keys, environment variables.
 //!
-//! A block of TOML is completed where it is a fragment: by a `mongo.uri`; by a kind, `uri` or `brokers`
-//! for each sink without; by a sink for each that is only named, and one where there is none; by
-//! files where tokens are to be. What remains must pass every rule.
+//! A fragment of TOML is completed: by a `mongo.uri`; by a kind, `uri` or `brokers` for each sink
+//! without; by a sink for each that is only named, and one where there is none; by files for the
+//! tokens. The result must pass every rule.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -44,8 +44,8 @@ fn judge(code: &str) -> Result<(), String> {
     match resolve(&loaded) {
         Ok(_) => Ok(()),
         Err(problems) => {
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Err(told.join("; "))
+            let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Err(messages.join("; "))
         }
     }
 }
@@ -123,10 +123,10 @@ fn keys_in_the_text_are_keys() {
     expect_none(&problems);
 }
 
-/// Properties of librdkafka that begin like a section of ours.
+/// Properties of librdkafka whose names begin like a section of the configuration.
 const OF_KAFKA: [&str; 2] = ["api.version.request", "log.connection.close"];
 
-/// The key that a piece of code names, where it names one: `relay.lease`, `sinks.<name>.timeout = "5s"`.
+/// The key in a piece of code, where there is one: `relay.lease`, `sinks.<name>.timeout = "5s"`.
 fn key(code: &str) -> Option<Vec<String>> {
     let name = code.split([' ', '=']).next().unwrap_or_default();
     if OF_KAFKA.contains(&name) {
@@ -151,7 +151,7 @@ fn variables_in_the_text_and_the_code_are_read() {
             for rest in line.text.split("POSTRIDER__").skip(1) {
                 let name =
                     rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap();
-                // The name of all of them, and what it stands for.
+                // The common prefix, and its placeholder.
                 if name.is_empty() || name.starts_with("SECTION__KEY") {
                     continue;
                 }
@@ -160,7 +160,8 @@ fn variables_in_the_text_and_the_code_are_read() {
                 let inputs =
                     Inputs { environment: vec![(variable, "@".into())], ..Inputs::default() };
                 if let Err(LoadError::Problems { problems: found, .. }) = load(&inputs) {
-                    // A whole table may be given at once, and this text is no value of most keys.
+                    // A whole table may be given at once, and this text is not a valid value of
+                    // most keys.
                     let unknown = found.iter().filter(|one| one.detail.starts_with("unknown key"));
                     problems.extend(unknown.map(|one| format!("{}: {one}", line.place)));
                 }

@@ -1,4 +1,4 @@
-//! Programs that take messages: what comes twice has its effect once.
+//! Consumers in the documentation: a repeated message has its effect once.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{Queue, amqp_uri, mongo_settings};
 
-/// What blocks that take messages are called, behind `consumer`.
+/// The names of blocks that consume messages, after `consumer`.
 pub const CONSUMERS: [&str; 2] = ["rabbitmq", "kafka"];
 
 /// How many records there are; the first is sent again.
 const RECORDS: i32 = 5;
 
 #[fixture::test]
-async fn a_consumer_of_rabbitmq_is_moved_once_by_what_comes_twice() {
+async fn a_rabbitmq_consumer_applies_a_repeated_message_once() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let environment = [("AMQP_URI", amqp_uri()), ("QUEUE", queue.name.clone())];
 
-    moved_once(&outbox, "rabbitmq", &environment, &queue.settings(&outbox)).await;
+    assert_applied_once(&outbox, "rabbitmq", &environment, &queue.settings(&outbox)).await;
 }
 
 #[fixture::test]
-async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
+async fn a_kafka_consumer_applies_a_repeated_message_once() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(3).await);
-    // A group of its own: one that a killed member has left is not divided anew for 45 s.
+    // A group of its own: one with a killed member is not rebalanced for 45 s.
     let environment = [
         ("KAFKA_BROKERS", brokers()),
         ("TOPIC", topic.name.clone()),
@@ -42,7 +42,7 @@ async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
         format!("sinks.k.topic={}", topic.name),
     ];
 
-    moved_once(
+    assert_applied_once(
         &outbox,
         "kafka",
         &environment,
@@ -51,9 +51,9 @@ async fn a_consumer_of_kafka_is_moved_once_by_what_comes_twice() {
     .await;
 }
 
-/// Relays payments to the consumer of this name, with a relay that is killed between, and sends one of
-/// them again.
-async fn moved_once(
+/// Relays payments to the consumer of this name, with a relay that is killed in between, and sends
+/// one of them again.
+async fn assert_applied_once(
     outbox: &TestOutbox,
     name: &str,
     environment: &[(&str, String)],
@@ -81,7 +81,7 @@ async fn moved_once(
     call_with(settings, &again).await.with_code(0);
     let mut postrider = Postrider::start(settings);
 
-    // It has come twice indeed, and so have those behind it that come after it.
+    // It has arrived twice, and so have the later ones.
     let again = || async { consumer.process.stdout().contains("payment-1 again") };
     consumer.process.eventually("payment-1 again", again).await;
     outbox.insert([last()]).await;
@@ -101,7 +101,7 @@ fn consumer(name: &str) -> Block {
     found.unwrap_or_else(|| panic!("no page has a consumer of {name}"))
 }
 
-/// Whether the consumer's own collection says so.
+/// Whether the consumer's own collection has this balance.
 async fn balance(outbox: &TestOutbox, expected: i32) -> bool {
     let accounts = outbox.client.database(&outbox.database).collection::<Document>("accounts");
     let account = accounts.find_one(doc! { "_id": "account-1" }).await.unwrap();

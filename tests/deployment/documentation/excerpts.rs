@@ -1,4 +1,4 @@
-//! Code that is a part of a file which is compiled and run elsewhere.
+//! Code that is a part of a file which other tests compile and run.
 
 use crate::documentation::consumers::CONSUMERS;
 use crate::documentation::doc_page::{blocks, root};
@@ -6,7 +6,7 @@ use crate::documentation::expect_none;
 use crate::documentation::producers::PRODUCERS;
 
 #[test]
-fn a_part_of_a_file_stands_there_word_for_word() {
+fn an_excerpt_is_a_part_of_its_file() {
     let mut problems = Vec::new();
     for block in blocks() {
         let [word, file] = &block.test[..] else { continue };
@@ -35,9 +35,9 @@ fn every_block_that_is_marked_is_tested() {
     };
     let unknown =
         blocks().into_iter().filter(|block| !block.test.is_empty() && !known(&block.test));
-    let told = unknown
+    let problems = unknown
         .map(|block| format!("{}: no test is called {:?}", block.place, block.test.join(" ")));
-    expect_none(&told.collect::<Vec<_>>());
+    expect_none(&problems.collect::<Vec<_>>());
 }
 
 fn without_indentation(code: &str) -> String {

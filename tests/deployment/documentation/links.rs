@@ -1,4 +1,4 @@
-//! Links within the repository lead to something that is there.
+//! Links within the repository have an existing target.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -57,7 +57,7 @@ fn resolve(page: &DocPage, link: &str) -> Result<(), String> {
     }
 }
 
-/// Without `.` and `..`.
+/// The path without `.` and `..`.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,4 @@
-//! Programs that write records: what they write is valid, whole, and delivered.
+//! Producers in the documentation: what they write is valid, complete, and delivered.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 
-/// What blocks that write records are called.
+/// The names of blocks that write records.
 pub const PRODUCERS: [&str; 3] = ["producer", "readme-producer", "quickstart-insert"];
 
 #[allow(dead_code, reason = "its main")]
@@ -24,7 +24,7 @@ pub const PRODUCERS: [&str; 3] = ["producer", "readme-producer", "quickstart-ins
 mod example;
 
 #[fixture::test]
-async fn each_producer_writes_a_record_beside_its_own_change_and_it_is_delivered() {
+async fn each_producer_writes_a_record_with_its_own_change() {
     let blocks = blocks();
     let is_producer =
         |block: &&Block| matches!(&block.test[..], [name] if PRODUCERS.contains(&name.as_str()));
@@ -59,7 +59,7 @@ async fn the_example_in_rust_writes_records_in_both_ways() {
     judge(&outbox).await.unwrap();
 }
 
-/// An outbox whose collection refuses what is wrong, as in life.
+/// An outbox whose collection refuses invalid records, as in production.
 async fn outbox() -> TestOutbox {
     let outbox = TestOutbox::new().await;
     outbox.records().drop().await.unwrap();
@@ -67,13 +67,13 @@ async fn outbox() -> TestOutbox {
     outbox
 }
 
-/// The way to its database.
+/// The URI of its database.
 pub fn uri(outbox: &TestOutbox) -> String {
     let (server, query) = outbox.uri.split_once('?').unwrap_or((&outbox.uri, ""));
     format!("{}/{}?{query}", server.trim_end_matches('/'), outbox.database)
 }
 
-/// What a program has left: records as they should be, and delivered.
+/// The records of a program: valid, and delivered.
 async fn judge(outbox: &TestOutbox) -> Result<(), String> {
     let records: Vec<Document> =
         outbox.records().find(doc! {}).await.unwrap().try_collect().await.unwrap();
@@ -112,7 +112,7 @@ async fn judge(outbox: &TestOutbox) -> Result<(), String> {
     Ok(())
 }
 
-/// What is written to a database, as its change stream tells it.
+/// The writes to a database, as its change stream reports them.
 struct Writes {
     stream: ChangeStream<Document>,
 }
@@ -123,7 +123,7 @@ impl Writes {
         Self { stream: database.watch().await.unwrap().with_type() }
     }
 
-    /// The first record must have been written in one transaction with something else.
+    /// The first record must have been written in one transaction with another document.
     async fn judge(mut self) -> Result<(), String> {
         let (mut record, mut others) = (None, Vec::new());
         while record.is_none() || !others.contains(&record) {

@@ -1,4 +1,5 @@
-//! The release profile is as docs/docker.md says: names of functions, and no tables of source lines.
+//! The release profile is as docs/docker.md says: names of functions, and no tables of source
+//! lines.
 //!
 //! `make image` measures the binary itself.
 
@@ -6,9 +7,9 @@ use toml::{Table, Value};
 
 use crate::documentation::doc_page::root;
 
-/// Issue 16, D14: tables of source lines made 28 MB into 168.
+/// Tables of source lines once made 28 MB into 168.
 #[test]
-fn release_has_names_of_functions_and_no_source_lines() {
+fn the_release_has_names_of_functions_and_no_source_lines() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let manifest: Table = manifest.parse().unwrap();
     let release = profile(&manifest, "release");
@@ -22,7 +23,7 @@ fn release_has_names_of_functions_and_no_source_lines() {
         let names_stay = [Value::Boolean(false), "none".into(), "debuginfo".into()];
         assert!(strip.is_none_or(|strip| names_stay.contains(strip)), "{of}: strip = {strip:?}");
     }
-    // Cargo.toml names it to those who want the lines.
+    // Cargo.toml names it for users who need the lines.
     let profiling = profile(&manifest, "profiling");
     assert_eq!(profiling.get("inherits"), Some(&"release".into()));
     assert_eq!(profiling.get("debug"), Some(&"line-tables-only".into()));

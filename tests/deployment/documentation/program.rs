@@ -1,4 +1,4 @@
-//! Programs that stand in the documentation, run as they stand there.
+//! Programs in the documentation, run as they are.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use crate::support::oracle::python;
 use crate::support::process::Process;
 use crate::support::schema::MONGOSH;
 
-/// A program in a file of its own, ready to be started.
+/// A program in a file of its own, ready to start.
 pub struct Program {
     pub command: Command,
     folder: tempfile::TempDir,
 }
 
-/// A program that runs, and its file with it.
+/// A running program, with its file.
 pub struct Running {
     pub process: Process,
     _folder: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Program {
         let mut command = match block.language.as_str() {
             "python" => {
                 let mut command = Command::new(python());
-                // Unbuffered: what it says is there at once.
+                // Unbuffered: its output is there at once.
                 command.arg("-u").arg(put(&folder, "program.py", &code));
                 command
             }
@@ -49,12 +49,12 @@ impl Program {
         Self { command, folder }
     }
 
-    /// Starts it, until the value that this gives ends.
+    /// Starts it; it ends with the returned value.
     pub fn start(self) -> Running {
         Running { process: Process::spawn(self.command), _folder: self.folder }
     }
 
-    /// Runs it to its end, which must be a good one.
+    /// Runs it to its end, which must be a success.
     pub async fn run(mut self) -> Result<(), String> {
         let ended = tokio::task::spawn_blocking(move || {
             let output = self.command.output();
@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-/// The code with this address for each that it writes out, and this database for each that it names.
+/// The code with this address and this database for each that it contains.
 fn with_uri(code: &str, uri: &str) -> String {
     let database = uri.split('?').next().and_then(|uri| uri.rsplit('/').next()).unwrap();
     let code = with_text(code, "\"mongodb://", &format!("\"{uri}"));

@@ -1,4 +1,4 @@
-//! What docs/producers.md says of `seq`: which writes the server fills it in for, measured.
+//! The statements of docs/producers.md about `seq`: which writes make the server fill it in.
 
 use bson::{Bson, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
@@ -9,7 +9,7 @@ use crate::support::outbox::TestOutbox;
 const ZERO: Bson = Bson::Timestamp(Timestamp { time: 0, increment: 0 });
 
 #[fixture::test]
-async fn an_insert_and_a_replacement_have_their_seq_filled_in_and_updates_do_not() {
+async fn inserts_and_replacements_get_a_seq_and_updates_do_not() {
     let outbox = TestOutbox::new().await;
     let own = outbox.client.database(&outbox.database).collection::<Document>("own");
 
@@ -40,7 +40,7 @@ async fn an_insert_and_a_replacement_have_their_seq_filled_in_and_updates_do_not
 }
 
 #[fixture::test]
-async fn each_of_many_inserted_at_once_has_its_own_seq_in_their_order() {
+async fn records_inserted_together_get_seqs_in_their_order() {
     let outbox = TestOutbox::new().await;
     let own = outbox.client.database(&outbox.database).collection::<Document>("own");
     let many = || (0..20).map(|n| doc! { "n": n, "of": "many", "seq": ZERO });

@@ -1,4 +1,4 @@
-//! Helm, called as its user does, and what it made of the chart.
+//! Runs Helm as a user does, and reads the rendered chart.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ pub fn at_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The values files beside the chart, by name.
+/// The values files next to the chart, by name.
 pub fn values_files() -> Vec<PathBuf> {
     let files = std::fs::read_dir(at_root("helm/postrider/ci")).unwrap();
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
@@ -34,12 +34,12 @@ pub fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
 }
 
-/// What stands in a list; nothing where there is none.
+/// The elements of a list; none where there is no list.
 pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Helm with these arguments; nothing of the user's own configuration reaches it.
+/// Runs Helm with these arguments, without the user's own configuration.
 fn helm(arguments: &[&str]) -> (bool, String) {
     let own = TempDir::new().unwrap();
     let output = Command::new(home().join("helm"))
@@ -57,7 +57,7 @@ fn helm(arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(said).unwrap())
 }
 
-/// A chart with the values to render it by.
+/// A chart with the values to render it with.
 #[derive(Default)]
 pub struct Chart {
     folder: PathBuf,
@@ -67,7 +67,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Postrider's with its defaults, as the release `shop` in the namespace `shop`.
+    /// Postrider's chart with its defaults, as the release `shop` in the namespace `shop`.
     pub fn new() -> Self {
         Self { folder: at_root("helm/postrider"), ..Self::default() }
     }
@@ -89,18 +89,18 @@ impl Chart {
         Self { folder, kept: Some(kept), ..Self::default() }
     }
 
-    /// The smallest that runs.
+    /// The smallest chart that runs.
     pub fn running() -> Self {
         Self::new().with(&values("rabbitmq"))
     }
 
-    /// A values file on top.
+    /// Adds a values file.
     pub fn with(mut self, values: &Path) -> Self {
         self.arguments.extend(["--values".to_owned(), values.to_str().unwrap().to_owned()]);
         self
     }
 
-    /// The text of one.
+    /// Adds a values file with this text.
     pub fn with_text(mut self, text: &str) -> Self {
         let kept = self.kept.take().unwrap_or_else(|| TempDir::new().unwrap());
         let file = kept.path().join(format!("values-{}.yaml", self.arguments.len()));
@@ -117,7 +117,7 @@ impl Chart {
         self
     }
 
-    /// Any other argument.
+    /// Adds another argument.
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
@@ -130,10 +130,10 @@ impl Chart {
         helm(&arguments)
     }
 
-    /// Whether `helm lint --strict` has nothing to say, else what.
+    /// Whether `helm lint --strict` reports nothing; else its report.
     pub fn lint(&self) -> Result<(), String> {
         let (well, said) = self.call(&["lint", "--strict"]);
-        // What a template fails with is a mere remark to lint.
+        // A failing template is only a remark to lint.
         match well && !said.contains("[ERROR]") && !said.contains("[WARNING]") {
             true => Ok(()),
             false => Err(said),
@@ -165,7 +165,7 @@ impl Chart {
         Rendered { text, manifests }
     }
 
-    /// Why it is refused.
+    /// The error with which it is refused.
     #[track_caller]
     pub fn refused(&self) -> String {
         let (well, said) = self.template(&[]);
@@ -173,7 +173,7 @@ impl Chart {
         said
     }
 
-    /// What an installation ends with.
+    /// The notes at the end of an installation.
     #[track_caller]
     pub fn notes(&self) -> String {
         let (well, said) =
@@ -194,20 +194,20 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// All that Kubernetes would be given.
+/// All manifests.
 pub struct Rendered {
     pub text: String,
     pub manifests: Vec<Value>,
 }
 
 impl Rendered {
-    /// Those of a kind.
+    /// The objects of a kind.
     pub fn all<'a>(&'a self, kind: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
         let kind = kind.to_owned();
         self.manifests.iter().filter(move |manifest| manifest["kind"] == kind)
     }
 
-    /// The only one of a kind.
+    /// The only object of a kind.
     #[track_caller]
     pub fn only(&self, kind: &str) -> &Value {
         let all: Vec<&Value> = self.all(kind).collect();
@@ -215,7 +215,7 @@ impl Rendered {
         all[0]
     }
 
-    /// By kind and name.
+    /// An object by kind and name.
     #[track_caller]
     pub fn named(&self, kind: &str, name: &str) -> &Value {
         let found = self.all(kind).find(|manifest| manifest["metadata"]["name"] == name);
@@ -250,7 +250,7 @@ impl Rendered {
 
 /// A pod as it is rendered.
 pub struct Pod<'a> {
-    /// What makes it.
+    /// The object that creates it.
     pub of: &'a Value,
     pub metadata: &'a Value,
     pub spec: &'a Value,
@@ -261,12 +261,12 @@ impl<'a> Pod<'a> {
         self.of["kind"].as_str().unwrap()
     }
 
-    /// Those that come first too.
+    /// All containers, with the init containers.
     pub fn containers(&self) -> Vec<&'a Value> {
         list(&self.spec["initContainers"]).chain(list(&self.spec["containers"])).collect()
     }
 
-    /// Those that are ours.
+    /// Postrider's containers.
     pub fn ours(&self) -> Vec<&'a Value> {
         let is_ours = |container: &&Value| {
             container["image"]

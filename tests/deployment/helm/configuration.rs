@@ -1,4 +1,4 @@
-//! The rendered configuration: the same as the values, and one that Postrider takes.
+//! The rendered configuration: the same as the values, and valid for Postrider.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::container::Files;
 use super::valid::matrix;
 use crate::support::process::finish;
 
-/// What a Secret may hold, by the key of the configuration that its file is called by.
+/// The content of a Secret's file, by the key of the configuration that names it.
 fn secret(path: &str) -> String {
     let text = match path {
         "mongo.uri" => "mongodb://relay:pa%20ss@mongo/shop?replicaSet=rs0",
@@ -24,7 +24,7 @@ fn certificate() -> String {
     rcgen::generate_simple_self_signed(["kafka".to_owned()]).unwrap().cert.pem()
 }
 
-/// `check --offline` as each container of Postrider would run it; that of the schema Job prints the schema.
+/// Runs `check --offline` as each container of Postrider would; the schema Job's prints the schema.
 async fn accepted(name: &str, rendered: &Rendered) -> usize {
     let mut seen = 0;
     for pod in rendered.pods() {
@@ -50,7 +50,7 @@ fn pod_name(pod: &Pod) -> String {
 #[fixture::test]
 async fn postrider_accepts_every_rendered_configuration() {
     for (name, chart) in matrix() {
-        // They say what is missing, and are no configuration yet.
+        // They name what is missing, and are not a configuration yet.
         if name != "defaults" {
             assert!(accepted(&name, &chart.render()).await > 0, "{name}: no container");
         }
@@ -58,7 +58,7 @@ async fn postrider_accepts_every_rendered_configuration() {
 }
 
 #[fixture::test]
-async fn a_misspelt_property_gets_through_to_postrider_which_refuses_it() {
+async fn a_misspelt_property_is_refused_by_postrider() {
     let rendered = Chart::running().with_text("extraArgs: [--set, relay.bach_size=1]").render();
     let pod = rendered.relay();
     let files = Files::of(&rendered, &pod, pod.ours()[0], secret);
@@ -69,7 +69,7 @@ async fn a_misspelt_property_gets_through_to_postrider_which_refuses_it() {
 }
 
 #[fixture::test]
-async fn what_the_image_has_in_its_environment_does_not_win() {
+async fn the_images_environment_does_not_take_precedence() {
     let rendered = Chart::running().set(&["config.ops.listen=0.0.0.0:9500"]).render();
     let pod = rendered.relay();
     let container = pod.ours()[0];
@@ -88,7 +88,7 @@ fn toml_of(rendered: &Rendered, name: &str) -> Value {
     serde_json::to_value(table).unwrap()
 }
 
-/// The same without what is empty, which TOML says by leaving it out.
+/// The same without empty values, which TOML leaves out.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(table) => {
@@ -113,7 +113,7 @@ fn merge(into: &mut Value, more: &Value) {
 }
 
 #[test]
-fn the_rendered_toml_is_what_the_values_say_number_for_number() {
+fn the_rendered_toml_equals_the_values() {
     for file in values_files() {
         let given = yaml(&std::fs::read_to_string(&file).unwrap());
         let given = without_nulls(&given["config"]);
@@ -133,7 +133,7 @@ fn the_rendered_toml_is_what_the_values_say_number_for_number() {
 }
 
 #[test]
-fn whatever_a_value_holds_comes_back_from_toml() {
+fn every_value_reads_back_from_toml() {
     let odd = json!({
         "text": "quotes \" ' and \\ back\\slashes, <&>, \u{0}\u{1b}\u{7f}\u{85}\u{2028}\u{feff}, \r\n\t🙂",
         "looks like toml": "]\n[api]\nenabled = true\n#",
@@ -151,7 +151,7 @@ fn whatever_a_value_holds_comes_back_from_toml() {
     });
     let queue = json!({ "name": "odd", "arguments": odd });
     let sinks = json!({ "r": { "kind": "rabbitmq", "declare": { "queues": [queue] } } });
-    // YAML wants these escaped, and serde_json does not.
+    // YAML needs these escaped, and serde_json does not escape them.
     let values = json!({ "config": { "sinks": sinks } }).to_string();
     let values = ['\u{7f}', '\u{85}', '\u{2028}', '\u{feff}']
         .iter()
@@ -164,7 +164,7 @@ fn whatever_a_value_holds_comes_back_from_toml() {
 }
 
 #[test]
-fn a_null_is_no_value() {
+fn a_null_is_not_a_value() {
     let kafka = "stream: {kind: kafka, properties: {linger.ms: 5, acks: null}}";
     let values = format!("config: {{log: {{format: null}}, sinks: {{{kafka}}}}}");
 
@@ -180,7 +180,7 @@ fn value(settings: &[&str], section: &str, key: &str) -> Value {
 }
 
 #[test]
-fn the_api_listens_beyond_the_pod_where_it_is_enabled() {
+fn an_enabled_api_listens_outside_the_pod() {
     let api = ["config.api.enabled=true", "secrets.keys.api\\.tokens=tokens"];
 
     assert_eq!(value(&[], "api", "enabled"), json!(false));
@@ -188,7 +188,7 @@ fn the_api_listens_beyond_the_pod_where_it_is_enabled() {
 }
 
 #[test]
-fn with_a_schema_job_the_relay_makes_no_schema_unless_values_say_so() {
+fn the_relay_creates_no_schema_next_to_a_schema_job() {
     let made = |settings: &[&str]| value(settings, "outbox", "auto_init_schema");
 
     assert_eq!(made(&[]), Value::Null);
@@ -198,7 +198,7 @@ fn with_a_schema_job_the_relay_makes_no_schema_unless_values_say_so() {
 }
 
 #[test]
-fn a_changed_configuration_restarts_the_pods_and_nothing_else_does() {
+fn only_a_changed_configuration_restarts_the_pods() {
     let checksum = |settings: &[&str]| {
         let rendered = Chart::running().set(settings).render();
         rendered.relay().metadata["annotations"]["checksum/config"].clone()
@@ -215,7 +215,7 @@ fn a_changed_configuration_restarts_the_pods_and_nothing_else_does() {
 }
 
 #[test]
-fn no_secret_is_in_what_is_rendered_but_its_name() {
+fn manifests_contain_only_names_of_secrets() {
     let chart = Chart::new().with(&values("kafka-sasl"));
     let rendered = chart.render();
     let relay = rendered.relay();

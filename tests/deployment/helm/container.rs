@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::chart::{Pod, Rendered, list};
 use crate::support::process::command;
 
-/// Where the chart mounts everything.
+/// The folder in which the chart mounts everything.
 const ROOT: &str = "/etc/postrider";
 
 /// The files of one pod, each as its container sees it below [`ROOT`].
@@ -18,8 +18,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Mounts what a container of ours mounts. `secret` gives the content of a key of a Secret; the
-    /// rest is among the manifests.
+    /// Mounts the files of a container of ours. `secret` returns the content of a key of a Secret;
+    /// the rest is in the manifests.
     pub fn of(
         rendered: &Rendered,
         pod: &Pod,
@@ -46,7 +46,7 @@ impl Files {
     fn write(&self, path: &str, content: &str) {
         let path = self.folder.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // Where the configuration names a mounted file, it is to be found here.
+        // Where the configuration names a mounted file, it must be found here.
         std::fs::write(path, self.moved(content)).unwrap();
     }
 
@@ -54,7 +54,7 @@ impl Files {
         text.replace(ROOT, self.folder.path().to_str().unwrap())
     }
 
-    /// The container's process; `arguments` stand in place of its own command, before its options.
+    /// The container's process; `arguments` replace its own command, before its options.
     pub fn command(&self, container: &Value, pod_name: &str, arguments: &[&str]) -> Command {
         let given: Vec<&str> =
             list(&container["args"]).map(|argument| argument.as_str().unwrap()).collect();

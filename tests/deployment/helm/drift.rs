@@ -1,4 +1,4 @@
-//! Values, their schema, the configuration's keys and the documentation, held against each other.
+//! Values, their schema, the configuration's keys and the documentation, compared with each other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn schema() -> Value {
     serde_json::from_str(&read("helm/postrider/values.schema.json")).unwrap()
 }
 
-/// Every key below a schema, dotted; a name of the user's is `*`. Ends where anything may follow.
+/// Every key below a schema, dotted; a name of the user's is `*`. Ends where any key may follow.
 fn keys_of(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
     let below = |name: &str| match path {
         "" => name.to_owned(),
@@ -36,10 +36,10 @@ fn keys_of(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_schema_knows_the_keys_of_the_configuration_and_no_others() {
+fn the_schema_has_exactly_the_keys_of_the_configuration() {
     let mut known = BTreeSet::new();
     keys_of(&schema()["properties"]["config"], "", &mut known);
-    // Whose lower parts the schema leaves open, or names by itself.
+    // The schema leaves their parts open, or names them by itself.
     let open = |key: &str| match key {
         "sinks.*.properties.*" => "sinks.*.properties".to_owned(),
         key => key.to_owned(),
@@ -69,7 +69,7 @@ fn compare(values: &Value, schema: &Value, path: &str) {
         wanted.remove("enabled");
     }
     let given = of(values.keys().collect());
-    // What is not in `config` has Postrider's own default.
+    // A key that is not in `config` has Postrider's own default.
     if path != ".config" {
         assert_eq!(given, wanted, "below {path:?}");
         values.iter().for_each(|(name, value)| {
@@ -79,17 +79,17 @@ fn compare(values: &Value, schema: &Value, path: &str) {
 }
 
 #[test]
-fn values_and_their_schema_name_the_same() {
+fn values_and_their_schema_have_the_same_keys() {
     compare(&yaml(&read("helm/postrider/values.yaml")), &schema(), "");
 }
 
 #[test]
-fn the_values_file_of_everything_leaves_nothing_out() {
+fn the_values_file_of_everything_is_complete() {
     let values = yaml(&read("helm/postrider/values.yaml"));
     let everything = yaml(&read("helm/postrider/ci/everything-values.yaml"));
     // These exclude others; files of their own have them.
     let apart = ["staticPartitions", "autoscaling", "keda", "sidecar", "tests"];
-    // Kept as they are: they are tables of Kubernetes' own.
+    // Not split: they are tables of Kubernetes.
     let kept = [
         "startupProbe",
         "livenessProbe",
@@ -117,7 +117,7 @@ fn every_value_has_a_comment() {
     let is_key = |line: &str| {
         let line = line.trim_start();
         line.split_once(':').is_some_and(|(name, _)| {
-            // What is a table says by its name what its parts are about.
+            // A table's name describes its parts.
             !line.ends_with(':')
                 && !name.is_empty()
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -125,9 +125,9 @@ fn every_value_has_a_comment() {
     };
     let mut seen = 0;
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| is_key(line)) {
-        // Parts of one thing are told together: a comment above the first, or above the whole.
+        // Parts of one table share a comment: above the first, or above the table.
         let mut above = at;
-        let told = loop {
+        let has_comment = loop {
             if above == 0 {
                 break false;
             }
@@ -140,14 +140,14 @@ fn every_value_has_a_comment() {
                 break false;
             }
         };
-        assert!(told || indent(line) > 2, "values.yaml:{}: {line}", at + 1);
+        assert!(has_comment || indent(line) > 2, "values.yaml:{}: {line}", at + 1);
         seen += 1;
     }
     assert!(seen > 100, "{seen}");
 }
 
 #[test]
-fn the_examples_of_the_documentation_are_values_that_render() {
+fn examples_in_the_documentation_render() {
     let mut examples = DocPage::read(Path::new("docs/kubernetes.md")).blocks();
     examples.retain(|block| block.language == "yaml");
     assert!(examples.len() > 8, "{}", examples.len());
@@ -162,7 +162,7 @@ fn the_examples_of_the_documentation_are_values_that_render() {
 }
 
 #[test]
-fn every_value_that_the_documentation_names_is_one() {
+fn values_in_the_documentation_exist() {
     let page = read("docs/kubernetes.md");
     let schema = schema();
     let mut seen = 0;

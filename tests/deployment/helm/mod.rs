@@ -1,4 +1,5 @@
-//! The Helm chart: what it renders, what it refuses, and that Postrider takes the configuration.
+//! The Helm chart: what it renders, what it refuses, and that its configuration is valid for
+//! Postrider.
 
 mod chart;
 mod configuration;

@@ -1,4 +1,4 @@
-//! Every pod that the chart makes, Job and test included: how far it may go, and what it is joined to.
+//! Every pod that the chart makes, with Job and test: its limits, and its connections.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::chart::{Chart, Rendered, list, values};
 use super::valid::matrix;
 
-/// What of "restricted" (Pod Security Standards) a pod breaks.
+/// The rules of "restricted" (Pod Security Standards) that a pod breaks.
 fn breaches(spec: &Value, containers: &[&Value]) -> Vec<String> {
     let mut breaches = Vec::new();
     for key in ["hostNetwork", "hostPID", "hostIPC"] {
@@ -66,7 +66,7 @@ fn every_pod_passes_the_restricted_pod_security_standard() {
 }
 
 #[test]
-fn every_container_of_ours_is_bounded_and_writes_nowhere() {
+fn every_container_has_limits_and_a_read_only_root() {
     for (name, chart) in matrix() {
         for pod in chart.render().pods() {
             assert!(!pod.ours().is_empty(), "{name}, {}", pod.kind());
@@ -82,7 +82,7 @@ fn every_container_of_ours_is_bounded_and_writes_nowhere() {
 }
 
 #[test]
-fn every_mount_has_its_volume_and_every_volume_its_mount() {
+fn mounts_and_volumes_match() {
     for (name, chart) in matrix() {
         for pod in chart.render().pods() {
             let volumes: BTreeSet<Option<&str>> =
@@ -96,7 +96,7 @@ fn every_mount_has_its_volume_and_every_volume_its_mount() {
     }
 }
 
-/// Whether labels fulfil a selector.
+/// Whether labels match a selector.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let wanted = selector.as_object().unwrap();
     !wanted.is_empty() && wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -108,7 +108,7 @@ fn relays(rendered: &Rendered) -> Vec<Value> {
 }
 
 #[test]
-fn what_selects_pods_selects_the_relays_and_no_others() {
+fn selectors_match_exactly_the_relays() {
     for (name, chart) in matrix() {
         let rendered = chart.render();
         let relays = relays(&rendered);
@@ -143,7 +143,7 @@ fn relays_spread(rendered: &Rendered) -> Vec<Value> {
 }
 
 #[test]
-fn a_service_monitor_finds_the_metrics_service_alone() {
+fn a_service_monitor_matches_the_metrics_service_alone() {
     for (name, chart) in matrix() {
         let rendered = chart.render();
         for monitor in rendered.all("ServiceMonitor") {
@@ -160,7 +160,7 @@ fn a_service_monitor_finds_the_metrics_service_alone() {
 }
 
 #[test]
-fn a_scaler_names_the_workload_which_leaves_the_number_to_it() {
+fn a_scaler_names_the_workload_and_decides_the_replicas() {
     for (file, kind) in [("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")] {
         let rendered = Chart::new().with(&values(file)).render();
         let target = &rendered.only(kind)["spec"]["scaleTargetRef"];
@@ -173,7 +173,7 @@ fn a_scaler_names_the_workload_which_leaves_the_number_to_it() {
 }
 
 #[test]
-fn keda_asks_for_this_releases_age_by_the_names_that_the_monitor_gives() {
+fn keda_queries_this_releases_age_by_the_monitors_labels() {
     let rendered = Chart::new().with(&values("keda")).render();
     let trigger = &rendered.only("ScaledObject")["spec"]["triggers"][0];
     let service = rendered.only("Service")["metadata"]["name"].as_str().unwrap();
@@ -188,7 +188,7 @@ fn keda_asks_for_this_releases_age_by_the_names_that_the_monitor_gives() {
 }
 
 #[test]
-fn the_api_has_a_service_only_where_it_is_reached_from_beyond_the_pod() {
+fn the_api_has_a_service_only_where_it_listens_outside_the_pod() {
     let services = |settings: &[&str]| {
         let rendered = Chart::running().set(settings).render();
         let names = rendered.all("Service").map(|service| service["metadata"]["name"].to_string());
@@ -204,7 +204,7 @@ fn the_api_has_a_service_only_where_it_is_reached_from_beyond_the_pod() {
 }
 
 #[test]
-fn a_policy_lets_out_to_dns_mongodb_and_the_brokers_alone() {
+fn a_network_policy_permits_dns_mongodb_and_brokers_alone() {
     let rendered =
         Chart::running().set(&["networkPolicy.enabled=true", "schemaJob.enabled=true"]).render();
     for policy in rendered.all("NetworkPolicy") {
@@ -235,7 +235,7 @@ fn a_sidecar_starts_before_the_application_and_ends_after_it() {
     assert_eq!(first["name"], json!("postrider"));
     // 30 s for the application, 25 s and 5 s for Postrider.
     assert_eq!(pod.spec["terminationGracePeriodSeconds"], json!(60));
-    // The pod's group is the application's own affair.
+    // The pod's group is the application's choice.
     let modes =
         list(&pod.spec["volumes"]).filter_map(|volume| volume["projected"]["defaultMode"].as_u64());
     assert_eq!(modes.collect::<Vec<_>>(), [0o444]);
@@ -244,7 +244,7 @@ fn a_sidecar_starts_before_the_application_and_ends_after_it() {
 }
 
 #[test]
-fn without_pods_of_its_own_nothing_is_rendered_that_would_need_them() {
+fn no_pod_needs_no_dependent_objects() {
     let rendered = Chart::new().with(&values("none")).render();
     let kinds: BTreeSet<&str> =
         rendered.manifests.iter().map(|manifest| manifest["kind"].as_str().unwrap()).collect();

@@ -1,8 +1,8 @@
-//! Values that are no good: refused before anything is installed, by a message that names them.
+//! Invalid values: refused before anything is installed, by a message that names them.
 
 use super::chart::Chart;
 
-/// Refused, with these words.
+/// Asserts that it is refused, with these words.
 fn refuses(settings: &[&str], words: &[&str]) {
     let said = Chart::running().set(settings).refused();
     for word in words {
@@ -71,12 +71,12 @@ fn values_that_exclude_each_other_are_refused() {
     ] {
         refuses(&settings, &words);
     }
-    // One with static partitions of its own is well.
+    // A release with static partitions of its own is valid.
     Chart::running().set(&["replicaCount=1", "config.partitions.static=0-127"]).render();
 }
 
 #[test]
-fn values_that_there_are_not_are_refused() {
+fn unknown_values_are_refused() {
     for (setting, word) in [
         ("replicaCounts=2", "replicaCounts"),
         ("config.relay.batchsize=5", "batchsize"),
@@ -95,7 +95,7 @@ fn values_that_there_are_not_are_refused() {
 }
 
 #[test]
-fn a_secret_in_the_configuration_is_refused_without_being_shown() {
+fn a_secret_in_the_configuration_is_refused_and_not_printed() {
     for (key, value) in [
         ("mongo.uri", "mongodb://u:pl4nted@h/db"),
         ("mongo.uri", "mongodb://u:pl4nted/@h/db"),
@@ -118,7 +118,7 @@ fn a_secret_in_the_configuration_is_refused_without_being_shown() {
 }
 
 #[test]
-fn a_uri_without_a_password_may_stand_in_the_configuration() {
+fn a_uri_without_a_password_is_permitted_in_the_configuration() {
     for (key, value) in [
         ("mongo.uri", "mongodb://h1:27017\\,h2:27017/db?replicaSet=rs0"),
         ("mongo.uri", "mongodb://user@h/db?authMechanism=MONGODB-X509"),

@@ -1,4 +1,4 @@
-//! The schema Job, against the real MongoDB: what its containers run makes what the relay waits for.
+//! The schema Job, on a real MongoDB: its containers create the schema that the relay waits for.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::container::Files;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::finish;
 
-/// Its own Secret, and names beside the outbox.
+/// Its own Secret, and other names than the outbox.
 const VALUES: &str = "
 schemaJob:
   enabled: true
@@ -20,7 +20,7 @@ extraEnv: [{name: POSTRIDER__SINKS__ORDERS__EXCHANGE, value: orders}]
 ";
 
 #[fixture::test]
-async fn the_job_makes_the_schema_that_the_relay_then_finds() {
+async fn the_job_creates_the_schema_for_the_relay() {
     let outbox = TestOutbox::new().await;
     outbox.client.database(&outbox.database).drop().await.unwrap();
     let database = format!("config.mongo.database={}", outbox.database);
@@ -53,7 +53,7 @@ async fn the_job_makes_the_schema_that_the_relay_then_finds() {
 }
 
 #[test]
-fn the_job_comes_before_the_release_and_needs_nothing_of_it() {
+fn the_job_runs_before_the_release_and_needs_nothing_of_it() {
     let rendered = Chart::running().with_text(VALUES).render();
     let job = rendered.only("Job");
     let annotations =
@@ -72,7 +72,7 @@ fn the_job_comes_before_the_release_and_needs_nothing_of_it() {
     let spec = &job["spec"]["template"]["spec"];
     assert_eq!(spec.get("serviceAccountName"), None, "the release's own is not there yet");
     assert_eq!(spec["restartPolicy"], json!("Never"));
-    // Of variables and Secrets its own alone.
+    // Only its own variables and Secrets.
     let variables = spec["containers"][0]["env"].as_array().unwrap();
     let names: Vec<&str> =
         variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();

@@ -12,7 +12,7 @@ fn chart(replicas: usize) -> Chart {
 }
 
 #[test]
-fn any_number_of_replicas_divides_all_partitions_without_overlap() {
+fn any_number_of_replicas_divides_all_partitions() {
     for replicas in [1, 2, 3, 5, 7, 100, 255, 256] {
         let rendered = chart(replicas).render();
         let shares = &rendered.named("ConfigMap", "shop-postrider-partitions")["data"];
@@ -31,7 +31,7 @@ fn any_number_of_replicas_divides_all_partitions_without_overlap() {
 }
 
 #[fixture::test]
-async fn each_pod_takes_the_share_of_its_own_name() {
+async fn each_pod_owns_the_share_of_its_name() {
     let rendered = chart(3).render();
     let pod = rendered.relay();
     let container = pod.ours()[0];

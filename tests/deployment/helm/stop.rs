@@ -1,4 +1,4 @@
-//! What a pod is given to stop.
+//! The grace period of a pod.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn a_pod_outlives_the_shutdown_timeout() {
 }
 
 #[test]
-fn an_api_is_asked_nothing_more_when_it_stops() {
+fn an_api_gets_no_more_requests_when_it_stops() {
     assert_eq!(stop(&API), (35, Some(5)));
     assert_eq!(stop(&[API[0], API[1], "preStopSleepSeconds=0"]), (30, None));
     assert_eq!(stop(&["preStopSleepSeconds=10"]), (40, Some(10)));
@@ -55,7 +55,7 @@ fn a_duration_is_read_as_postrider_reads_it() {
 }
 
 #[test]
-fn a_grace_period_that_would_cut_the_stop_short_is_refused() {
+fn a_grace_period_shorter_than_the_stop_is_refused() {
     for (settings, words) in [
         (vec!["terminationGracePeriodSeconds=25"], "shutdown_timeout (25s)"),
         (vec!["terminationGracePeriodSeconds=25"], "terminationGracePeriodSeconds 25 is too short"),

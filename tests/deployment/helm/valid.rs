@@ -17,7 +17,7 @@ pub fn matrix() -> Vec<(String, Chart)> {
     charts.chain(others.map(|(name, chart)| (name.to_owned(), chart))).collect()
 }
 
-/// The versions of Kubernetes that there are schemas of, as `1.30.0`.
+/// The versions of Kubernetes with schemas, as `1.30.0`.
 fn versions() -> Vec<String> {
     let folders = std::fs::read_dir(home().join("schemas")).unwrap();
     let name = |folder: std::fs::DirEntry| folder.file_name().into_string().unwrap();
@@ -36,7 +36,7 @@ fn operators() -> TempDir {
         for version in spec["versions"].as_array().unwrap() {
             let mut schema = version["schema"]["openAPIV3Schema"].clone();
             close(&mut schema);
-            // What the API server knows of every object by itself.
+            // The API server knows this of every object.
             schema["properties"]["metadata"] = json!({ "type": "object" });
             let kind = spec["names"]["kind"].as_str().unwrap().to_lowercase();
             let path = folder
@@ -50,7 +50,7 @@ fn operators() -> TempDir {
     folder
 }
 
-/// Lets no field in that is not named: the API server would drop it in silence.
+/// Refuses unknown fields: the API server would drop them silently.
 fn close(schema: &mut Value) {
     if let Some(table) = schema.as_object_mut() {
         let keeps = table.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
@@ -65,7 +65,7 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// What kubeconform finds wrong with a manifest, and how many things it looked at.
+/// The errors of kubeconform for a manifest, and the number of objects that it checked.
 fn validate(manifests: &Path, version: &str, operators: &Path) -> (bool, Value) {
     let location = |path: PathBuf| path.to_str().unwrap().to_owned();
     let output = Command::new(home().join("kubeconform"))
@@ -98,7 +98,7 @@ fn every_values_file_passes_a_strict_lint() {
 }
 
 #[test]
-fn every_manifest_is_valid_for_the_oldest_and_the_newest_kubernetes() {
+fn manifests_are_valid_for_oldest_and_newest_kubernetes() {
     let (folder, operators, versions) = (TempDir::new().unwrap(), operators(), versions());
     assert_eq!(versions.len(), 2, "{versions:?}");
 
@@ -119,7 +119,7 @@ fn every_manifest_is_valid_for_the_oldest_and_the_newest_kubernetes() {
 }
 
 #[test]
-fn the_validation_finds_a_field_that_there_is_not() {
+fn the_validation_finds_an_unknown_field() {
     let (folder, operators) = (TempDir::new().unwrap(), operators());
     let version = &versions()[0];
     let rendered = Chart::new().with(&values("everything")).render();
@@ -141,7 +141,7 @@ fn the_validation_finds_a_field_that_there_is_not() {
 }
 
 #[test]
-fn the_chart_is_for_the_oldest_kubernetes_that_it_is_held_against() {
+fn the_chart_requires_the_oldest_tested_kubernetes() {
     let chart = yaml(&std::fs::read_to_string(at_root("helm/postrider/Chart.yaml")).unwrap());
 
     assert_eq!(chart["kubeVersion"], json!(format!(">={}-0", versions()[0])));
@@ -150,7 +150,7 @@ fn the_chart_is_for_the_oldest_kubernetes_that_it_is_held_against() {
 }
 
 #[test]
-fn its_application_is_this_version_of_postrider() {
+fn the_chart_has_this_version_of_postrider() {
     let chart = yaml(&std::fs::read_to_string(at_root("helm/postrider/Chart.yaml")).unwrap());
 
     assert_eq!(chart["appVersion"], json!(env!("CARGO_PKG_VERSION")));

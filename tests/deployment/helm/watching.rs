@@ -1,4 +1,4 @@
-//! Alerts and dashboard, as the chart hands them on.
+//! Alerts and dashboard, as the chart renders them.
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -16,12 +16,12 @@ fn file() -> Value {
 }
 
 #[test]
-fn the_alerts_are_handed_on_as_they_were_tested() {
+fn the_alerts_are_rendered_unchanged() {
     assert_eq!(rules(&[]), file());
 }
 
 #[test]
-fn an_alert_may_be_left_out_and_all_may_be_labelled() {
+fn alerts_can_be_disabled_and_labelled() {
     let all = file();
     let first = all["groups"][0]["rules"][0]["alert"].as_str().unwrap();
 
@@ -53,7 +53,7 @@ fn an_alert_may_be_left_out_and_all_may_be_labelled() {
 }
 
 #[test]
-fn promtool_takes_the_rules_with_the_labels() {
+fn promtool_accepts_the_labelled_rules() {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules(&["prometheusRule.ruleLabels.team=shop"]).to_string())
         .unwrap();
@@ -64,7 +64,7 @@ fn promtool_takes_the_rules_with_the_labels() {
 }
 
 #[test]
-fn the_dashboard_is_handed_on_byte_for_byte() {
+fn the_dashboard_is_rendered_unchanged() {
     let rendered = Chart::running().set(&["dashboard.enabled=true"]).render();
     let map = rendered.named("ConfigMap", "shop-postrider-dashboard");
     let file = std::fs::read_to_string(at_root("helm/postrider/files/dashboard.json")).unwrap();

@@ -1,14 +1,14 @@
 //! The protocols that carry the promise, checked in every state that they can reach.
 //!
-//! `protocol` is the way of the records of one key through any number of crashes, pauses, lost
-//! answers and failovers; `assignment` is who owns which partition. `takeover` is which leases are taken
-//! over before they end, `names` is which process holds a name, and `poison` is how records that crash
-//! the process are isolated. `book`, `circuit`, `placement` and `window` are small models of what
-//! `protocol` leaves out. `docs/proof.md` says what is modelled, what is left out and why that is
-//! sound, and what each removed guard leads to.
+//! `protocol` is the path of the records of one key through any number of crashes, pauses, lost
+//! answers and failovers; `assignment` is which instance owns what. `takeover` is which leases are
+//! taken over before they end, `names` is which process holds a name, and `poison` is how records
+//! that crash the process are isolated. `book`, `circuit`, `placement` and `window` are small
+//! models of what `protocol` leaves out. `docs/proof.md` says what is modelled, what is left out
+//! and why that is sound, and what each removed guard leads to.
 //!
-//! Models find what is wrong with a protocol, not with its code: the same guards are taken out of
-//! the product itself in `tests/ordering` and `tests/leases`.
+//! Models find errors of a protocol, not of its code: the same guards are taken out of the product
+//! itself in `tests/ordering` and `tests/leases`.
 
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]

@@ -1,4 +1,4 @@
-//! The tables of `docs/proof.md`, held to what the checks come to.
+//! The tables of `docs/proof.md`, compared with the results of the checks.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -6,12 +6,12 @@ use std::sync::Mutex;
 /// One row is written at a time.
 static PAGE: Mutex<()> = Mutex::new(());
 
-/// Compares a row of a table with what a check came to. The row begins with the name of the check.
-/// With `POSTRIDER_BLESS=1` it is written again instead.
+/// Compares a row of a table with the result of a check. The row begins with the name of the check.
+/// With `POSTRIDER_BLESS=1` the row is rewritten instead.
 ///
 /// # Panics
 ///
-/// Where there is no such row, or where it differs.
+/// If there is no such row, or if it differs.
 pub fn row(name: &str, cells: &[String]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/proof.md");
     let _page = PAGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

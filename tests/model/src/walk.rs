@@ -9,29 +9,29 @@ use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use crate::table::{number, row, steps};
 
-/// What a walk came to.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub struct Walk {
     /// Promises that were broken.
     pub broken: Vec<&'static str>,
-    /// What was to happen sometimes, and never did.
+    /// Events that must happen sometimes, and never did.
     pub never: Vec<&'static str>,
     pub states: usize,
     pub steps: usize,
-    /// How many steps lead to the first broken promise, of those in [`broken`](Self::broken).
+    /// The number of steps to the first broken promise, of those in [`broken`](Self::broken).
     pub lengths: Vec<usize>,
 }
 
 impl Walk {
-    /// Compares the row of this check with what it came to: nothing breaks, and all that must happen
-    /// somewhere does.
+    /// Compares the row of this check with its result: nothing breaks, and every event that must
+    /// happen somewhere does.
     #[track_caller]
     pub fn assert_holds(&self, name: &str, run_by: &str) {
         assert!(self.broken.is_empty() && self.never.is_empty(), "{name}: {self:?}");
         row(name, &[number(self.states), steps(self.steps), format!("`make {run_by}`")]);
     }
 
-    /// Compares the row of a guard with what its removal leads to.
+    /// Compares the row of a guard with the effect of its removal.
     #[track_caller]
     pub fn assert_breaks(&self, name: &str, promise: &str) {
         let found = self.broken.iter().position(|broken| *broken == promise);
@@ -40,8 +40,8 @@ impl Walk {
     }
 }
 
-/// Walks through all states, or until a promise is broken; tells of each that was the shortest
-/// way there.
+/// Walks through all states, or until a promise is broken; returns each broken one with its
+/// shortest path.
 pub fn walk<M>(model: M) -> Walk
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -82,7 +82,7 @@ where
     walk
 }
 
-/// The checker goes on for a while after its first discovery, and keeps the last.
+/// The checker continues for a while after its first discovery, and keeps the last.
 fn shortest<M>(
     model: &M,
     promise: &'static str,

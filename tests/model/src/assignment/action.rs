@@ -1,9 +1,9 @@
-//! What may happen next, and what comes of it.
+//! The possible actions, and their effects.
 
 use super::plan::plan;
-use super::state::{Bounds, CROWD, Document, Fleet, Instance, Process, View, Without};
+use super::state::{Bounds, Document, Fleet, Instance, MAX_INSTANCES, Process, View, Without};
 
-/// A step of an instance.
+/// An action of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Start(usize),
@@ -12,31 +12,31 @@ pub enum Action {
     Drain(usize),
     /// It owns nothing more, and removes its document.
     Leave(usize),
-    /// A heartbeat is acknowledged by a majority.
+    /// A majority acknowledges a heartbeat.
     Beat(usize),
-    /// None was for so long that it counts its partitions as lost.
+    /// There was none for so long that the instance counts its partitions as lost.
     Unheard(usize),
-    /// None was for `stale_after`, by the server's clock.
+    /// There was none for `stale_after`, by the server's clock.
     Stale(usize),
-    /// It reads the whole state.
+    /// The instance reads the whole state.
     Read(usize),
-    /// It ends the lanes of a partition that is to go.
+    /// It ends the lanes of a partition that it must give away.
     Revoke(usize, usize),
-    /// And gives it away.
+    /// It gives the partition away.
     Give(usize, usize),
-    /// It claims what has no owner, or a dead one.
+    /// It claims a partition that has no owner, or a dead one.
     Claim(usize, usize),
-    /// It takes what a live owner has not given for too long.
+    /// It takes a partition that a live owner has not given for too long.
     Force(usize, usize),
 }
 
-/// All that may happen next.
+/// All possible actions.
 pub fn enabled(fleet: &Fleet, bounds: &Bounds, actions: &mut Vec<Action>) {
     for at in 0..bounds.instances {
         let instance = &fleet.instances[at];
         let runs = instance.process != Process::Gone;
         if !runs {
-            // One that starts anew does so under a name that nobody has heard.
+            // An instance that starts again has a name that no instance knows.
             if !is_known(fleet, at) {
                 actions.push(Action::Start(at));
             }
@@ -78,7 +78,7 @@ fn owns_nothing(fleet: &Fleet, at: usize) -> bool {
     !fleet.owners.contains(&Some(at))
 }
 
-/// What it does about the plan that it makes of what it has read.
+/// The instance's actions that follow from the plan of its view.
 fn moves(instance: &Instance, at: usize, bounds: &Bounds, actions: &mut Vec<Action>) {
     let Some(view) = instance.view else { return };
     let targets = plan(&view, bounds.partitions);
@@ -107,7 +107,7 @@ fn moves(instance: &Instance, at: usize, bounds: &Bounds, actions: &mut Vec<Acti
     }
 }
 
-/// What comes of it; `None` where nothing changes.
+/// The effect of an action; `None` if it changes nothing.
 pub fn after(last: &Fleet, action: Action, bounds: &Bounds) -> Option<Fleet> {
     let mut fleet = last.clone();
     match action {
@@ -129,7 +129,7 @@ pub fn after(last: &Fleet, action: Action, bounds: &Bounds) -> Option<Fleet> {
             };
         }
         Action::Unheard(at) => {
-            // Everything counts as lost; what it owns it learns by reading anew.
+            // Every partition counts as lost; the instance learns what it owns by another read.
             let instance = &mut fleet.instances[at];
             (instance.heard, instance.view, instance.revoked) = (false, None, 0);
         }
@@ -142,8 +142,8 @@ pub fn after(last: &Fleet, action: Action, bounds: &Bounds) -> Option<Fleet> {
             change(&mut fleet, at, partition, bounds);
         }
     }
-    // The documents of the dead are removed by their peers.
-    for at in 0..CROWD {
+    // The peers remove the documents of dead instances.
+    for at in 0..MAX_INSTANCES {
         let instance = fleet.instances[at];
         let gone = instance.process == Process::Gone && instance.document == Document::Stale;
         if gone && owns_nothing(&fleet, at) {
@@ -160,21 +160,21 @@ fn read(fleet: &mut Fleet, at: usize, bounds: &Bounds) {
     let instance = &mut fleet.instances[at];
     instance.view = Some(view);
     for (partition, target) in targets.iter().enumerate().take(bounds.partitions) {
-        // Given, or to be kept after all.
+        // Given away, or kept after all.
         if view.owners[partition] != Some(at) || *target == Some(at) {
             instance.revoked &= !(1 << partition);
         }
     }
 }
 
-/// One conditional write: `{_id, epoch}`. What it answered is of no account; whoever wrote reads
-/// anew like everybody else.
+/// One conditional write: `{_id, epoch}`. Its answer does not matter: the writer reads again like
+/// all others.
 fn change(fleet: &mut Fleet, at: usize, partition: usize, bounds: &Bounds) {
     let bit = 1 << partition;
     let Some(view) = fleet.instances[at].view else { return };
     let target = plan(&view, bounds.partitions)[partition];
     if let Some(view) = &mut fleet.instances[at].view {
-        // Not once more before it has read anew. (Lanes that were not ended go on until then.)
+        // Not again before another read. (Lanes that were not ended continue until then.)
         if view.owners[partition] != Some(at) || bounds.has(Without::Revoking) {
             view.owners[partition] = target.filter(|target| *target != at);
         }

@@ -1,10 +1,10 @@
-//! The fleet's states, all of them, and the guards taken out in turn.
+//! All states of the assignment, and the removal of each guard.
 
 use stateright::{Model, Property};
 
 use super::action::{Action, after, enabled};
 use super::finish::settles;
-use super::state::{Bounds, CROWD, Document, Fleet, PARTS, Process, Without};
+use super::state::{Bounds, Document, Fleet, MAX_INSTANCES, MAX_PARTITIONS, Process, Without};
 use crate::walk::walk;
 
 const ONE: &str = "nobody takes what another takes";
@@ -71,7 +71,7 @@ impl Model for Members {
 }
 
 fn orderly(instances: usize, partitions: usize) -> Bounds {
-    assert!(instances <= CROWD && partitions <= PARTS);
+    assert!(instances <= MAX_INSTANCES && partitions <= MAX_PARTITIONS);
     Bounds {
         instances,
         partitions,
@@ -94,28 +94,28 @@ fn breaks(name: &str, without: Without, promise: &str) {
 }
 
 #[test]
-fn two_instances_share_two_partitions_and_never_one() {
+fn two_instances_share_partitions_and_never_deliver_one_together() {
     holds("two instances, two partitions", "test", orderly(2, 2));
 }
 
 #[test]
-fn instances_that_come_back_share_everything_again() {
+fn partitions_rebalance_when_instances_return() {
     holds("instances that come back (2 × 1)", "test", Bounds { revival: true, ..orderly(2, 1) });
 }
 
 #[test]
-fn what_is_taken_by_force_is_shared_in_the_end() {
+fn partitions_rebalance_after_forced_takeovers() {
     holds("taking by force (2 × 2)", "test", Bounds { force: true, ..orderly(2, 2) });
 }
 
 #[test]
-fn suspended_instances_wake_to_an_even_share() {
+fn partitions_rebalance_after_suspension() {
     holds("suspended instances (2 × 1)", "test", Bounds { suspended: true, ..orderly(2, 1) });
 }
 
 #[test]
 #[ignore = "minutes: make model"]
-fn large_suspended_revived_and_robbed_instances_still_come_to_share_everything() {
+fn large_partitions_rebalance_after_suspension_and_takeover() {
     holds(
         "all of these at once (2 × 2)",
         "model",
@@ -125,7 +125,7 @@ fn large_suspended_revived_and_robbed_instances_still_come_to_share_everything()
 
 #[test]
 #[ignore = "minutes: make model"]
-fn large_three_instances_share_two_partitions_and_never_one() {
+fn large_three_instances_share_two_partitions() {
     holds(
         "three instances, two partitions; an instance ends only by not being heard",
         "model",
@@ -135,7 +135,7 @@ fn large_three_instances_share_two_partitions_and_never_one() {
 
 #[test]
 #[ignore = "minutes: make model"]
-fn large_two_instances_share_three_partitions_and_never_one() {
+fn large_two_instances_share_three_partitions() {
     holds("two instances, three partitions", "model", orderly(2, 3));
 }
 
@@ -145,7 +145,7 @@ fn a_change_of_owner_names_the_epoch() {
 }
 
 #[test]
-fn whoever_is_not_heard_stops_before_its_peers_begin() {
+fn an_instance_without_heartbeats_stops_before_its_peers_begin() {
     breaks("an own deadline before `stale_after`", Without::OwnDeadline, ONE);
 }
 
@@ -155,6 +155,6 @@ fn an_owner_ends_its_lanes_before_it_gives() {
 }
 
 #[test]
-fn what_the_dead_owned_is_claimed() {
+fn partitions_of_dead_instances_are_claimed() {
     breaks("claiming from the dead", Without::ClaimingFromTheDead, SHARED);
 }

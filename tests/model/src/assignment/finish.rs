@@ -1,13 +1,13 @@
-//! Whether every partition can still come to an owner that lives.
+//! Whether every partition can still get a live owner.
 
 use super::action::{Action, after, enabled};
 use super::state::{Bounds, Fleet, Process};
 
-/// Rounds in which all comes to rest.
+/// Rounds after which nothing changes any more.
 const ROUNDS: usize = 40;
 
-/// Whether, from here on, these instances alone share all partitions evenly: the others never do
-/// anything again, and time passes.
+/// Whether, from here on, these instances alone share all partitions evenly: the others never act
+/// again, and time passes.
 pub fn settles(from: &Fleet, survivors: &[usize], bounds: &Bounds) -> bool {
     let mut fleet = from.clone();
     for _ in 0..ROUNDS {
@@ -37,11 +37,11 @@ pub fn settles(from: &Fleet, survivors: &[usize], bounds: &Bounds) -> bool {
     false
 }
 
-/// Where it may happen now.
+/// The next action of this round, if one is possible.
 fn step(fleet: &mut Fleet, action: Action, bounds: &Bounds) {
     let mut actions = Vec::new();
     enabled(fleet, bounds, &mut actions);
-    // Whoever is left comes back, also where nobody else does.
+    // An instance of the survivors comes back even if there is no other.
     let beats = matches!(action, Action::Beat(at) if fleet.instances[at].process != Process::Gone);
     if !beats && !actions.contains(&action) {
         return;

@@ -1,8 +1,8 @@
-//! Who owns which partition: members, heartbeats, conditional writes with an epoch.
+//! Which instance owns which partition: members, heartbeats, conditional writes with an epoch.
 //!
-//! Order does not rest on any of it (`protocol` lets every relay take whatever it likes). What is
-//! asked here is whether two take at once where no clock stands still, and whether a partition can
-//! stay without an owner.
+//! The order does not depend on it (`protocol` lets every relay take any record). This checks
+//! whether two instances take one partition at the same time where no clock stands still, and
+//! whether a partition can stay without an owner.
 
 mod action;
 mod check;

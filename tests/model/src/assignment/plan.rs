@@ -1,18 +1,18 @@
-//! A plan in the manner of `partition`: balanced to ±1, with little movement.
+//! A plan like that of `partition`: balanced to ±1, with little movement.
 
-use super::state::{CROWD, Document, PARTS, View};
+use super::state::{Document, MAX_INSTANCES, MAX_PARTITIONS, View};
 
-/// Who is to own each partition; `None` where nobody is there to.
-pub fn plan(view: &View, partitions: usize) -> [Option<usize>; PARTS] {
+/// The next owner of each partition; `None` without live instances.
+pub fn plan(view: &View, partitions: usize) -> [Option<usize>; MAX_PARTITIONS] {
     let mut members: Vec<usize> =
-        (0..CROWD).filter(|at| view.documents[*at] == Document::Active).collect();
-    let mut targets = [None; PARTS];
+        (0..MAX_INSTANCES).filter(|at| view.documents[*at] == Document::Active).collect();
+    let mut targets = [None; MAX_PARTITIONS];
     if members.is_empty() {
         return targets;
     }
     let owned =
         |at: usize| view.owners[..partitions].iter().filter(|one| **one == Some(at)).count();
-    // Those who own most keep the odd ones.
+    // The instances that own most keep the odd partitions.
     members.sort_by_key(|at| (usize::MAX - owned(*at), *at));
     let (each, odd) = (partitions / members.len(), partitions % members.len());
     let mut room: Vec<(usize, usize)> = members

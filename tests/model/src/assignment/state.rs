@@ -1,28 +1,28 @@
-//! One state of the fleet.
+//! One state of the instances and partitions.
 
-/// Instances at most.
-pub const CROWD: usize = 3;
+/// The most instances.
+pub const MAX_INSTANCES: usize = 3;
 
-/// Partitions at most.
-pub const PARTS: usize = 3;
+/// The most partitions.
+pub const MAX_PARTITIONS: usize = 3;
 
-/// Partitions by their number, as bits.
+/// A set of partitions, as bits.
 pub type Parts = u8;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub instances: usize,
     pub partitions: usize,
     /// A receiver takes what a live owner does not give for too long.
     pub force: bool,
-    /// Processes are suspended for longer than `stale_after`, and believe what they knew.
+    /// Processes are suspended for longer than `stale_after`, and continue with what they knew.
     pub suspended: bool,
-    /// Instances that were given up come back.
+    /// Dead instances come back.
     pub revival: bool,
-    /// Processes crash and stop in good order. (One that is not heard for ever is as dead.)
+    /// Processes crash and stop cleanly. (One that never sends a heartbeat again is equally dead.)
     pub ends: bool,
-    /// Each state is asked whether everything can still be shared: dear.
+    /// Each state is checked for whether everything can still be shared: expensive.
     pub asks_shared: bool,
     pub without: Option<Without>,
 }
@@ -32,11 +32,11 @@ pub struct Bounds {
 pub enum Without {
     /// A change of owner names the epoch that was read.
     Epoch,
-    /// Whoever is not heard counts its partitions as lost before its peers do.
+    /// An instance without heartbeats counts its partitions as lost before its peers do.
     OwnDeadline,
     /// An owner ends the lanes of a partition before it gives it away.
     Revoking,
-    /// What a dead instance owned is claimed.
+    /// Partitions of a dead instance are claimed.
     ClaimingFromTheDead,
 }
 
@@ -46,21 +46,21 @@ impl Bounds {
     }
 }
 
-/// One state of the fleet.
+/// One state of all instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fleet {
-    /// `outbox_partition_assignments`. Epochs have no end; what counts is whether the one that
-    /// somebody has read is still that of the document (`View::outdated`).
-    pub owners: [Option<usize>; PARTS],
-    pub instances: [Instance; CROWD],
+    /// `outbox_partition_assignments`. Epochs have no limit; what counts is whether the one that an
+    /// instance has read is still that of the document (`View::outdated`).
+    pub owners: [Option<usize>; MAX_PARTITIONS],
+    pub instances: [Instance; MAX_INSTANCES],
 }
 
-/// One instance: its document, its process, and what it knows.
+/// An instance: its document, its process, and what it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Instance {
     pub process: Process,
     pub document: Document,
-    /// By its own reckoning it was heard lately enough (3/4 of `stale_after`).
+    /// By its own clock its last heartbeat is recent enough (3/4 of `stale_after`).
     pub heard: bool,
     pub view: Option<View>,
     /// Partitions whose lanes it has ended, to give them away.
@@ -86,12 +86,12 @@ pub enum Document {
     Draining,
 }
 
-/// What one read of the whole state has shown.
+/// The result of one read of the whole state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
-    pub owners: [Option<usize>; PARTS],
-    pub documents: [Document; CROWD],
-    /// Their epochs have risen since.
+    pub owners: [Option<usize>; MAX_PARTITIONS],
+    pub documents: [Document; MAX_INSTANCES],
+    /// Their epochs have increased since.
     pub outdated: Parts,
 }
 
@@ -109,9 +109,10 @@ impl Fleet {
         *process == Process::Runs && *heard && owns && revoked & 1 << partition == 0
     }
 
-    /// Whether two take records of one partition.
+    /// Whether two instances take records of one partition.
     pub fn is_taken_twice(&self) -> bool {
-        let takers = |partition| (0..CROWD).filter(move |at| self.takes(*at, partition)).count();
-        (0..PARTS).any(|partition| takers(partition) > 1)
+        let takers =
+            |partition| (0..MAX_INSTANCES).filter(move |at| self.takes(*at, partition)).count();
+        (0..MAX_PARTITIONS).any(|partition| takers(partition) > 1)
     }
 }

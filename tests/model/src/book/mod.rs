@@ -1,13 +1,14 @@
-//! The book of blocked keys: which keys a relay does not read, and until when.
+//! The table of blocked keys: which keys a relay does not read, and until when.
 //!
-//! A scan that meets a record which may not go yet blocks its key (`relay::key_table`), so that the key
-//! is not read again with each scan. The blocker may change meanwhile without a word to the relay: an
-//! operator discards it, makes it due, or requeues a dead record in front of it. One relay, one key,
-//! two records. Leases and order are in `protocol`; here the question is whether work can finish.
+//! A scan that meets a record which may not go yet blocks its key (`relay::key_table`), so that the
+//! key is not read again with each scan. The blocker may change meanwhile without a message to the
+//! relay: an operator discards it, makes it due, or requeues a dead record in front of it. One
+//! relay, one key, two records. Leases and order are in `protocol`; this checks whether work can
+//! finish.
 //!
-//! A key that its dead record blocks is in the book while the change stream carries the records
-//! (`HoldReason::Blocked`), until `relay::recheck` finds that the record blocks it no more. Where
-//! rotations find the records, each of them reads which keys are blocked, and the book has none.
+//! A key that its dead record blocks is in the table while the change stream carries the records
+//! (`BlockReason::Blocked`), until `relay::recheck` finds that the record no longer blocks it. Where
+//! rotations find the records, each of them reads which keys are blocked, and the table has none.
 
 use stateright::{Model, Property};
 
@@ -17,11 +18,11 @@ const RECORDS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// A block ends after `poll_interval`, whatever it was for.
+    /// A block ends after `poll_interval`, whatever its reason is.
     End,
-    /// A block ends when the circuit that it is for closes.
+    /// A block ends when the circuit of its reason closes.
     Circuit,
-    /// A block by a dead record ends when that blocks no more.
+    /// A block by a dead record ends when the record no longer blocks.
     Recheck,
 }
 
@@ -42,7 +43,7 @@ enum Due {
     Now,
     /// After a backoff.
     Soon,
-    /// After longer than anybody waits.
+    /// After longer than any test waits.
     Never,
 }
 
@@ -57,11 +58,11 @@ struct Record {
 /// Why a key is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Blocked {
-    /// Until a time by the clock, which was read from the blocker.
+    /// Until a time, which was read from the blocker.
     Until(Due),
     /// Until the circuit of the sink closes.
     Circuit,
-    /// Until this dead record blocks no more.
+    /// Until this dead record no longer blocks.
     Dead(usize),
 }
 
@@ -87,7 +88,7 @@ enum Action {
     Poll,
     Open,
     Close,
-    /// An operator.
+    /// An operator discards a record.
     Discard(usize),
     MakeDue(usize),
     Requeue(usize),
@@ -182,8 +183,7 @@ impl Book {
         state
     }
 
-    /// Whether everything that may go goes, by what the relay does by itself. The sick sink stays as
-    /// it is, and no operator acts.
+    /// Whether everything that may go goes, without an operator. The sick sink stays as it is.
     fn finishes(self, state: &State) -> bool {
         let mut state = state.clone();
         for _ in 0..2 * RECORDS {
@@ -264,7 +264,7 @@ fn check(without: Option<Without>, blocks: bool, follows: bool) -> Walk {
 }
 
 #[test]
-fn a_blocked_key_goes_on_whatever_becomes_of_its_blocker() {
+fn a_blocked_key_continues_whatever_resolves_its_blocker() {
     check(None, false, false).assert_holds("`book`: skip", "test");
     check(None, true, false).assert_holds("`book`: block", "test");
     let name = "`book`: block, while the change stream carries the records";
@@ -278,13 +278,13 @@ fn a_block_has_an_end() {
 }
 
 #[test]
-fn a_block_by_a_dead_record_ends_when_that_blocks_no_more() {
+fn a_block_by_a_dead_record_ends_when_it_no_longer_blocks() {
     let walk = check(Some(Without::Recheck), true, true);
     walk.assert_breaks("`book`: a dead record in the book is read again", FINISH);
 }
 
 #[test]
-fn that_a_closing_circuit_ends_a_block_is_no_guard() {
+fn ending_a_block_when_a_circuit_closes_is_not_a_guard() {
     // It saves a part of `poll_interval`.
     let walk = check(Some(Without::Circuit), false, false);
     assert!(walk.broken.is_empty(), "{walk:?}");

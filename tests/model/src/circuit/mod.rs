@@ -1,9 +1,10 @@
-//! Circuits, quarantine and dead letters: a record that makes trouble, and a neighbour on its sink.
+//! Circuits, quarantine and dead letters: a faulty record, and a neighbour on its sink.
 //!
-//! The troublemaker either brings down every connection that carries it (poison), or its destination
+//! The faulty record either breaks every connection that carries it (poison), or its destination
 //! never confirms. Both records are of keys of their own, on one sink. Dead letters go to the same
-//! sink. Leases are in `protocol`: here one process delivers (`relay::publisher`, `relay::dead_letter`).
-//! Destinations that heal, and dead letters that are not confirmed, are in `healing`.
+//! sink. Leases are in `protocol`: here one process delivers (`relay::publisher`,
+//! `relay::dead_letter`). Destinations that heal, and dead letters that are not confirmed, are in
+//! `healing`.
 
 mod healing;
 
@@ -22,21 +23,21 @@ const ROUNDS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// A record that is in quarantine has a connection of its own.
+    /// A record in quarantine has a connection of its own.
     OwnConnection,
-    /// A loss in company is not counted as an attempt.
+    /// A loss together with others is not counted as an attempt.
     LossesUncounted,
     /// A destination that does not confirm opens its own circuit, not that of the sink.
     OwnCircuit,
-    /// What a destination does not confirm is not counted.
+    /// A missing confirm of a destination is not counted.
     SilenceUncounted,
     /// A dead letter is tried a number of times, and the record dies without it.
     RoundsBounded,
 }
 
-/// What is wrong with the troublemaker.
+/// The fault of the faulty record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Trouble {
+enum FaultKind {
     Poison,
     Silence,
 }
@@ -46,10 +47,10 @@ enum Status {
     #[default]
     Pending,
     /// On the connection that all share.
-    InCompany,
+    OnSharedConnection,
     /// On a connection of its own.
     Alone,
-    /// Its attempts are spent: a copy goes to the dead-letter destination first.
+    /// Its attempts are exhausted: a copy goes to the dead-letter destination first.
     Dying,
     Over,
 }
@@ -68,16 +69,16 @@ struct State {
     neighbour: Record,
     /// The circuit of the sink is open: it is paused.
     is_open: bool,
-    /// The circuit of the troublemaker's destination.
+    /// The circuit of the faulty record's destination.
     is_destination_open: bool,
     breach: Option<Breach>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Breach {
-    /// The neighbour was counted an attempt.
+    /// An attempt of the neighbour was counted.
     NeighbourCounted,
-    /// The neighbour was interrupted by what is not the sink's fault.
+    /// The neighbour was interrupted without a fault of the sink.
     NeighbourInterrupted,
     /// The destination's fault was counted.
     SilenceCounted,
@@ -87,7 +88,7 @@ enum Breach {
 enum Action {
     PublishOdd,
     PublishNeighbour,
-    /// What carries the troublemaker ends: the connection, or the time to wait for a confirm.
+    /// What carries the faulty record ends: the connection, or the time to wait for a confirm.
     Fail,
     Confirm,
     /// The sink, or the destination, is tried again.
@@ -95,13 +96,13 @@ enum Action {
     ProbeDestination,
     /// The copy is sent, and has the same effect as the record.
     DeadLetter,
-    /// The broker restarts, for no reason of either record.
+    /// The broker restarts, independent of both records.
     Restart,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Sink {
-    trouble: Trouble,
+    trouble: FaultKind,
     without: Option<Without>,
 }
 
@@ -114,7 +115,7 @@ impl Sink {
     fn lose(self, state: &mut State) {
         state.is_open = true;
         for record in [&mut state.odd, &mut state.neighbour] {
-            if record.status == Status::InCompany {
+            if record.status == Status::OnSharedConnection {
                 record.status = Status::Pending;
                 record.losses = (record.losses + 1).min(LOSSES);
                 if !self.has(Without::LossesUncounted) {
@@ -136,21 +137,21 @@ impl Sink {
     fn fail(self, state: &mut State) {
         let was_alone = state.odd.status == Status::Alone;
         match (self.trouble, was_alone) {
-            (Trouble::Poison, false) => self.lose(state),
-            (Trouble::Poison, true) => {
+            (FaultKind::Poison, false) => self.lose(state),
+            (FaultKind::Poison, true) => {
                 if !self.has(Without::OwnConnection) {
-                    if state.neighbour.status == Status::InCompany {
+                    if state.neighbour.status == Status::OnSharedConnection {
                         state.breach = Some(Breach::NeighbourInterrupted);
                     }
                     self.lose(state);
                 }
                 self.count(state);
             }
-            (Trouble::Silence, _) => {
+            (FaultKind::Silence, _) => {
                 if self.has(Without::OwnCircuit) {
                     state.is_destination_open = true;
                 } else {
-                    if state.neighbour.status == Status::InCompany {
+                    if state.neighbour.status == Status::OnSharedConnection {
                         state.breach = Some(Breach::NeighbourInterrupted);
                     }
                     self.lose(state);
@@ -167,7 +168,7 @@ impl Sink {
 
     fn publish(record: &mut Record) {
         let is_alone = record.losses >= LOSSES;
-        record.status = if is_alone { Status::Alone } else { Status::InCompany };
+        record.status = if is_alone { Status::Alone } else { Status::OnSharedConnection };
     }
 
     fn after(self, state: &State, action: Action) -> State {
@@ -180,7 +181,7 @@ impl Sink {
             Action::Probe => state.is_open = false,
             Action::ProbeDestination => state.is_destination_open = false,
             Action::DeadLetter => {
-                // It is known as poison, and goes on a connection of its own.
+                // It is known as poison, and is sent on a connection of its own.
                 state.odd.rounds = (state.odd.rounds + 1).min(ROUNDS);
                 if state.odd.rounds == ROUNDS && self.has(Without::RoundsBounded) {
                     state.odd.status = Status::Over;
@@ -201,13 +202,13 @@ impl Sink {
             Status::Pending if !state.is_open && !state.is_destination_open => {
                 actions.push(Action::PublishOdd);
             }
-            Status::InCompany | Status::Alone => actions.push(Action::Fail),
+            Status::OnSharedConnection | Status::Alone => actions.push(Action::Fail),
             Status::Dying if !state.is_open => actions.push(Action::DeadLetter),
             _ => {}
         }
         match state.neighbour.status {
             Status::Pending if !state.is_open => actions.push(Action::PublishNeighbour),
-            Status::InCompany | Status::Alone => actions.push(Action::Confirm),
+            Status::OnSharedConnection | Status::Alone => actions.push(Action::Confirm),
             _ => {}
         }
         if state.is_open {
@@ -219,12 +220,12 @@ impl Sink {
         actions
     }
 
-    /// Whether a process alone brings to its end what can end, if the broker does not restart. What
-    /// a destination does not confirm waits for it; everything else must not.
+    /// Whether a process alone finishes what can finish, if the broker does not restart. What a
+    /// destination does not confirm waits for it; everything else must not.
     fn finishes(self, state: &State) -> bool {
         let mut state = state.clone();
         for _ in 0..40 {
-            // The same order each time: what is possible is done, the neighbour last.
+            // The same order each time: the first possible action, the neighbour last.
             let Some(next) = self.enabled(&state).into_iter().next() else { break };
             state = self.after(&state, next);
             if let Some(next) = self.enabled(&state).into_iter().find(|action| {
@@ -233,7 +234,7 @@ impl Sink {
                 state = self.after(&state, next);
             }
         }
-        let is_odd_over = self.trouble == Trouble::Silence || state.odd.status == Status::Over;
+        let is_odd_over = self.trouble == FaultKind::Silence || state.odd.status == Status::Over;
         is_odd_over && state.neighbour.status == Status::Over
     }
 }
@@ -284,47 +285,47 @@ const INTERRUPTED: &str = "a neighbour is not interrupted by one destination";
 const SILENCE: &str = "a destination's silence is not counted";
 const FINISH: &str = "work can finish";
 
-fn check(trouble: Trouble, without: Option<Without>) -> Walk {
+fn check(trouble: FaultKind, without: Option<Without>) -> Walk {
     walk(Sink { trouble, without })
 }
 
-fn breaks(name: &str, trouble: Trouble, without: Without, promise: &str) {
+fn breaks(name: &str, trouble: FaultKind, without: Without, promise: &str) {
     check(trouble, Some(without)).assert_breaks(name, promise);
 }
 
 #[test]
-fn a_troublemaker_comes_to_its_end_and_its_neighbour_does_not_wait() {
-    check(Trouble::Poison, None).assert_holds("`circuit`: poison", "test");
+fn a_faulty_record_finishes_and_its_neighbour_does_not_wait() {
+    check(FaultKind::Poison, None).assert_holds("`circuit`: poison", "test");
     let name = "`circuit`: a destination that does not confirm";
-    check(Trouble::Silence, None).assert_holds(name, "test");
+    check(FaultKind::Silence, None).assert_holds(name, "test");
 }
 
 #[test]
 fn a_record_in_quarantine_has_a_connection_of_its_own() {
     let name = "`circuit`: a record in quarantine has a connection of its own";
-    breaks(name, Trouble::Poison, Without::OwnConnection, INTERRUPTED);
+    breaks(name, FaultKind::Poison, Without::OwnConnection, INTERRUPTED);
 }
 
 #[test]
-fn what_is_lost_in_company_is_not_counted() {
+fn a_loss_together_with_others_is_not_counted() {
     let name = "`circuit`: a loss in company is not counted";
-    breaks(name, Trouble::Poison, Without::LossesUncounted, COUNTED);
+    breaks(name, FaultKind::Poison, Without::LossesUncounted, COUNTED);
 }
 
 #[test]
-fn a_destination_that_does_not_confirm_has_a_circuit_of_its_own() {
+fn an_unconfirming_destination_has_a_circuit_of_its_own() {
     let name = "`circuit`: a destination has a circuit of its own";
-    breaks(name, Trouble::Silence, Without::OwnCircuit, INTERRUPTED);
+    breaks(name, FaultKind::Silence, Without::OwnCircuit, INTERRUPTED);
 }
 
 #[test]
-fn what_a_destination_does_not_confirm_is_not_counted() {
+fn a_missing_confirm_of_a_destination_is_not_counted() {
     let name = "`circuit`: what a destination does not confirm is not counted";
-    breaks(name, Trouble::Silence, Without::SilenceUncounted, SILENCE);
+    breaks(name, FaultKind::Silence, Without::SilenceUncounted, SILENCE);
 }
 
 #[test]
 fn dead_letters_are_tried_a_number_of_times() {
     let name = "`circuit`: a dead letter is tried a number of times";
-    breaks(name, Trouble::Poison, Without::RoundsBounded, FINISH);
+    breaks(name, FaultKind::Poison, Without::RoundsBounded, FINISH);
 }

@@ -1,9 +1,10 @@
 //! One key while a change stream carries its records (`relay::live_mode`, `relay::driver::events`,
-//! `relay::key_table`, `relay::lane`): who is published, when the key is free again, and when it is read.
+//! `relay::key_table`, `relay::lane`): which record is published, when the key is free again, and
+//! when it is read.
 //!
-//! Each record is committed before the next is inserted, and its event comes in that order, whenever
-//! the relay gets to it. A read takes two steps: the snapshot, and what is made of it. Leases are
-//! w:1, and a failover may undo them. A relay that was given up may go on.
+//! Each record is committed before the next is inserted, and its event arrives in that order,
+//! whenever the relay handles it. A read takes two steps: the snapshot, and its use. Leases are
+//! w:1, and a failover may roll them back. A relay that counts as dead may continue.
 
 use stateright::{Model, Property};
 
@@ -12,28 +13,28 @@ use crate::walk::walk;
 const RECORDS: usize = 3;
 const RELAYS: usize = 2;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Debug, Default)]
 struct Bounds {
     records: usize,
     relays: usize,
-    /// What goes wrong, at most so many times.
+    /// The most faults.
     faults: usize,
     kinds: Vec<Fault>,
-    /// Whether leases end while their owners go on.
+    /// Whether leases end while their owners continue.
     expires: bool,
     without: Option<Without>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// A failover undoes the leases.
+    /// A failover rolls the leases back.
     Rollback,
-    /// A broker refuses a record, which is tried again later.
+    /// A broker refuses a record, which is retried later.
     Refusal,
     /// A connection is lost before a confirm.
     Connection,
-    /// The stream is lost, and opened anew.
+    /// The stream is lost, and opened again.
     Stream,
     Crash,
 }
@@ -41,17 +42,17 @@ enum Fault {
 /// A rule that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// After a lease that got fewer than asked, the key is read.
+    /// After a lease that got fewer records than requested, the key is read.
     ShortLeaseReads,
-    /// After a lane that ended with anything lost or released, the key is read.
+    /// After a lane that ended with a lost or released record, the key is read.
     LossReads,
-    /// An event that was not taken is remembered.
+    /// An event that was not used is remembered.
     Withheld,
     /// After one, all later ones of the key are left, too.
     AllWithheld,
-    /// A lane that got only the front of what a read has shown is not complete.
+    /// A lane that got only the front of a read is not complete.
     CutIsIncomplete,
-    /// Events that come during a pass are withheld.
+    /// Events during a pass are withheld.
     PassWithholds,
     /// A key that is in flight during a pass is read when its lane ends.
     InFlightIsRead,
@@ -59,13 +60,13 @@ enum Without {
     StreamLossScans,
     /// The stream is open before the snapshot of a pass is chosen.
     StreamFirst,
-    /// Only the held front of a run is published.
+    /// Only the leased front of a run is published.
     Front,
-    /// What came into the lane while a lease was under way goes only where that got all.
+    /// Records that entered the lane during a lease go only if the lease got all.
     GapStops,
-    /// A record of a key that waits is not taken from its event.
+    /// A record of a waiting key is not used from its event.
     BlockedWaits,
-    /// Nothing is put into a lane before what the read has shown.
+    /// Records enter a lane only after those of the read.
     ReadFirst,
 }
 
@@ -94,7 +95,7 @@ enum Key {
     InFlight,
     /// It waits for a time.
     Waits,
-    /// It is to be read.
+    /// It must be read.
     Unscanned,
 }
 
@@ -104,26 +105,26 @@ struct Relay {
     /// Events that were handled.
     position: usize,
     key: Key,
-    /// What a read has shown of a key that is in flight since, on its way into the lane.
+    /// The result of a read of a key that is in flight since, before it enters the lane.
     shown: Vec<usize>,
     /// Records of the lane, and whether they are leased.
     lane: Vec<(usize, bool)>,
-    /// Those of them whose lease is under way.
+    /// Those of them whose lease is in progress.
     asked: Vec<usize>,
     /// The one that was published, and whether it has arrived.
     out: Option<(usize, bool)>,
     /// Confirmed, and not settled.
     unsettled: Vec<usize>,
-    /// The latest event that was not taken, counted from one.
+    /// The latest event that was not used, counted from one.
     withheld: usize,
     /// The snapshot of the latest read.
     covered: usize,
     is_incomplete: bool,
-    /// Whether the lane takes nothing more.
+    /// Whether the lane accepts nothing more.
     ends: bool,
     /// Whether the key waits for a time when the lane has ended.
     then_waits: bool,
-    /// A snapshot of which nothing was made yet.
+    /// A snapshot that was not used yet.
     read: Option<(usize, [Record; RECORDS])>,
 }
 
@@ -132,7 +133,7 @@ struct State {
     records: [Record; RECORDS],
     relays: [Relay; RELAYS],
     arrived: [bool; RECORDS],
-    /// Messages on their way of which nobody awaits a confirm.
+    /// Messages in flight whose confirm no relay awaits.
     orphans: [bool; RECORDS],
     faults: usize,
     is_inverted: bool,
@@ -148,7 +149,7 @@ enum Action {
     Event(usize),
     Snapshot(usize),
     Apply(usize),
-    /// What it has shown comes into the lane.
+    /// Its result enters the lane.
     Queue(usize),
     /// A lease is sent.
     Ask(usize),
@@ -216,7 +217,7 @@ impl OneKey {
         state.arrived[record] = true;
     }
 
-    /// Gives back what of these a relay has leased; answers whether all were its own.
+    /// Releases those of these that a relay has leased; returns whether all were its own.
     fn release(state: &mut State, relay: usize, records: &[usize]) -> bool {
         let mut all = true;
         for record in records {
@@ -270,7 +271,7 @@ impl OneKey {
         let Some((at, records)) = relay.read.take() else { return };
         relay.is_live = true;
         if relay.key == Key::InFlight {
-            // A pass reads on.
+            // A pass continues to read.
             relay.is_incomplete |= self.has(Without::InFlightIsRead);
             return;
         }
@@ -419,7 +420,7 @@ impl OneKey {
                 let relay = &mut state.relays[number];
                 relay.ends = true;
                 relay.then_waits = is_refused && ours;
-                // What was released is pending still.
+                // What was released is still pending.
                 let is_left = !is_refused || is_lost;
                 relay.is_incomplete |= is_left && self.has(Without::LossReads);
                 self.end(relay);
@@ -450,7 +451,7 @@ impl OneKey {
         state.records.iter().filter(|record| record.status != Status::NotInserted).count()
     }
 
-    /// What may happen without a fault.
+    /// The actions without faults.
     fn goes(&self, state: &State, actions: &mut Vec<Action>) {
         let inserted = self.inserted(state);
         if inserted < self.bounds.records {
@@ -521,8 +522,8 @@ impl OneKey {
         }
     }
 
-    /// Whether something pending is left, and nothing happens any more. (Reads of a key that waits
-    /// go on for ever: they come to nothing new.)
+    /// Whether something pending is left, and nothing happens any more. (Reads of a waiting key
+    /// repeat for ever: they find nothing new.)
     fn is_stranded(&self, state: &State) -> bool {
         let mut actions = Vec::new();
         self.goes(state, &mut actions);
@@ -591,7 +592,7 @@ fn breaks(name: &str, bounds: Bounds, without: Without, promise: &str) {
 }
 
 #[test]
-fn one_relay_keeps_the_order_and_leaves_nothing_behind() {
+fn one_relay_keeps_the_order_and_misses_nothing() {
     use Fault::{Connection, Crash, Refusal, Rollback, Stream};
     check(one_relay(3, 0, &[])).assert_holds("`live`: one relay, no fault", "test");
     let all = [Rollback, Refusal, Connection, Stream, Crash];
@@ -629,13 +630,13 @@ fn a_loss_leads_to_a_read() {
 }
 
 #[test]
-fn what_was_not_taken_is_remembered() {
+fn an_unused_event_is_remembered() {
     let bounds = one_relay(3, 1, &[Fault::Refusal]);
     breaks("an event that was not taken is remembered", bounds, Without::Withheld, FINISH);
 }
 
 #[test]
-fn after_what_was_not_taken_nothing_is() {
+fn events_after_an_unused_one_are_left() {
     let bounds = one_relay(3, 0, &[]);
     breaks("after one, all later ones are left, too", bounds, Without::AllWithheld, ORDER);
 }
@@ -648,7 +649,7 @@ fn a_run_that_was_cut_is_incomplete() {
 }
 
 #[test]
-fn what_comes_during_a_pass_is_withheld() {
+fn events_during_a_pass_are_withheld() {
     let bounds = one_relay(2, 0, &[]);
     breaks("what comes during a pass is withheld", bounds, Without::PassWithholds, FINISH);
 }
@@ -672,26 +673,26 @@ fn the_stream_is_open_before_the_snapshot() {
 }
 
 #[test]
-fn only_the_held_front_is_published() {
+fn only_the_leased_front_is_published() {
     let bounds = Bounds { expires: true, ..two_relays(1, &[Fault::Refusal]) };
     breaks("only the held front is published", bounds, Without::Front, ORDER);
 }
 
 #[test]
-fn what_came_while_a_lease_was_under_way_stops_at_its_gap() {
+fn records_added_during_a_lease_stop_at_its_gap() {
     let bounds = Bounds { records: 3, ..two_relays(1, &[Fault::Refusal]) };
     let bounds = Bounds { expires: true, ..bounds };
     breaks("what came during a lease stops at its gap", bounds, Without::GapStops, ORDER);
 }
 
 #[test]
-fn a_record_of_a_key_that_waits_is_left() {
+fn a_record_of_a_waiting_key_is_left() {
     let bounds = one_relay(2, 1, &[Fault::Refusal]);
     breaks("a record of a key that waits is left", bounds, Without::BlockedWaits, ORDER);
 }
 
 #[test]
-fn what_a_read_has_shown_comes_first_into_its_lane() {
+fn records_of_a_read_enter_the_lane_first() {
     let bounds = one_relay(3, 0, &[]);
     breaks("what a read has shown comes first", bounds, Without::ReadFirst, ORDER);
 }

@@ -3,15 +3,14 @@
 //! Two or three processes under one name, and its registry document. A newcomer reads the document,
 //! asks the holder, waits, replaces it by a compare-and-set, sends its first heartbeat, removes the
 //! other documents of the name, looks, and acts. Every process may hang between any two steps,
-//! crash, stop in good order, or end; a supervisor starts new ones. The answer to a compare-and-set
-//! may be lost, and the command then be carried out late or never. Time is a tick. A look permits
-//! to act for two ticks, and a newcomer waits for two. A process that does not hang looks in every
-//! tick: that is the assumption that a holder which runs answers in time.
+//! crash, stop cleanly, or end; a supervisor starts new ones. The answer to a compare-and-set may
+//! be lost, and the command then be executed late or never. Time is a tick. A look permits to act
+//! for two ticks, and a newcomer waits for two. A process that does not hang looks in every tick:
+//! that is the assumption that a running holder answers in time.
 //!
-//! Left out: partitions and leases (`assignment`, `takeover`), a heartbeat that is carried out late
-//! (it shows a process for `stale_after` that has been replaced), and what was handed to the broker
-//! before a process hung. A command of a newcomer that crashes is carried out before that, or
-//! never.
+//! Left out: partitions and leases (`assignment`, `takeover`), a heartbeat that is executed late
+//! (it shows a replaced process for `stale_after`), and what was published before a process hung. A
+//! command of a newcomer that crashes is executed before that, or never.
 
 mod step;
 
@@ -26,21 +25,21 @@ const LOOK_HOLDS: u8 = 2;
 /// Ticks that a newcomer waits for an answer.
 const WAIT: u8 = 2;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Processes that run at once.
     processes: usize,
-    /// Answers are lost, and commands carried out late.
+    /// Answers are lost, and commands executed late.
     lost: bool,
-    /// Only this promise is asked.
+    /// Only this promise is checked.
     promise: Option<&'static str>,
     without: Option<Without>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// A newcomer replaces the holder that it has asked, if its question still stands.
+    /// A newcomer replaces the holder that it has asked, if its question is still there.
     CompareAndSet,
     /// The question is compared too.
     CompareQuestion,
@@ -48,11 +47,11 @@ enum Without {
     Question,
     /// A holder without a document is asked too.
     AskAlways,
-    /// A holder answers by a compare-and-set that takes the question back.
+    /// A holder answers by a compare-and-set that removes the question.
     AnswerEndsQuestion,
-    /// The wait for an answer is no shorter than a look permits to act.
+    /// The wait for an answer is not shorter than a look permits to act.
     LongWait,
-    /// A process that stood still looks before it acts.
+    /// A process that hung looks before it acts.
     LookAgain,
     /// A heartbeat creates a document only where a look permits to act.
     NoNewDocument,
@@ -62,7 +61,7 @@ enum Without {
     RemoveAll,
     /// A question of another newcomer has its time.
     QuestionStands,
-    /// A question is told from an earlier one of the same newcomer.
+    /// A question differs from an earlier one of the same newcomer.
     FreshQuestion,
 }
 
@@ -82,7 +81,7 @@ enum Phase {
     Seizes(usize),
     /// It holds the name, and sends its first heartbeat. It may know which one it replaced.
     Holds(Option<usize>),
-    /// And removes the other documents.
+    /// It removes the other documents.
     HasBeaten(Option<usize>),
     HasRemoved,
     Acts,
@@ -92,13 +91,13 @@ enum Phase {
 struct Process {
     phase: Phase,
     hangs: bool,
-    /// It has hung since the question was asked that it put, or that was put to it.
+    /// It has hung since its own question, or since the question to it.
     has_hung: bool,
     /// Ticks since its latest look.
     look_age: u8,
     /// Ticks that it has waited, for the answer or for another newcomer's question.
     wait: u8,
-    /// A compare-and-set against this holder that is carried out late.
+    /// A compare-and-set against this holder that is executed late.
     late: Option<usize>,
     has_document: bool,
 }
@@ -107,7 +106,7 @@ struct Process {
 struct Registry {
     holder: usize,
     asked: Option<usize>,
-    /// Answered to that newcomer.
+    /// The newcomer whose question is answered.
     answers: Option<usize>,
 }
 
@@ -127,7 +126,7 @@ enum Action {
     Wake(usize),
     /// A peer removes its document, which is stale.
     Forget(usize),
-    /// It stops in good order.
+    /// It stops cleanly.
     Stop(usize),
     Read(usize),
     Ask(usize),
@@ -263,8 +262,8 @@ impl Model for Name {
     }
 }
 
-/// Whether one of these processes comes to act: the others never do anything again. A supervisor
-/// restarts what ends.
+/// Whether one of these processes finally acts: the others never act again. A supervisor restarts
+/// what ends.
 fn finishes(from: &State, survivors: &[usize], bounds: &Bounds) -> bool {
     let mut state = from.clone();
     for at in (0..SLOTS).filter(|at| !survivors.contains(at)) {
@@ -277,11 +276,11 @@ fn finishes(from: &State, survivors: &[usize], bounds: &Bounds) -> bool {
         }
         for at in survivors {
             if state.processes[*at].phase == Phase::Gone {
-                // Under a fresh id: nothing that is known of the old one is known of it.
+                // With a new id: nothing that is known of the old one applies to it.
                 let late = state.processes[*at].late;
                 state.processes[*at] = Process { phase: Phase::Reads, late, ..Process::default() };
                 if state.is_holder(*at) {
-                    // Nor does it hold the name; another one that is gone does.
+                    // Nor does it hold the name; another process that is gone does.
                     let Some(other) = (0..SLOTS).find(|other| !survivors.contains(other)) else {
                         state.registry = None;
                         continue;
@@ -303,7 +302,7 @@ fn finishes(from: &State, survivors: &[usize], bounds: &Bounds) -> bool {
 }
 
 impl Action {
-    /// Whether it is a step that this process takes where nothing fails.
+    /// Whether it is a step that this process takes without faults.
     fn is_progress(self, process: usize) -> bool {
         match self {
             Self::Wake(at) | Self::Read(at) | Self::Ask(at) | Self::Check(at) => at == process,

@@ -1,10 +1,10 @@
-//! What may happen next, and what comes of it.
+//! The possible actions, and their effects.
 
 use super::{
     Action, Bounds, Phase, Process, Registry, SEEN, SLOTS, STAYS, State, TIME, WAIT, Without,
 };
 
-/// All that may happen next.
+/// All possible actions.
 pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
     if state.breach.is_some() {
         return;
@@ -64,7 +64,7 @@ fn is_known(state: &State, at: usize) -> bool {
     is_itself || state.is_holder(at) || state.processes.iter().any(is_named)
 }
 
-/// What a process that does not hang does by itself.
+/// The actions of a process that does not hang.
 fn steps(state: &State, at: usize, bounds: &Bounds, actions: &mut Vec<Action>) {
     let process = &state.processes[at];
     let has_looked = bounds.has_looked(process);
@@ -109,7 +109,7 @@ fn steps(state: &State, at: usize, bounds: &Bounds, actions: &mut Vec<Action>) {
     }
 }
 
-/// What comes of it; `None` where nothing changes.
+/// The effect of an action; `None` if it changes nothing.
 pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
     let mut state = last.clone();
     match action {
@@ -190,7 +190,7 @@ fn tick(state: &mut State, bounds: &Bounds) {
     }
 }
 
-/// What it asked is of no account any more.
+/// Its question no longer counts.
 fn end(state: &mut State, at: usize) {
     let has_document = state.processes[at].has_document;
     state.processes[at] = Process { has_document, ..Process::default() };
@@ -208,7 +208,7 @@ fn end(state: &mut State, at: usize) {
     }
 }
 
-/// A new holder that stood still begins again.
+/// A new holder that hung starts again.
 fn wake(process: &mut Process, bounds: &Bounds) {
     process.hangs = false;
     if bounds.has_looked(process) {
@@ -223,7 +223,7 @@ fn wake(process: &mut Process, bounds: &Bounds) {
 
 fn read(state: &mut State, at: usize, bounds: &Bounds) {
     let Some(registry) = state.registry else {
-        // It inserts the document; of two who do, one fails.
+        // It inserts the document; one of two inserts fails.
         state.registry = Some(Registry { holder: at, ..Registry::default() });
         let process = &mut state.processes[at];
         (process.phase, process.look_age, process.wait) = (Phase::Holds(None), 0, 0);
@@ -259,7 +259,7 @@ fn ask(state: &mut State, at: usize, bounds: &Bounds) {
     (registry.asked, registry.answers) = (Some(at), registry.answers.filter(|to| *to != at));
     let knew = Phase::Saw(holder, Some(at));
     for process in state.processes.iter_mut().filter(|process| process.phase == knew) {
-        // What it read was an earlier question.
+        // It had read an earlier question.
         process.phase = Phase::Reads;
     }
     if let Some(other) = others {

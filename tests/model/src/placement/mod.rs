@@ -1,30 +1,30 @@
-//! Records of one key with a partition, without one, and with an invalid one: who goes before whom.
+//! Records of one key with a partition, without one, and with an invalid one: their order.
 //!
-//! The two kinds that a relay delivers lie in two ranges of the index. A look reads both in one
-//! snapshot, a limited number of each, and puts them together by `seq` (`outbox::snapshot`,
-//! `outbox::merge`). It asks in the same moment for those with an invalid partition
-//! (`relay::scanner::blockers`), and gives these the partition of their key (`outbox::repair`): one command, but
-//! a write for each record, in the order of their ids. An instance of an older version writes a
-//! partition where there is none, too. What a relay leases, publishes and settles is much simpler
-//! here than in `protocol`.
+//! The two kinds that a relay delivers are in two ranges of the index. A scan reads both in one
+//! snapshot, a limited number of each, and merges them by `seq` (`outbox::snapshot`,
+//! `outbox::merge`). It reads in the same snapshot those with an invalid partition
+//! (`relay::scanner::blockers`), and gives these the partition of their key (`outbox::repair`): one
+//! command, but a write for each record, in the order of their ids. An instance of an older version
+//! writes a partition where there is none, too. Lease, publish and settlement are much simpler here
+//! than in `protocol`.
 
 use stateright::{Model, Property};
 
 use crate::walk::walk;
 
-/// Relays. Each may have one look under way.
+/// Relays. Each may have one scan in progress.
 const RELAYS: usize = 2;
 
 /// Records of the key: each was committed before the next was inserted.
 const RECORDS: usize = 3;
 
-/// Records of one range that a look reads.
+/// Records of one range that a scan reads.
 const LIMIT: usize = 1;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Debug, Default)]
 struct Bounds {
-    /// What producers write as the partition.
+    /// The partitions that producers write.
     written: [Written; RECORDS],
     without: Option<Without>,
 }
@@ -32,13 +32,13 @@ struct Bounds {
 /// A guard that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// A look reads both ranges.
+    /// A scan reads both ranges.
     BothRanges,
     /// It reads them in one snapshot.
     OneSnapshot,
     /// Where one range is cut, so is the other.
     CutTogether,
-    /// A look asks for records with an invalid partition.
+    /// A scan reads records with an invalid partition.
     InvalidRead,
     /// A record that cannot be given a partition dies.
     RefusedDies,
@@ -50,7 +50,7 @@ enum Written {
     Valid,
     Absent,
     Invalid,
-    /// Invalid, and the record is too large to be given another.
+    /// Invalid, and the record is too large for another partition.
     TooLarge,
 }
 
@@ -72,24 +72,24 @@ struct Record {
     has_arrived: bool,
 }
 
-/// What a look read of one range.
+/// The result of a scan of one range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Part {
-    /// With those that somebody has leased.
+    /// Including leased ones.
     records: Vec<(usize, bool)>,
     is_cut: bool,
 }
 
-/// What a relay has seen, and has under way.
+/// What a relay has read, and has in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Relay {
-    /// What it has read of the one range, where it has still to read the other.
+    /// The result of the one range, where the other is not read yet.
     half: Option<Part>,
-    /// What it is to publish, in this order.
+    /// The records to publish, in this order.
     run: Vec<usize>,
-    /// What it is to give a partition: each is a write of its own.
+    /// The records to repair: each is a write of its own.
     repairs: Vec<usize>,
-    /// A message that was handed to the broker.
+    /// A published message.
     flight: Option<usize>,
 }
 
@@ -103,20 +103,20 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Insert(usize),
-    /// A look, or its first half.
+    /// A scan, or its first half.
     Look(usize),
-    /// The second half of a look.
+    /// The second half of a scan.
     LookOn(usize),
     /// The relay's command writes this record.
     Repair(usize, usize),
-    /// An older instance gives a record that has none its partition.
+    /// An older instance gives a record without a partition one.
     Stamp(usize),
-    /// The relay leases the next record of its run, and hands it to the broker.
+    /// The relay leases the next record of its run, and publishes it.
     Publish(usize),
     Arrive(usize),
     /// A confirm, and the write that settles.
     Settle(usize),
-    /// A lease ends, while its owner may be at work.
+    /// A lease ends, while its owner may continue.
     Expire(usize),
     Crash(usize),
 }
@@ -141,11 +141,11 @@ impl Key {
     }
 
     fn look(&self, state: &mut State, relay: usize) {
-        // A page of either range is a page; that of the partitions is the one that can overtake
-        // what lies in the other.
+        // A page of either range is a page; that of the partitions can overtake records in the
+        // other.
         let one = Self::read(state, Written::Valid);
         if !self.has(Without::OneSnapshot) {
-            // The other way round: what is read first is what may have more by now.
+            // The other order: what is read first may have more by now.
             let absent = Self::read(state, Written::Absent);
             state.relays[relay].half = Some(absent);
             return;
@@ -254,7 +254,7 @@ impl Key {
         state
     }
 
-    /// Whether a relay alone brings every record to its end.
+    /// Whether a relay alone finishes every record.
     fn finishes(&self, state: &State) -> bool {
         let mut state = state.clone();
         for number in 0..RECORDS {
@@ -370,21 +370,21 @@ fn records_of_all_kinds_keep_their_order() {
 }
 
 #[test]
-fn a_look_reads_both_ranges() {
+fn a_scan_reads_both_ranges() {
     use Written::{Absent, Valid};
     let name = "`placement`: a look reads both ranges";
     breaks(name, [Absent, Valid, Valid], Without::BothRanges, ORDER);
 }
 
 #[test]
-fn a_look_reads_both_ranges_in_one_snapshot() {
+fn a_scan_reads_both_ranges_in_one_snapshot() {
     use Written::{Absent, Valid};
     let name = "`placement`: it reads them in one snapshot";
     breaks(name, [Absent, Valid, Valid], Without::OneSnapshot, ORDER);
 }
 
 #[test]
-fn where_one_range_is_cut_so_is_the_other() {
+fn both_ranges_are_cut_together() {
     use Written::{Absent, Valid};
     let name = "`placement`: where one range is cut, so is the other";
     breaks(name, [Absent, Absent, Valid], Without::CutTogether, ORDER);

@@ -1,15 +1,15 @@
 //! Records that crash the process which delivers them (poison), among innocent ones.
 //!
 //! One process at a time leases any part of two to four records, publishes them and settles them.
-//! They have a key each or one key. Each publish of a poison record crashes the process, wherever
-//! the others of its batch are: leased, published, or settled. A clean handover may happen at any
-//! moment: what was published is settled, the rest is released. A record stores `attempt` and
-//! `leaseCrashes`.
+//! They have a key each or one key. Each publish of a poison record crashes the process, whatever
+//! the state of the others of its batch is: leased, published, or settled. A clean handover may
+//! happen at any moment: what was published is settled, the rest is released. A record stores
+//! `attempt` and `leaseCrashes`.
 //!
 //! Left out: leases that end while their owner lives (they count as crashes too), crashes for other
 //! reasons, and failures that are counted; an innocent record may die of those. A second process,
-//! because a crash leaves its records alone and each process quarantines for itself. Which instance
-//! takes an abandoned lease, and when, is in `takeover`.
+//! because a crash leaves its records alone and each process has a quarantine of its own. Which
+//! instance takes an abandoned lease, and when, is in `takeover`.
 
 use stateright::{Model, Property};
 
@@ -17,7 +17,7 @@ use crate::walk::{Walk, walk};
 
 const RECORDS: usize = 4;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     records: usize,
@@ -26,7 +26,7 @@ struct Bounds {
     one_key: bool,
     max_attempts: u8,
     /// Other records are leased while one goes alone.
-    company: bool,
+    neighbours: bool,
     without: Option<Without>,
 }
 
@@ -40,8 +40,8 @@ enum Without {
     CrashesStay,
     /// The lease command that replaces an abandoned lease counts its crash.
     CrashesCount,
-    /// A crash is no failure, after which only the head of a key is leased.
-    CrashIsNoFailure,
+    /// A crash does not count as a failure, after which only the head of a key is leased.
+    CrashIsNotAFailure,
     /// Records that go alone take turns within the process.
     Turns,
 }
@@ -82,8 +82,8 @@ enum Action {
     /// The process leases these records in one command.
     Lease(u8),
     LeaseAlone(usize),
-    /// It writes that a record is dead whose attempts are spent.
-    Bury(usize),
+    /// It marks a record dead whose attempts are exhausted.
+    MarkDead(usize),
     Publish(usize),
     Settle(usize),
     /// A clean handover.
@@ -135,18 +135,18 @@ impl Relay {
         record.crashes() >= if self.has(Without::SecondCrash) { 2 } else { 1 }
     }
 
-    /// Whether nothing before it in its key is in the way of a lease.
+    /// Whether no earlier record of its key prevents a lease.
     fn is_head(&self, state: &State, at: usize) -> bool {
         !self.0.one_key || state.records[..at].iter().all(Record::is_over)
     }
 
     fn has_failed(&self, record: &Record) -> bool {
-        let crashes = if self.has(Without::CrashIsNoFailure) { record.crashes() } else { 0 };
+        let crashes = if self.has(Without::CrashIsNotAFailure) { record.crashes() } else { 0 };
         record.attempt > crashes
     }
 
-    /// The records that one command may lease together: of several keys any, of one key those from
-    /// the head on.
+    /// The records that one command may lease together: any of several keys, and of one key those
+    /// from the head on.
     fn batches(&self, state: &State) -> Vec<u8> {
         let records = &state.records[..self.0.records];
         let fits = |record: &Record| {
@@ -215,7 +215,7 @@ impl Relay {
         }
     }
 
-    /// Whether the relay comes to the end of all records from here, without handovers.
+    /// Whether the relay finishes all records from here, without handovers.
     fn finishes(&self, from: &State) -> bool {
         let mut state = from.clone();
         for _ in 0..200 {
@@ -245,22 +245,22 @@ impl Model for Relay {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let records = &state.records[..self.0.records];
-        // Without a rule, counts have no end.
+        // Without a rule, counts have no limit.
         if records.iter().any(|record| record.attempt > self.attempts()) {
             return;
         }
         let holds = records.iter().any(Record::is_held);
         let has_turn = records.iter().any(|record| record.goes_alone && record.is_held());
         let in_key = self.0.one_key && holds;
-        if !in_key && (!has_turn || self.0.company) {
+        if !in_key && (!has_turn || self.0.neighbours) {
             actions.extend(self.batches(state).into_iter().map(Action::Lease));
         }
         for (at, record) in records.iter().enumerate() {
             if self.must_die(record) && self.is_head(state, at) {
-                actions.push(Action::Bury(at));
+                actions.push(Action::MarkDead(at));
             } else if record.waits() && self.must_go_alone(record) && self.is_head(state, at) {
                 let waits = has_turn && self.has(Without::Turns);
-                if !waits && (!holds || self.0.company) {
+                if !waits && (!holds || self.0.neighbours) {
                     actions.push(Action::LeaseAlone(at));
                 }
             }
@@ -293,7 +293,7 @@ impl Model for Relay {
                 }
             }
             Action::LeaseAlone(at) => self.lease(&mut state, at, true),
-            Action::Bury(at) => state.records[at].status = Status::Dead,
+            Action::MarkDead(at) => state.records[at].status = Status::Dead,
             Action::Publish(at) => self.publish(&mut state, at),
             Action::Settle(at) => {
                 state.records[at].status = Status::Done;
@@ -340,7 +340,7 @@ const EARLY: &str = "after one crash no innocent record goes alone";
 const FINISH: &str = "work can finish";
 
 fn several_keys(max_attempts: u8) -> Bounds {
-    Bounds { records: 4, poison: 1, one_key: false, max_attempts, company: true, without: None }
+    Bounds { records: 4, poison: 1, one_key: false, max_attempts, neighbours: true, without: None }
 }
 
 fn one_key(place: usize, max_attempts: u8) -> Bounds {
@@ -380,12 +380,12 @@ fn poison_alone_dies_at_any_place_of_one_key() {
 
 #[test]
 fn poison_alone_dies_when_there_are_two() {
-    let bounds = Bounds { records: 3, poison: 3, company: false, ..several_keys(1) };
+    let bounds = Bounds { records: 3, poison: 3, neighbours: false, ..several_keys(1) };
     check(bounds).assert_holds("`poison`: two poison records, nothing else is leased", "test");
 }
 
 #[test]
-fn innocent_dies_when_company_counts_as_alone() {
+fn innocent_dies_when_neighbours_count_as_alone() {
     let name = "`poison`: a record dies only of a lease in which it was alone";
     breaks(name, several_keys(1), Without::AloneOnlyDies, INNOCENT);
 }
@@ -411,7 +411,7 @@ fn poison_lives_on_when_crashes_are_not_counted() {
 #[test]
 fn innocent_goes_alone_when_a_crash_is_a_failure() {
     let name = "`poison`: a crash is no failure after which only the head is leased";
-    breaks(name, one_key(1, 1), Without::CrashIsNoFailure, EARLY);
+    breaks(name, one_key(1, 1), Without::CrashIsNotAFailure, EARLY);
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn innocent_dies_when_quarantine_has_no_turns() {
 }
 
 #[test]
-fn innocent_dies_when_a_second_poison_record_is_in_company() {
+fn innocent_dies_when_two_poison_records_share_a_lease() {
     let name = "`poison`: while a record goes alone, nothing else is leased (two poison records)";
     let bounds = Bounds { records: 3, poison: 3, ..several_keys(1) };
     check(bounds).assert_breaks(name, INNOCENT);

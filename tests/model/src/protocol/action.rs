@@ -1,58 +1,58 @@
-//! What may happen next, and what comes of it.
+//! The possible actions, and their effects.
 
-use super::bounds::{Bounds, CROWD, Clocks, MOST, Without};
+use super::bounds::{Bounds, Clocks, MAX_RECORDS, MAX_RELAYS, Without};
 use super::plan::{Plan, Set, plan};
 use super::promise::Breach;
 use super::relay::{Relay, Sent, Step, members};
 use super::state::{Deposed, State, Stray};
 use super::store::{Outcome, Record, Status};
 
-/// A step; each names what does it in the code. The first number is the relay, the second the
+/// An action; each names the code that does it. The first number is the relay, the second the
 /// record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A producer's transaction commits.
     Insert(usize),
-    /// A look: read and planned (`relay::scanner`).
+    /// A scan: read and planned (`relay::scanner`).
     Look(usize),
-    /// A lane has few left and asks for more (`Lane::next`).
+    /// A lane has few records left and asks for more (`Lane::next`).
     AskMore(usize),
-    /// Its look reads.
+    /// Its scan reads.
     ReadMore(usize),
-    /// What was read is planned.
+    /// The result is planned.
     PlanMore(usize),
     /// Without guard 1: a scan reads one more record.
     ScanOn(usize),
-    /// The lease command, and a lane of what is held (`Leaser::lease`, `relay::acquirer`).
+    /// The lease command, and a lane of what is leased (`Leaser::lease`, `relay::acquirer`).
     Lease(usize),
     /// The lease command reaches these records, and is not answered.
     LeaseUnanswered(usize, Set),
-    /// A lease command that nobody waits for changes one document.
+    /// A lease command without a waiting client changes one document.
     StrayLease(usize),
-    /// A suspect that has used up its attempts is made dead (`bury_expired`).
-    Bury(usize),
-    /// The next one is handed to the broker, unless it is lost or its lease has ended. (A pause
-    /// between the last look at the clock and this is a message that is long under way.)
+    /// A poison record that has exhausted its attempts is marked dead.
+    MarkDead(usize),
+    /// The next one is published, unless it is lost or its lease has ended. (A pause between the
+    /// last look at the clock and this is a message that is in flight for long.)
     Publish(usize),
     /// The broker has it.
     Arrive(usize, usize),
-    /// So it has a message of which nobody waits to hear.
+    /// The broker has a message that no relay waits for.
     ArriveOrphan(usize),
     Confirm(usize, usize),
     Nack(usize, usize),
     /// The connection is lost before the confirm.
     Unknown(usize, usize),
-    /// The settler writes an outcome; the answer comes when a majority has it.
+    /// The settlement writer writes an outcome; the answer arrives when a majority has it.
     Settle(usize, usize),
-    /// The same, and its answer is lost: it is to be repeated.
+    /// The same, and its answer is lost: it must be repeated.
     SettleUnanswered(usize, usize),
     /// A death that did not match is read back (`Settlements::read_back`).
     ReadBack(usize, usize),
     /// Leases are renewed (`relay::lease_renewal`).
     Renew(usize),
-    /// Its own reckoning says that the lease has ended.
+    /// By its own clock the lease has ended.
     BudgetEnds(usize),
-    /// The lane is to end: stop, sink down, lost partition.
+    /// The lane must end: stop, sink down, lost partition.
     Interrupt(usize),
     Crash(usize),
     /// Its `leaseUntil` passes.
@@ -63,14 +63,14 @@ pub enum Action {
     Replicate,
     /// Another member becomes primary, without what a majority lacks.
     Failover,
-    /// A relay hears of it.
+    /// A relay learns of it.
     Hear(usize),
     Requeue(usize),
     Discard(usize),
     Redeliver(usize),
 }
 
-/// All that may happen next.
+/// All possible actions.
 pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
     if state.breach.is_some() {
         return;
@@ -168,11 +168,11 @@ fn of_relay(state: &State, at: usize, bounds: &Bounds, actions: &mut Vec<Action>
         Step::Asked => actions.push(Action::ReadMore(at)),
         Step::Reading if lane.active => actions.push(Action::PlanMore(at)),
         Step::Reading => actions.push(Action::ScanOn(at)),
-        Step::Saw if take.plan.spent != 0 => actions.push(Action::Bury(at)),
+        Step::Saw if take.plan.spent != 0 => actions.push(Action::MarkDead(at)),
         Step::Saw | Step::Again => {
             actions.push(Action::Lease(at));
             if bounds.lost_answers && (take.step == Step::Saw || bounds.clocks != Clocks::Renewed) {
-                let subsets = (0..1 << MOST).filter(|set| set & !take.plan.run == 0);
+                let subsets = (0..1 << MAX_RECORDS).filter(|set| set & !take.plan.run == 0);
                 actions.extend(subsets.map(|set| Action::LeaseUnanswered(at, set)));
             }
         }
@@ -234,7 +234,7 @@ fn of_lane(state: &State, at: usize, bounds: &Bounds, actions: &mut Vec<Action>)
     }
 }
 
-/// What comes of it; `None` where nothing changes.
+/// The effect of an action; `None` if it changes nothing.
 pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
     let mut state = last.clone();
     match action {
@@ -253,7 +253,7 @@ pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
         Action::Lease(at) => lease(&mut state, at, bounds),
         Action::LeaseUnanswered(at, reached) => unanswered(&mut state, at, reached, bounds),
         Action::StrayLease(number) => stray_lease(&mut state, number, bounds),
-        Action::Bury(at) => bury(&mut state, at, bounds),
+        Action::MarkDead(at) => mark_dead(&mut state, at, bounds),
         Action::Publish(at) => publish(&mut state, at, bounds),
         Action::Arrive(at, number) => {
             state.relays[at].lane.flight &= !(1 << number);
@@ -288,7 +288,7 @@ pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
         Action::Due(number) => each_copy(&mut state, |records| records[number].resting = false),
         Action::Replicate => {
             state.replicate();
-            tell_settled(&mut state, bounds);
+            answer_settled(&mut state, bounds);
         }
         Action::Failover => failover(&mut state, bounds),
         Action::Hear(at) => hear(&mut state, at),
@@ -301,13 +301,13 @@ pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
     }
     if !bounds.rollback {
         state.replicate();
-        tell_settled(&mut state, bounds);
+        answer_settled(&mut state, bounds);
     }
-    // Nobody can tell a message that comes once more.
+    // A repeated message looks the same.
     state.orphans &= !state.arrived;
     for relay in &mut state.relays {
         let lane = &relay.lane;
-        if lane.active && lane.in_hand() == 0 && relay.take.step == Step::None {
+        if lane.active && lane.in_flight() == 0 && relay.take.step == Step::None {
             relay.lane = Default::default();
         }
         if !relay.lane.active && relay.take.step != Step::Again {
@@ -369,10 +369,10 @@ fn scan_on(state: &mut State, at: usize, bounds: &Bounds) {
 
 fn plan_more(relay: &mut Relay, bounds: &Bounds) {
     let seen = relay.take.seen;
-    let plan = plan(&seen, relay.lane.in_hand() | relay.lane.meanwhile, bounds);
+    let plan = plan(&seen, relay.lane.in_flight() | relay.lane.meanwhile, bounds);
     relay.take.clear();
     relay.lane.more = false;
-    // A suspect's turn does not come while its key is in hand.
+    // A poison record's turn does not come while its key is in flight.
     if plan.run == 0 || plan.alone {
         relay.lane.meanwhile = 0;
         return;
@@ -392,7 +392,8 @@ fn lease(state: &mut State, at: usize, bounds: &Bounds) {
         true => leading(run, held),
         false => held,
     };
-    // `give_back`: at once and once; what it does not reach waits out its lease.
+    // The release is one command; the records that it does not reach stay leased until the lease
+    // ends.
     for number in members(held & !front) {
         state.store(at)[number].settle(token, Outcome::Released, bounds);
     }
@@ -416,7 +417,7 @@ fn lease(state: &mut State, at: usize, bounds: &Bounds) {
     }
 }
 
-/// Of the run the part before the first that is not held.
+/// The part of the run before the first record that is not leased.
 fn leading(run: Set, held: Set) -> Set {
     members(run).take_while(|number| held & 1 << number != 0).fold(0, |set, one| set | 1 << one)
 }
@@ -463,11 +464,11 @@ fn stray_lease(state: &mut State, number: usize, bounds: &Bounds) {
     state.breach = breach;
 }
 
-fn bury(state: &mut State, at: usize, bounds: &Bounds) {
+fn mark_dead(state: &mut State, at: usize, bounds: &Bounds) {
     let take = &state.relays[at].take;
     let (spent, seen) = (take.plan.spent, take.token);
     for number in members(spent) {
-        state.store(at)[number].bury(seen, bounds);
+        state.store(at)[number].mark_dead(seen, bounds);
     }
     state.relays[at].take.clear();
 }
@@ -498,7 +499,7 @@ fn publish(state: &mut State, at: usize, bounds: &Bounds) {
     }
 }
 
-/// `Delivery::Failed`: again later, or dead at the ceiling.
+/// `Delivery::Failed`: again later, or dead at the limit.
 fn failed(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
     let lane = &mut state.relays[at].lane;
     let bit = 1 << number;
@@ -531,9 +532,9 @@ fn unknown(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
     end(state, at, bounds);
 }
 
-/// The lane ends: what waits is given back.
+/// The lane ends: what waits is released.
 ///
-/// At once: until then its lease holds it, which may end at any moment in any case.
+/// At once: until then its lease protects it, which may end at any moment in any case.
 fn end(state: &mut State, at: usize, bounds: &Bounds) {
     let lane = &mut state.relays[at].lane;
     lane.ending = true;
@@ -573,8 +574,8 @@ fn read_back(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
     settled(state, at, number, ours, bounds);
 }
 
-/// A majority has the outcomes that were written, and the relays are told.
-fn tell_settled(state: &mut State, bounds: &Bounds) {
+/// A majority has the written outcomes, and the relays get the answers.
+fn answer_settled(state: &mut State, bounds: &Bounds) {
     for at in 0..bounds.relays {
         for number in 0..bounds.records {
             if state.relays[at].behind {
@@ -583,7 +584,7 @@ fn tell_settled(state: &mut State, bounds: &Bounds) {
             let Some(item) = &mut state.relays[at].lane.items[number] else { continue };
             match item.sent {
                 Sent::No | Sent::Unmatched => {}
-                // Whether another outcome was lost makes no difference to anybody but the metrics.
+                // Whether another outcome was lost matters only to the metrics.
                 Sent::Written(false) if item.outcome == Outcome::Dead => {
                     item.sent = Sent::Unmatched;
                 }
@@ -637,11 +638,11 @@ fn failover(state: &mut State, bounds: &Bounds) {
     state.primary = state.stable;
     state.stray = None;
     if !bounds.deposed {
-        (0..CROWD).for_each(|at| hear(state, at));
+        (0..MAX_RELAYS).for_each(|at| hear(state, at));
     }
 }
 
-/// Whatever was not answered is sent to the new primary.
+/// What was not answered is sent to the new primary.
 fn hear(state: &mut State, at: usize) {
     let relay = &mut state.relays[at];
     relay.behind = false;

@@ -10,11 +10,11 @@ use super::relay::{Relay, Sent, Step, members};
 use super::state::State;
 use super::store::Status;
 
-/// The records of one key, and all who are busy with them.
+/// The records of one key, and all relays.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub bounds: Bounds,
-    /// Whether each state is asked if work can still finish: some dear.
+    /// Whether each state is checked for whether work can still finish: expensive.
     pub asks_finish: bool,
 }
 
@@ -60,7 +60,7 @@ impl Model for Key {
                 state.relays.iter().any(|relay| has_lost(state, relay, relay.lane.flight))
             }));
         }
-        // Where leases are renewed in time, nobody's are taken.
+        // Where leases are renewed in time, none is taken.
         if self.bounds.clocks != Clocks::Renewed {
             properties.push(Property::sometimes(
                 "two relays have one record in hand",

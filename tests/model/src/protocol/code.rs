@@ -1,8 +1,8 @@
-//! A state in few bytes, the same for all that differ only in names.
+//! A state in few bytes, the same for all states that differ only in names.
 
 use std::hash::{Hash, Hasher};
 
-use super::bounds::{CROWD, MOST};
+use super::bounds::{MAX_RECORDS, MAX_RELAYS};
 use super::relay::{Item, Relay, Sent};
 use super::state::State;
 use super::store::{Record, Records, Token};
@@ -19,12 +19,12 @@ pub struct Code {
 }
 
 impl Code {
-    /// The least of the codes that its relays have in any order.
+    /// The lowest of the codes of its relays in any order.
     pub fn of(state: &State) -> Self {
         let idle = Relay::default();
         let crowd =
             state.relays.iter().rposition(|relay| *relay != idle).map_or(0, |last| last + 1);
-        let orders: &[[usize; CROWD]] = match crowd {
+        let orders: &[[usize; MAX_RELAYS]] = match crowd {
             0 | 1 => &[[0, 1, 2], [1, 0, 2]],
             2 => &[[0, 1, 2], [1, 0, 2]],
             _ => &[[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]],
@@ -33,7 +33,7 @@ impl Code {
         codes.min_by(|one, other| one.bytes.cmp(&other.bytes)).unwrap()
     }
 
-    fn ordered(state: &State, order: &[usize; CROWD]) -> Self {
+    fn ordered(state: &State, order: &[usize; MAX_RELAYS]) -> Self {
         let mut code = Self { bytes: [0; LENGTH], length: 0, names: [0; 64], known: 0 };
         code.records(&state.primary);
         code.records(&state.stable);
@@ -92,7 +92,7 @@ impl Code {
         }
     }
 
-    fn attempts(&mut self, attempts: &[u8; MOST]) {
+    fn attempts(&mut self, attempts: &[u8; MAX_RECORDS]) {
         attempts.iter().for_each(|attempt| self.byte(*attempt));
     }
 

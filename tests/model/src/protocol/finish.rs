@@ -1,18 +1,18 @@
-//! Whether work can still finish, whoever is left to do it.
+//! Whether work can still finish, with any one relay.
 
 use super::action::{Action, after, enabled};
 use super::bounds::Bounds;
 use super::state::State;
 
 /// Longer than any course that ends.
-const LONG: usize = 400;
+const MAX_STEPS: usize = 400;
 
-/// Whether, from here on, this relay alone finishes the work when faults cease: the others never
-/// do anything again, time passes, members catch up, and everything that happens by itself does.
+/// Whether, from here on, this relay alone finishes the work without further faults: the others
+/// never act again, time passes, members catch up, and everything that happens by itself does.
 pub fn finishes(from: &State, survivor: usize, bounds: &Bounds) -> bool {
     let mut state = from.clone();
     let mut actions = Vec::new();
-    for _ in 0..LONG {
+    for _ in 0..MAX_STEPS {
         if state.is_finished(bounds) {
             return true;
         }
@@ -29,8 +29,8 @@ pub fn finishes(from: &State, survivor: usize, bounds: &Bounds) -> bool {
     false
 }
 
-/// What happens first where nothing goes wrong; `None` for what is a fault, a person's doing, or
-/// somebody else's.
+/// What happens first without faults; `None` for a fault, or an action of an operator or another
+/// relay.
 fn urgency(action: Action, survivor: usize) -> Option<u8> {
     let mine = |at: usize, urgency| (at == survivor).then_some(urgency);
     match action {
@@ -43,7 +43,7 @@ fn urgency(action: Action, survivor: usize) -> Option<u8> {
         Action::Publish(at) => mine(at, 5),
         Action::PlanMore(at) | Action::ReadMore(at) => mine(at, 6),
         Action::Lease(at) | Action::AskMore(at) | Action::ScanOn(at) => mine(at, 7),
-        Action::Bury(at) => mine(at, 8),
+        Action::MarkDead(at) => mine(at, 8),
         Action::Insert(_) => Some(9),
         Action::Look(at) => mine(at, 10),
         // Time passes.

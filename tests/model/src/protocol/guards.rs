@@ -1,10 +1,10 @@
-//! Each guard taken out in turn: the promise that breaks, by the shortest way.
+//! The removal of each guard: the promise that breaks, by the shortest path.
 
 use super::bounds::{Bounds, Clocks, Without};
 use super::check::{BLOCK, FENCE, FINAL, FINISH, FORSAKEN, Key, LATE, LEASE, LOSS, ORDER, PHANTOM};
 use crate::walk::walk;
 
-/// Without the guard this promise breaks. With it nothing does: `whole`.
+/// Without the guard this promise breaks. With it none does: `whole`.
 fn breaks(name: &str, without: Without, promise: &str, bounds: Bounds) {
     let asks_finish = promise == FINISH;
     let walk = walk(Key { bounds: Bounds { without: Some(without), ..bounds }, asks_finish });
@@ -28,7 +28,7 @@ fn rollback() -> Bounds {
 }
 
 #[test]
-fn guard_1_all_is_read_as_of_one_moment() {
+fn guard_1_all_reads_see_one_moment() {
     breaks("guard 1: one moment for all reads of a look", Without::OneMoment, ORDER, one_attempt());
 }
 
@@ -38,7 +38,7 @@ fn guard_1_only_what_a_majority_has_is_read() {
 }
 
 #[test]
-fn guard_2_what_may_not_go_ends_the_run() {
+fn guard_2_a_record_that_may_not_go_ends_the_run() {
     breaks(
         "guard 2: what may not go ends the run",
         Without::EverythingPending,
@@ -48,7 +48,7 @@ fn guard_2_what_may_not_go_ends_the_run() {
 }
 
 #[test]
-fn guard_3_only_the_held_front_is_published() {
+fn guard_3_only_the_leased_front_is_published() {
     breaks("guard 3: only the held front is published", Without::HeldFront, ORDER, one_attempt());
 }
 
@@ -125,22 +125,22 @@ fn no_publish_starts_without_budget() {
 }
 
 #[test]
-fn what_was_not_confirmed_is_not_done() {
+fn an_unconfirmed_record_is_not_done() {
     breaks("what was not confirmed is not done", Without::ConfirmForDone, LOSS, one_attempt());
 }
 
 #[test]
-fn what_a_crash_has_left_leased_is_taken_again() {
+fn a_record_left_leased_by_a_crash_is_leased_again() {
     breaks("what a crash left leased is taken again", Without::ExpiredTaken, FINISH, one_attempt());
 }
 
 #[test]
-fn the_budget_is_no_guard_of_the_order() {
+fn the_budget_is_not_a_guard_of_the_order() {
     breaks_nothing(Without::Budget, one_attempt());
 }
 
 #[test]
-fn one_message_of_a_key_is_unconfirmed_at_a_time() {
+fn a_key_has_one_unconfirmed_message_at_a_time() {
     breaks(
         "one unconfirmed message of a key",
         Without::PredecessorsConfirm,
@@ -150,7 +150,7 @@ fn one_message_of_a_key_is_unconfirmed_at_a_time() {
 }
 
 #[test]
-fn that_a_requeue_clears_the_lease_is_no_guard() {
+fn clearing_the_lease_at_a_requeue_is_not_a_guard() {
     let bounds = Bounds { unknown: false, interrupt: false, renew: false, ..one_attempt() };
     let bounds = Bounds { operator: true, lost_answers: false, ..bounds };
     breaks_nothing(Without::LeaseCleared, bounds);

@@ -1,27 +1,27 @@
-//! What a look makes of the records that it sees: `relay::plan`, record by record.
+//! The plan of a scan: `relay::plan`, record by record.
 
-use super::bounds::{Bounds, MOST, Without};
+use super::bounds::{Bounds, MAX_RECORDS, Without};
 use super::store::{Records, Status};
 
-/// Records by their number, as bits.
+/// A set of records, as bits.
 pub type Set = u8;
 
-/// What may be done about a key.
+/// What a relay may do with a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// To be leased.
+    /// The records to lease.
     pub run: Set,
-    /// The attempts that a lease will have charged.
-    pub attempts: [u8; MOST],
-    /// The run is a suspect.
+    /// The attempts that a lease will have counted.
+    pub attempts: [u8; MAX_RECORDS],
+    /// The run is a poison record.
     pub alone: bool,
     /// The key has more.
     pub more: bool,
-    /// A suspect that has used up its attempts.
+    /// A poison record that has exhausted its attempts.
     pub spent: Set,
 }
 
-/// Plans what to take of `seen`; `had` is in this lane's hands already.
+/// Plans what to lease of `seen`; this lane has leased `had` already.
 pub fn plan(seen: &Records, had: Set, bounds: &Bounds) -> Plan {
     let mut plan = Plan::default();
     let is_blocked = seen.iter().any(|record| record.status == Status::Blocked);
@@ -38,14 +38,14 @@ pub fn plan(seen: &Records, had: Set, bounds: &Bounds) -> Plan {
             nothing_before = false;
             continue;
         }
-        let forgotten = record.is_suspect() && !bounds.has(Without::ExpiredTaken);
+        let forgotten = record.is_poison() && !bounds.has(Without::ExpiredTaken);
         if record.is_leased() || record.resting || forgotten {
             if bounds.has(Without::EverythingPending) {
                 break;
             }
             continue;
         }
-        if record.is_suspect() {
+        if record.is_poison() {
             if nothing_before && record.attempt >= bounds.max_attempts {
                 plan.spent = bit;
             } else if nothing_before {

@@ -3,20 +3,20 @@
 /// A broken promise. The state in which it happened is the last of its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breach {
-    /// Contract 4.2: a record arrived for the first time after one that must follow it.
+    /// A record arrived for the first time after one that must follow it.
     Inversion,
-    /// Contract 4.1: something arrived that no majority ever had.
+    /// A message arrived that no majority ever had.
     Phantom,
-    /// Contract 4.1: a record became done that had not arrived.
+    /// A record became done that had not arrived.
     Loss,
-    /// Contract 4.2: a record arrived while one before it, never delivered, was dead and blocked.
+    /// A record arrived while one before it, never delivered, was dead and blocked.
     BlockPassed,
-    /// Contract 4.3: a settling write changed a record that its writer did not hold.
+    /// A settling write changed a record that its writer had not leased.
     ForeignSettled,
-    /// Contract 4.3: somebody took a live lease from another.
+    /// A relay took a live lease of another.
     LeaseBroken,
-    /// Contract 4.5: somebody took a record that was done or dead.
+    /// A relay leased a record that was done or dead.
     SettledTaken,
-    /// Contract 4.3: a publish started while the record was leased to another.
+    /// A publish started while the record was leased by another.
     LateStart,
 }

@@ -1,31 +1,31 @@
-//! One state of everything.
+//! One state of the whole model.
 
 use std::hash::{Hash, Hasher};
 
-use super::bounds::{Bounds, CROWD, MOST};
+use super::bounds::{Bounds, MAX_RECORDS, MAX_RELAYS};
 use super::code::Code;
 use super::plan::Set;
 use super::promise::Breach;
 use super::relay::Relay;
 use super::store::{Record, Records, Status, Token};
 
-/// One state of everything.
+/// One state of the whole model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// As the primary has it.
     pub primary: Records,
     /// As a majority has it.
     pub stable: Records,
-    /// What a deposed primary has that has not noticed.
+    /// The data of a deposed primary that has not noticed.
     pub deposed: Option<Deposed>,
-    pub relays: [Relay; CROWD],
-    /// A lease command whose answer nobody waits for any more.
+    pub relays: [Relay; MAX_RELAYS],
+    /// A lease command whose answer no client awaits.
     pub stray: Option<Stray>,
-    /// Messages under way of which nobody waits to hear.
+    /// Messages in flight that no relay waits for.
     pub orphans: Set,
     /// What has arrived at the consumer.
     pub arrived: Set,
-    /// What a majority has seen dead and skipped, or discarded: it has no place in the order.
+    /// Records that a majority has seen dead and skipped, or discarded: they have no order.
     pub exempt: Set,
     pub breach: Option<Breach>,
 }
@@ -45,7 +45,7 @@ pub struct Stray {
 }
 
 impl State {
-    /// What this relay's writes go to.
+    /// The records that this relay's writes change.
     pub fn store(&mut self, relay: usize) -> &mut Records {
         match &mut self.deposed {
             Some(deposed) if self.relays[relay].behind => &mut deposed.primary,
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// What this relay's snapshots show.
+    /// The records in this relay's snapshots.
     pub fn snapshot(&self, relay: usize) -> &Records {
         match &self.deposed {
             Some(deposed) if self.relays[relay].behind => &deposed.stable,
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// What this relay reads without asking for a majority.
+    /// The records that this relay reads without a majority.
     pub fn local(&self, relay: usize) -> &Records {
         match &self.deposed {
             Some(deposed) if self.relays[relay].behind => &deposed.primary,
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// A lease id that is nowhere.
+    /// A lease id that is not in use.
     pub fn fresh(&self) -> Token {
         let mut used = 0_u64;
         self.each_token(|token| used |= 1 << token);
@@ -89,7 +89,7 @@ impl State {
         note(self.stray.unwrap_or_default().token);
     }
 
-    /// A majority has what the primary has.
+    /// The majority gets the primary's records.
     pub fn replicate(&mut self) {
         self.stable = self.primary;
         for (number, record) in self.stable.iter().enumerate() {
@@ -105,9 +105,9 @@ impl State {
         if self.arrived & bit != 0 {
             return;
         }
-        let overtaken = (0..MOST)
+        let overtaken = (0..MAX_RECORDS)
             .any(|later| precedes(number, later, bounds) && self.arrived & 1 << later != 0);
-        let passed = (0..MOST).any(|earlier| {
+        let passed = (0..MAX_RECORDS).any(|earlier| {
             precedes(earlier, number, bounds)
                 && self.stable[earlier].status == Status::Blocked
                 && self.arrived & 1 << earlier == 0
@@ -122,7 +122,7 @@ impl State {
         self.arrived |= bit;
     }
 
-    /// Whether every record is delivered, given up or discarded, or one that is dead blocks them.
+    /// Whether every record is delivered, dead or discarded, or blocked by a dead one.
     pub fn is_finished(&self, bounds: &Bounds) -> bool {
         let records = &self.primary[..bounds.records];
         let open = |record: &Record| matches!(record.status, Status::Pending | Status::Absent);
@@ -136,7 +136,7 @@ pub fn precedes(earlier: usize, later: usize, bounds: &Bounds) -> bool {
     earlier < later && !(bounds.overlapping && (earlier, later) == (0, 1))
 }
 
-/// Two states that differ only in the names of relays and leases are one.
+/// Two states that differ only in the names of relays and leases are equal.
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         Code::of(self).hash(hasher);

@@ -1,15 +1,15 @@
 //! The records as MongoDB has them, and what each command does to one.
 
-use super::bounds::{Bounds, MOST, Without};
+use super::bounds::{Bounds, MAX_RECORDS, Without};
 use super::promise::Breach;
 
 /// A lease id; 0 is none.
 pub type Token = u8;
 
 /// The records of the key by `seq`.
-pub type Records = [Record; MOST];
+pub type Records = [Record; MAX_RECORDS];
 
-/// Where a record stands.
+/// The status of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Status {
     #[default]
@@ -36,7 +36,7 @@ pub struct Record {
     pub live: bool,
 }
 
-/// What a settling write makes of a record.
+/// The outcome of a settling write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     Done,
@@ -50,7 +50,7 @@ impl Record {
         self.lease != 0 && self.live
     }
 
-    pub fn is_suspect(&self) -> bool {
+    pub fn is_poison(&self) -> bool {
         self.lease != 0 && !self.live
     }
 
@@ -67,7 +67,7 @@ impl Record {
         self.live = false;
     }
 
-    /// `Leaser::lease`, for one document. Whether it matched.
+    /// `Leaser::lease`, for one document; returns whether it matched.
     pub fn take(&mut self, token: Token, bounds: &Bounds) -> (bool, Option<Breach>) {
         let settled = matches!(self.status, Status::Done | Status::Dead | Status::Blocked);
         let fits =
@@ -98,7 +98,7 @@ impl Record {
         holds
     }
 
-    /// Whether this lease holds it.
+    /// Whether this lease is on it.
     pub fn holds(&self, token: Token) -> bool {
         self.status == Status::Pending && self.lease == token
     }
@@ -111,7 +111,7 @@ impl Record {
             return Settled { matched: false, breach: None };
         }
         match outcome {
-            // (What has been charged tells nobody anything any more.)
+            // (The count of attempts no longer matters.)
             Outcome::Done => (self.status, self.attempt) = (Status::Done, 0),
             Outcome::Released => self.attempt = self.attempt.saturating_sub(1),
             Outcome::Retry => self.resting = true,
@@ -123,13 +123,13 @@ impl Record {
         Settled { matched: true, breach: (!holds).then_some(Breach::ForeignSettled) }
     }
 
-    /// `Settlements::is_written`, for a death: whether it looks as that leaves it.
+    /// `Settlements::is_written`, for a death: whether the record is as that leaves it.
     pub fn is_dead_after(&self, attempt: u8) -> bool {
         self.is_dead() && self.attempt == attempt
     }
 
-    /// `Repairs::bury_expired`: `seen` is the lease that was seen to end.
-    pub fn bury(&mut self, seen: Token, bounds: &Bounds) {
+    /// Marks an exhausted record dead (`outbox::repair`); `seen` is the lease that was seen to end.
+    pub fn mark_dead(&mut self, seen: Token, bounds: &Bounds) {
         if self.holds(seen) && !self.live {
             self.die(bounds);
             if bounds.has(Without::LeaseCleared) {
@@ -142,7 +142,7 @@ impl Record {
         self.status = if bounds.block { Status::Blocked } else { Status::Dead };
     }
 
-    /// `Redriver`, requeue or redeliver. Whether it matched.
+    /// `Redriver`, requeue or redeliver; returns whether it matched.
     pub fn requeue(&mut self, bounds: &Bounds) -> bool {
         let matches = self.is_dead() || self.status == Status::Done;
         if matches {
@@ -156,7 +156,7 @@ impl Record {
         matches
     }
 
-    /// `Redriver`, discard. Whether it matched.
+    /// `Redriver`, discard; returns whether it matched.
     pub fn discard(&mut self) -> bool {
         let pending = self.status == Status::Pending && self.is_free();
         let matches = self.is_dead() || pending;
@@ -167,7 +167,7 @@ impl Record {
     }
 }
 
-/// What a settling write came to.
+/// The result of a settling write.
 pub struct Settled {
     pub matched: bool,
     pub breach: Option<Breach>,

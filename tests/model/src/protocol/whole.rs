@@ -1,10 +1,10 @@
-//! With all guards: every promise holds in every state, and all that can happen does.
+//! With all guards: every promise holds in every state, and every expected event happens.
 
 use super::bounds::{Bounds, Clocks};
 use super::check::Key;
 use crate::walk::walk;
 
-/// Nothing breaks, and whatever is to happen sometimes does.
+/// Nothing breaks, and every event that must happen sometimes does.
 fn holds(name: &str, run_by: &str, bounds: Bounds) {
     walk(Key { bounds, asks_finish: false }).assert_holds(name, run_by);
 }
@@ -18,7 +18,7 @@ fn one_attempt() -> Bounds {
     Bounds { max_attempts: 1, ..Bounds::small() }
 }
 
-/// Without what adds states and no interleavings of another kind.
+/// Without what adds states and no new interleavings.
 fn quiet() -> Bounds {
     Bounds { unknown: false, interrupt: false, lost_answers: false, renew: false, ..one_attempt() }
 }
@@ -33,7 +33,7 @@ fn two_relays_and_two_records() {
 }
 
 #[test]
-fn records_are_tried_again_and_suspects_go_alone() {
+fn records_are_retried_and_poison_records_go_alone() {
     holds_and_finishes(
         "two attempts: backoff, suspects alone; finishing",
         "test",
@@ -42,7 +42,7 @@ fn records_are_tried_again_and_suspects_go_alone() {
 }
 
 #[test]
-fn a_dead_record_blocks_its_key_until_it_is_requeued_or_discarded() {
+fn a_dead_record_blocks_its_key_until_an_operator_acts() {
     holds_and_finishes(
         r#"`on_dead = "block"` and an operator; finishing"#,
         "test",
@@ -83,12 +83,12 @@ fn lanes_may_refill_themselves() {
 }
 
 #[test]
-fn nobody_publishes_behind_anothers_lease_where_clocks_run() {
+fn no_relay_publishes_during_anothers_lease_where_clocks_run() {
     holds("clocks that run", "test", Bounds { clocks: Clocks::Orderly, ..one_attempt() });
 }
 
 #[test]
-fn no_lease_is_left_behind_where_nobody_dies() {
+fn no_lease_is_left_behind_without_deaths() {
     holds(
         "leases that are renewed in time, without crashes",
         "test",
@@ -102,7 +102,7 @@ fn failovers_may_undo_what_no_majority_has() {
 }
 
 #[test]
-fn a_deposed_primary_may_go_on_answering() {
+fn a_deposed_primary_may_continue_to_answer() {
     holds(
         "failovers with a deposed primary",
         "test",

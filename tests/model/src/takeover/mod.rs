@@ -1,18 +1,18 @@
 //! Leases that are taken over before they end (early takeover).
 //!
-//! Two instances, one partition, and one record. One instance lapses, hangs and wakes; the other
-//! one takes over, and may lapse too. An instance sends heartbeats, judges the latest one by its
-//! own clock, reads views, claims the partition, and leases the record under its owner id.
-//! Heartbeats and lease commands are under way for any time: one that its sender gave up may be
-//! carried out late. A suspended instance takes no step while time passes, and its clock runs. Time
-//! is a tick: after two ticks without a heartbeat an instance has lapsed, after three its heartbeat
-//! is stale. Each instance lapses a limited number of times, and then ends.
+//! Two instances, one partition, and one record. One instance lapses, hangs and continues; the
+//! other one takes over, and may lapse too. An instance sends heartbeats, judges the latest one by
+//! its own clock, reads views, claims the partition, and leases the record under its owner id.
+//! Heartbeats and lease commands are in progress for any time: one that its sender gave up may be
+//! executed late. A suspended instance takes no step while time passes, and its clock runs. Time is
+//! a tick: after two ticks without a heartbeat an instance has lapsed, after three its heartbeat is
+//! stale. Each instance lapses a limited number of times, and then ends.
 //!
-//! Left out: order, which does not rest on any of this (`protocol`, where a lease ends at any
+//! Left out: order, which does not depend on any of this (`protocol`, where a lease ends at any
 //! moment); two instances that both lapse and both take over, whose check did not end within eight
-//! minutes; failovers, since heartbeats, claims and views are a majority's and an undone lease is a
-//! lease that ended; further partitions and records, because a lease command judges each record by
-//! itself.
+//! minutes; failovers, since heartbeats, claims and views are a majority's and a lease that is
+//! rolled back is a lease that ended; further partitions and records, because a lease command
+//! judges each record by itself.
 
 mod step;
 
@@ -27,24 +27,25 @@ const LAPSED: u8 = 2;
 /// Ticks after which the server calls the heartbeat stale.
 const STALE: u8 = 3;
 
-/// What one check covers.
+/// The scope of one check.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// How often each instance lapses before it ends. Where it is 0, heartbeats are always in time.
+    /// How often each instance lapses before it ends. If it is 0, heartbeats are always in time.
     lapses: [u8; INSTANCES],
     /// The instances that take over leases.
     takes_over: [bool; INSTANCES],
     /// An instance claims what a live owner did not give for too long.
     force: bool,
-    /// A heartbeat that was given up is carried out late.
+    /// A heartbeat that was given up is executed late.
     late: bool,
     evidence: Evidence,
-    /// A view is void that was read by a lapsed instance or before its owner id was announced.
+    /// A view is void that a lapsed instance read, or that was read before its owner id was
+    /// announced.
     voids_views: bool,
     without: Option<Without>,
 }
 
-/// What shows that an owner id is dead.
+/// The evidence that an owner id is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
     /// A view that was read after the lease was seen.
@@ -121,7 +122,7 @@ struct Instance {
     /// Ticks since its latest acknowledged heartbeat was sent.
     age: u8,
     heartbeat: Option<Heartbeat>,
-    /// A heartbeat that was given up and may be carried out yet.
+    /// A heartbeat that was given up and may still be executed.
     late: Option<u8>,
     view: Option<View>,
     /// The owner id that it has seen on the record.
@@ -137,7 +138,7 @@ struct State {
     /// The lease of the record, until it ends.
     lease: Option<Lease>,
     instances: [Instance; INSTANCES],
-    /// A lease was taken from an instance that had not lapsed since it took it.
+    /// A lease was taken from an instance that had not lapsed since it leased.
     is_robbed: bool,
 }
 
@@ -183,7 +184,7 @@ impl State {
         self.instances.map(|instance| instance.document.and_then(fresh))
     }
 
-    /// Whether a lease command is under way that takes the record over.
+    /// Whether a lease command is in progress that takes the record over.
     fn is_about_to_take_over(&self, from: impl Fn(&Instance) -> bool) -> bool {
         let Some(lease) = self.lease else { return false };
         let commands = self.instances.iter().filter_map(|instance| instance.command);
@@ -243,8 +244,8 @@ impl Model for Relays {
     }
 }
 
-/// Whether an instance alone leases the record before the present lease ends: the others never do
-/// anything again.
+/// Whether an instance alone leases the record before the present lease ends: the others never act
+/// again.
 fn leases_alone(from: &State, at: usize, bounds: &Bounds) -> bool {
     let mut state = from.clone();
     for _ in 0..2 * STALE {
@@ -271,7 +272,7 @@ fn leases_alone(from: &State, at: usize, bounds: &Bounds) -> bool {
 const KEPT: &str = "an instance that has not lapsed keeps its leases";
 const EARLY: &str = "a lease of a dead instance is taken over before it ends";
 
-fn mended() -> Bounds {
+fn corrected() -> Bounds {
     Bounds {
         lapses: [1, 0],
         takes_over: [false, true],
@@ -285,11 +286,11 @@ fn mended() -> Bounds {
 
 fn by_claim() -> Bounds {
     let evidence = Evidence::ViewAfterClaim;
-    Bounds { force: false, voids_views: true, evidence, ..mended() }
+    Bounds { force: false, voids_views: true, evidence, ..corrected() }
 }
 
 fn late() -> Bounds {
-    Bounds { late: true, force: false, ..mended() }
+    Bounds { late: true, force: false, ..corrected() }
 }
 
 fn check(bounds: Bounds) -> Walk {
@@ -302,13 +303,14 @@ fn breaks(name: &str, bounds: Bounds, without: Without) {
 
 #[test]
 fn takeover_spares_live_instances() {
-    check(mended()).assert_holds("`takeover`: one instance lapses, the other takes over", "test");
+    check(corrected())
+        .assert_holds("`takeover`: one instance lapses, the other takes over", "test");
 }
 
 #[test]
 #[ignore = "large: make model"]
 fn large_takeover_spares_live_instances_when_both_lapse() {
-    let bounds = Bounds { lapses: [1, 1], force: false, voids_views: true, ..mended() };
+    let bounds = Bounds { lapses: [1, 1], force: false, voids_views: true, ..corrected() };
     check(bounds)
         .assert_holds("`takeover`: both lapse, one takes over, nothing is forced", "model");
 }
@@ -316,13 +318,13 @@ fn large_takeover_spares_live_instances_when_both_lapse() {
 #[test]
 #[ignore = "large: make model"]
 fn large_takeover_spares_instances_that_lapse_twice() {
-    let bounds = Bounds { lapses: [2, 0], ..mended() };
+    let bounds = Bounds { lapses: [2, 0], ..corrected() };
     check(bounds).assert_holds("`takeover`: an instance that lapses twice", "model");
 }
 
 #[test]
 #[ignore = "large: make model"]
-fn large_takeover_spares_live_instances_when_heartbeats_are_late() {
+fn large_takeover_spares_instances_with_late_heartbeats() {
     check(late()).assert_holds("`takeover`: late heartbeats", "model");
 }
 
@@ -333,13 +335,13 @@ fn takeover_by_a_view_after_the_claim_spares_live_instances() {
 
 #[test]
 fn takeover_robs_when_fresh_owners_count_as_dead() {
-    breaks("`takeover`: the owner has no fresh heartbeat", mended(), Without::Freshness);
+    breaks("`takeover`: the owner has no fresh heartbeat", corrected(), Without::Freshness);
 }
 
 #[test]
 fn takeover_robs_when_the_view_is_older_than_the_lease() {
     let name = "`takeover`: the view is read after the lease was seen";
-    breaks(name, mended(), Without::LaterView);
+    breaks(name, corrected(), Without::LaterView);
 }
 
 #[test]
@@ -350,25 +352,25 @@ fn takeover_robs_when_the_view_is_older_than_the_claim() {
 
 #[test]
 fn takeover_robs_when_an_id_outlives_a_lapse() {
-    breaks("`takeover`: a new owner id after a lapse", mended(), Without::NewId);
+    breaks("`takeover`: a new owner id after a lapse", corrected(), Without::NewId);
 }
 
 #[test]
 fn takeover_robs_when_an_id_is_not_announced() {
     let name = "`takeover`: the new owner id is announced before a lease";
-    breaks(name, mended(), Without::Announcement);
+    breaks(name, corrected(), Without::Announcement);
 }
 
 #[test]
 fn takeover_robs_when_the_lapse_comes_late() {
     let name = "`takeover`: the lapse comes before the heartbeat is stale";
-    breaks(name, mended(), Without::Deadline);
+    breaks(name, corrected(), Without::Deadline);
 }
 
 #[test]
 fn takeover_robs_when_the_age_counts_from_the_answer() {
     let name = "`takeover`: the age of a heartbeat counts from its sending";
-    breaks(name, mended(), Without::AgeFromSending);
+    breaks(name, corrected(), Without::AgeFromSending);
 }
 
 #[test]

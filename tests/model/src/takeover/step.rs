@@ -1,11 +1,11 @@
-//! What may happen next, and what comes of it.
+//! The possible actions, and their effects.
 
 use super::{
     Action, Bounds, Command, Document, Evidence, Heartbeat, INSTANCES, Instance, LAPSED, Lease,
     OwnerId, STALE, State, View, Without,
 };
 
-/// All that may happen next.
+/// All possible actions.
 pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
     actions.push(Action::Tick);
     if state.lease.is_some() {
@@ -33,7 +33,7 @@ pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
     }
 }
 
-/// What an instance does by itself.
+/// The actions of an instance.
 fn steps(instance: &Instance, at: usize, bounds: &Bounds, actions: &mut Vec<Action>) {
     match instance.heartbeat {
         // Its heartbeats are always in time.
@@ -68,7 +68,7 @@ fn steps(instance: &Instance, at: usize, bounds: &Bounds, actions: &mut Vec<Acti
     }
 }
 
-/// What comes of it; `None` where nothing changes.
+/// The effect of an action; `None` if it changes nothing.
 pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
     let mut state = last.clone();
     let fresh = last.fresh();
@@ -196,7 +196,7 @@ fn tick(state: &mut State, bounds: &Bounds) {
     }
 }
 
-/// An instance counts its partitions as lost; each step of it compares its clock first.
+/// An instance counts its partitions as lost; each of its steps compares its clock first.
 fn lapse(state: &mut State, at: usize, bounds: &Bounds) {
     if state.instances[at].id >= bounds.lapses[at] && bounds.has(Without::NewId) {
         return end(state, at);
@@ -223,7 +223,7 @@ fn assign(state: &mut State, at: usize, owner: Option<usize>, bounds: &Bounds) {
         let views = state.instances.iter_mut().filter_map(|instance| instance.view.as_mut());
         views.for_each(|view| view.is_outdated = true);
     }
-    // It reads again before it leases; otherwise it acts by the heartbeats that it has read.
+    // It reads again before it leases; otherwise it uses the heartbeats that it has read.
     let by_claim = bounds.evidence == Evidence::ViewAfterClaim;
     let believes = by_claim && !bounds.has(Without::LaterView) && !view.is_outdated;
     let believed = Some(View { owner, is_outdated: true, ..view });

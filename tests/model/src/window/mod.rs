@@ -1,8 +1,8 @@
 //! A lane with several unconfirmed messages (`key_window`, `relay::lane_worker::window`).
 //!
-//! One relay, one lane, and a broker that takes what it gets in order. Records may be refused before
+//! One relay, one lane, and a broker that accepts messages in order. Records may be refused before
 //! they are sent (malformed), or not be sent because their lease has ended. What was sent is always
-//! confirmed here: behind a message that the broker refuses there is no order, by contract.
+//! confirmed here: no order is promised after a message that the broker refuses.
 
 use stateright::{Model, Property};
 
@@ -15,9 +15,9 @@ const WINDOW: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// Behind a record that was not sent, nothing is begun until that one is concluded.
+    /// After a record that was not sent, nothing begins until that one is concluded.
     Barrier,
-    /// Not more than the window is unconfirmed.
+    /// At most the window is unconfirmed.
     Window,
 }
 
@@ -25,7 +25,7 @@ enum Without {
 enum Step {
     #[default]
     Waiting,
-    /// Handed to the broker, which has not confirmed it.
+    /// Published, and not confirmed yet.
     Begun,
     Confirmed,
     /// It was not sent, since its lease had ended; another relay delivers it later.
@@ -36,9 +36,9 @@ enum Step {
     Settled,
 }
 
-/// What becomes of a record at its turn.
+/// The outcome of a record at its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-enum Fate {
+enum Outcome {
     #[default]
     Sent,
     LeaseEnded,
@@ -49,7 +49,7 @@ enum Fate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     steps: [Step; RECORDS],
-    /// The lane ends: no more is begun.
+    /// The lane ends: no more begins.
     has_ended: bool,
     breach: Option<Breach>,
 }
@@ -72,7 +72,7 @@ enum Action {
 
 #[derive(Clone, Debug)]
 struct Lane {
-    fates: [Fate; RECORDS],
+    fates: [Outcome; RECORDS],
     without: Option<Without>,
 }
 
@@ -94,9 +94,9 @@ impl Lane {
 
     fn begin(&self, state: &mut State, number: usize) {
         state.steps[number] = match self.fates[number] {
-            Fate::Sent => Step::Begun,
-            Fate::LeaseEnded => Step::NotSent,
-            Fate::Malformed => Step::Refused,
+            Outcome::Sent => Step::Begun,
+            Outcome::LeaseEnded => Step::NotSent,
+            Outcome::Malformed => Step::Refused,
         };
         if state.steps[number] != Step::Begun {
             return;
@@ -106,7 +106,7 @@ impl Lane {
             state.breach = Some(Breach::Order);
         }
         let blocked = |(at, step): (usize, &Step)| {
-            self.fates[at] == Fate::Malformed && matches!(step, Step::Refused | Step::Settled)
+            self.fates[at] == Outcome::Malformed && matches!(step, Step::Refused | Step::Settled)
         };
         if before.iter().enumerate().any(blocked) {
             state.breach = Some(Breach::Block);
@@ -128,7 +128,7 @@ impl Model for Lane {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let next = state.steps.iter().position(|step| *step == Step::Waiting);
         actions.extend(next.filter(|_| self.may_begin(state)).map(Action::Begin));
-        // Confirms come in any order; the lane hears of each when it likes.
+        // Confirms come in any order; the lane learns of each at any time.
         for (number, step) in state.steps.iter().enumerate() {
             let earlier = &state.steps[..number];
             let is_first = earlier.iter().all(|step| *step == Step::Settled);
@@ -148,7 +148,7 @@ impl Model for Lane {
             Action::Begin(number) => self.begin(&mut state, number),
             Action::Confirm(number) => state.steps[number] = Step::Confirmed,
             Action::Conclude(number) => {
-                // Not sent, or dead and blocking: what follows is not this lane's.
+                // Not sent, or dead and blocking: the following records are not this lane's.
                 state.has_ended |= state.steps[number] != Step::Confirmed;
                 state.steps[number] = Step::Settled;
             }
@@ -165,11 +165,11 @@ impl Model for Lane {
                 let mut actions = Vec::new();
                 lane.actions(state, &mut actions);
                 let untouched = |step: &Step| matches!(step, Step::Settled | Step::Waiting);
-                // At rest, the lane has ended or settled all; what waits is taken again.
+                // At rest, the lane has ended or settled all; what waits is leased again.
                 !actions.is_empty() || state.steps.iter().all(untouched)
             }),
             Property::sometimes("the window is full", |lane: &Self, state: &State| {
-                lane.fates[..WINDOW].iter().any(|fate| *fate != Fate::Sent)
+                lane.fates[..WINDOW].iter().any(|fate| *fate != Outcome::Sent)
                     || Lane::unconfirmed(state) == WINDOW
             }),
         ]
@@ -181,15 +181,15 @@ const BLOCK: &str = "nobody passes a dead one that blocks";
 const NUMBER: &str = "no more than the window is unconfirmed";
 const FINISH: &str = "work can finish";
 
-fn check(fates: [Fate; RECORDS], without: Option<Without>) -> Walk {
+fn check(fates: [Outcome; RECORDS], without: Option<Without>) -> Walk {
     walk(Lane { fates, without })
 }
 
-fn breaks(name: &str, fates: [Fate; RECORDS], without: Without, promise: &str) {
+fn breaks(name: &str, fates: [Outcome; RECORDS], without: Without, promise: &str) {
     check(fates, Some(without)).assert_breaks(name, promise);
 }
 
-use Fate::{LeaseEnded, Malformed, Sent};
+use Outcome::{LeaseEnded, Malformed, Sent};
 
 #[test]
 fn a_window_keeps_the_order_whatever_is_not_sent() {
@@ -205,19 +205,19 @@ fn a_window_keeps_the_order_whatever_is_not_sent() {
 }
 
 #[test]
-fn nothing_begins_behind_a_record_that_was_not_sent() {
+fn no_publish_begins_after_a_record_that_was_not_sent() {
     let name = "`window`: nothing begins behind a record that was not sent";
     breaks(name, [Sent, LeaseEnded, Sent, Sent], Without::Barrier, ORDER);
 }
 
 #[test]
-fn nothing_begins_behind_a_record_that_dies_and_blocks() {
+fn no_publish_begins_after_a_record_that_dies_and_blocks() {
     let name = "`window`: the same behind a record that dies and blocks";
     breaks(name, [Sent, Malformed, Sent, Sent], Without::Barrier, BLOCK);
 }
 
 #[test]
-fn a_window_is_a_bound() {
+fn a_window_limits_unconfirmed_messages() {
     let name = "`window`: the number of unconfirmed messages is bounded";
     breaks(name, [Sent; RECORDS], Without::Window, NUMBER);
 }

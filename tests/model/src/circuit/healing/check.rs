@@ -1,4 +1,4 @@
-//! What is asked in every state, and what each removed rule leads to.
+//! The properties of every state, and the effect of each removed rule.
 
 use stateright::{Model, Property};
 
@@ -12,7 +12,7 @@ const STRANDED: &str = "no key waits for a destination that takes records";
 const PROBES: &str = "a destination that answers is not probed";
 const COPY: &str = "a record dies with its copy answered, or after tries that are the copy's fault";
 const ONE: &str = "one record at a time probes a destination";
-const AGAIN: &str = "a record whose copy was tried is not delivered again";
+const DELIVERED_AGAIN: &str = "a record whose copy was tried is not delivered again";
 const PAUSE: &str = "a copy is not tried again before its pause is over";
 const FINISH: &str = "work can finish";
 const END: &str = "what does not wait for a silent destination comes to its end";
@@ -54,7 +54,7 @@ impl Model for Sick {
             Property::always(COPY, |_, state: &State| {
                 state.breach != Some(Breach::DeadWithoutCopy)
             }),
-            Property::always(AGAIN, |_, state: &State| {
+            Property::always(DELIVERED_AGAIN, |_, state: &State| {
                 state.breach != Some(Breach::DeliveredAgain)
             }),
             Property::always(PAUSE, |_, state: &State| state.breach != Some(Breach::TriedEarly)),
@@ -80,16 +80,16 @@ impl Model for Sick {
             Property::sometimes(
                 "a copy goes, and a record cannot",
                 |sick: &Self, state: &State| {
-                    let is_buried = |key: &Key| matches!(key, Key::Buries { .. });
+                    let is_sent = |key: &Key| matches!(key, Key::SendsCopy { .. });
                     let waits = match sick.letters {
                         Letters::OtherSink => Key::Paused,
                         Letters::SameSink | Letters::SameDestination => Key::Waits { ends: false },
                     };
-                    state.keys.iter().any(is_buried) && state.keys.contains(&waits)
+                    state.keys.iter().any(is_sent) && state.keys.contains(&waits)
                 },
             ),
             Property::sometimes("a copy has no confirm, a later one has", |_, state: &State| {
-                let is_overtaken = |key| matches!(key, Key::Buries { is_overtaken: true, .. });
+                let is_overtaken = |key| matches!(key, Key::SendsCopy { is_overtaken: true, .. });
                 state.keys.into_iter().any(is_overtaken)
             }),
             Property::sometimes("a record dies without its copy", |_, state: &State| {
@@ -127,7 +127,7 @@ fn destination_heals_often_and_dead_letters_go_to_another_sink() {
     check(Letters::OtherSink, [3, 3], None).assert_holds(name, "model");
 }
 
-/// The same as to another sink, but that neither sink is down.
+/// The same as to another sink, without sinks that are down.
 #[test]
 fn destination_heals_and_dead_letters_go_to_the_same_sink() {
     let name = "`circuit`: a destination heals; dead letters to the same sink";
@@ -153,19 +153,19 @@ fn a_refusal_of_a_probe_closes_the_circuit() {
 }
 
 #[test]
-fn a_circuit_that_closes_frees_what_waits() {
+fn a_circuit_that_closes_frees_waiting_keys() {
     let name = "`circuit`: a circuit that closes frees what waits";
     breaks(name, Letters::SameSink, Without::CloseFrees, FINISH);
 }
 
 #[test]
-fn a_silence_that_ends_frees_what_waits() {
+fn a_silence_that_ends_frees_waiting_keys() {
     let name = "`circuit`: a silence that ends frees what waits";
     breaks(name, Letters::SameSink, Without::SilenceFrees, STRANDED);
 }
 
 #[test]
-fn a_key_that_begins_to_wait_looks_again() {
+fn a_key_that_begins_to_wait_checks_again() {
     let name = "`circuit`: a key that begins to wait looks again";
     breaks(name, Letters::SameSink, Without::LookAgain, STRANDED);
 }
@@ -195,7 +195,7 @@ fn a_missing_confirm_is_counted_only_behind_a_later_one() {
 }
 
 #[test]
-fn what_was_under_way_while_a_circuit_was_open_is_not_counted() {
+fn a_message_in_flight_while_a_circuit_was_open_is_not_counted() {
     let name = "`circuit`: what was under way when a circuit closed is not counted";
     breaks(name, Letters::SameSink, Without::ClosedSince, UNDER_WAY);
 }
@@ -219,7 +219,7 @@ fn a_record_dies_after_its_copy() {
 }
 
 #[test]
-fn a_dead_letter_that_breaks_its_connection_keeps_no_record_for_ever() {
+fn a_dead_letter_that_breaks_its_connection_is_given_up() {
     let name = "`circuit`: a dead letter that is at fault is tried a number of times";
     breaks(name, Letters::SameSink, Without::RoundsBounded, FINISH);
 }
@@ -231,32 +231,32 @@ fn a_missing_confirm_of_a_dead_letter_counts_behind_a_later_one() {
 }
 
 #[test]
-fn a_sink_that_is_down_is_no_fault_of_a_dead_letter() {
+fn a_sink_that_is_down_is_not_a_fault_of_a_dead_letter() {
     let name = "`circuit`: a sink that is down is no fault of a dead letter";
     breaks(name, Letters::OtherSink, Without::DownUncounted, COPY);
 }
 
 #[test]
-fn what_is_dying_is_not_delivered() {
+fn a_dying_record_is_not_delivered() {
     let name = "`circuit`: what is dying is not delivered";
     breaks(name, Letters::SameSink, Without::DyingKept, END);
 }
 
 #[test]
-fn what_is_dying_does_not_wait_for_its_destination() {
+fn a_dying_record_does_not_wait_for_its_destination() {
     let name = "`circuit`: what is dying does not wait for its own sink and destination";
     breaks(name, Letters::OtherSink, Without::DyingPasses, END);
 }
 
 #[test]
-fn what_is_dying_is_remembered_until_its_next_try() {
+fn a_dying_record_is_remembered_until_its_next_try() {
     let name = "`circuit`: what is dying is remembered for longer than the pause";
-    breaks(name, Letters::SameSink, Without::DyingRemembered, AGAIN);
+    breaks(name, Letters::SameSink, Without::DyingRemembered, DELIVERED_AGAIN);
 }
 
-/// Nothing that dies has left a circuit open, and what has opened one probes it.
+/// No dying record has opened a circuit, and the record that opened it probes it.
 #[test]
-fn that_a_dead_letter_does_not_wait_for_a_circuit_is_no_guard() {
+fn not_waiting_for_a_circuit_is_not_a_guard_of_dead_letters() {
     let (letters, without) = (Letters::SameDestination, Some(Without::LetterPassesCircuit));
     let walk = walk(Sick { letters, falls: [2, 0], rechecks: false, without });
     assert!(walk.broken.is_empty(), "{walk:?}");
@@ -269,7 +269,7 @@ fn a_read_does_not_end_the_wait_for_a_dead_letter() {
 }
 
 #[test]
-fn only_a_record_that_is_shown_changed_is_forgotten() {
+fn only_a_changed_record_is_forgotten() {
     let name = "`circuit`: a recheck forgets only a record that is shown changed";
-    breaks(name, Letters::SameDestination, Without::OnlyChanged, AGAIN);
+    breaks(name, Letters::SameDestination, Without::OnlyChanged, DELIVERED_AGAIN);
 }

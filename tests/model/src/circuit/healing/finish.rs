@@ -1,23 +1,23 @@
-//! Whether the work comes to its end, by what the process does by itself.
+//! Whether the work finishes, by what the process does by itself.
 
 use super::{Action, Health, KEYS, Key, ODD, Sick, State, Status};
 
-/// Turns after which everything has come to its end, or never will.
+/// Turns after which everything has finished, or never will.
 const TURNS: usize = 60;
 
-/// What becomes of messages that are not simply confirmed.
+/// The outcome of messages that are not simply confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
-    /// What was under way while its destination was silent is never confirmed.
+    /// A message in flight while its destination was silent is never confirmed.
     Never,
-    /// It is confirmed late, where its destination is well by then.
+    /// It is confirmed late, if its destination is healthy by then.
     Late,
-    /// As `Never`; and each dead letter of the odd record takes its connection down.
+    /// As `Never`; and each dead letter of the odd record breaks its connection.
     Breaks,
 }
 
 impl Sick {
-    /// Whether all work finishes once everything is well.
+    /// Whether all work finishes once everything is healthy.
     pub fn finishes(self, state: &State) -> bool {
         let mut state = *state;
         for key in 0..KEYS {
@@ -37,8 +37,8 @@ impl Sick {
         })
     }
 
-    /// Whether everything comes to its end that may, where what is silent or down is so for ever. A
-    /// sick destination keeps its own records, except those that are dying. A sick destination of dead
+    /// Whether everything finishes that may, where what is silent or down stays so for ever. A sick
+    /// destination keeps its own records, except those that are dying. A sick destination of dead
     /// letters keeps those that are dying, with their keys.
     pub fn ends(self, state: &State) -> bool {
         let end = self.run(*state, Lost::Never);
@@ -47,8 +47,8 @@ impl Sick {
             if end.head(key).is_none() {
                 return true;
             }
-            let is_buried = matches!(end.keys[key], Key::Buries { .. });
-            match end.is_dying(key) || is_buried {
+            let is_sent = matches!(end.keys[key], Key::SendsCopy { .. });
+            match end.is_dying(key) || is_sent {
                 true => are_letters_sick,
                 false => end.destination != Health::Well,
             }
@@ -83,7 +83,7 @@ impl Sick {
         state
     }
 
-    /// What the process does next about a key.
+    /// The next action of the process for a key.
     fn step(self, state: &State, key: usize, lost: Lost) -> Option<Action> {
         let is_kept = |is_lost: bool, health: Health| {
             health == Health::Well && (!is_lost || lost == Lost::Late)
@@ -94,7 +94,8 @@ impl Sick {
             Key::Met => Action::Enter(key),
             Key::Candidate => Action::Probe(key),
             Key::Later(_) => Action::Due(key),
-            // One that has probed waits for longer than until the next probe (`Open::failed_until`).
+            // A key that has probed waits for longer than until the next probe
+            // (`Open::failed_until`).
             Key::Waits { ends: true } if state.circuit.is_none() => Action::Due(key),
             Key::Waits { .. } | Key::Paused => return None,
             Key::Flies(_) if state.destination == Health::Down => Action::Interrupted(key),
@@ -102,7 +103,7 @@ impl Sick {
                 true => Action::Confirm(key),
                 false => Action::Unconfirmed(key),
             },
-            Key::Buries { record, is_lost, .. } => match self.health_of_letters(state) {
+            Key::SendsCopy { record, is_lost, .. } => match self.health_of_letters(state) {
                 Health::Down => Action::LetterDown(key),
                 _ if record == ODD && lost == Lost::Breaks => Action::LetterBroke(key),
                 health if is_kept(is_lost, health) => Action::LetterConfirmed(key),

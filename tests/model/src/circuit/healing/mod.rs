@@ -1,28 +1,29 @@
 //! A destination that falls silent, heals and falls silent again, and dead letters to a silent one.
 //!
-//! Two keys of one destination, the first with two records. The destination may refuse what it is
-//! given, so that records die; their copies go to another sink, to another destination of the same
-//! sink, or to the very destination of the records. Where it is another sink, either sink may be down.
-//! The copy of one record may be lost while others are confirmed, or take its connection down. A
-//! circuit is that of `relay::destination_circuits`, its silence included; what waits for it is in the book of
+//! Two keys of one destination, the first with two records. The destination may refuse messages, so
+//! that records die; their copies go to another sink, to another destination of the same sink, or
+//! to the very destination of the records. Where it is another sink, either sink may be down. The
+//! copy of one record may be lost while others are confirmed, or break its connection. A circuit is
+//! that of `relay::destination_circuits`, its silence included; what waits for it is in
 //! `relay::key_table`; a record that is dying is in `relay::pending_deaths`. One process delivers.
 //!
-//! Time is nondeterministic: whatever has a time to end may end at any moment. What the code compares
-//! by the times at which messages were handed over is kept as marks of the messages under way. The
-//! relay remembers a dying record for some time after each try of its dead letter: for longer than the
-//! pause before the next try, and not for as long as a record may wait for a destination or a sink.
+//! Time is nondeterministic: whatever has a time to end may end at any moment. Where the code
+//! compares the times at which messages were published, the model keeps marks on the messages in
+//! flight. The relay remembers a dying record for some time after each try of its dead letter: for
+//! longer than the pause before the next try, and not for as long as a record may wait for a
+//! destination or a sink.
 //!
-//! Left out: connections that are lost or left behind while their sink is up, except that of the odd
-//! dead letter; room; circuits that nothing waits for; a relay that reads nothing for longer than it
-//! remembers; and records that are changed while they wait. Rechecks, which make the relay forget such a
-//! record, are there where dead letters go to the destination of the records.
+//! Left out: connections that are lost or left behind while their sink is up, except that of the
+//! odd dead letter; room; circuits that nothing waits for; a relay that reads nothing for longer
+//! than it remembers; and records that are changed while they wait. Rechecks, which make the relay
+//! forget such a record, are modelled where dead letters go to the destination of the records.
 
 mod check;
 mod finish;
 
 pub const KEYS: usize = 2;
 
-/// The records of each key, as a part of all.
+/// The records of each key.
 const OF_KEY: [std::ops::Range<usize>; KEYS] = [0..2, 2..3];
 
 const RECORDS: usize = 3;
@@ -33,45 +34,44 @@ const MAX_ATTEMPTS: u8 = 2;
 /// How often a dead letter is tried that is at fault itself.
 const ROUNDS: u8 = 2;
 
-/// The record whose dead letter may be lost while others are confirmed, or take its connection down.
+/// The record whose dead letter may be lost while others are confirmed, or break its connection.
 const ODD: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
-    /// A confirm of what was handed over after the latest failure closes the circuit.
+    /// A confirm of a message that was published after the latest failure closes the circuit.
     ConfirmCloses,
-    /// So does a refusal of the record that probes.
+    /// A refusal of the record that probes closes it, too.
     RefusalCloses,
-    /// A circuit that closes frees what waits.
+    /// A circuit that closes frees the keys that wait for it.
     CloseFrees,
-    /// So does the end of a silence.
+    /// The end of a silence frees them, too.
     SilenceFrees,
-    /// A key that was entered as waiting is free if its destination takes records by then.
+    /// A key that starts to wait is free if its destination accepts records by then.
     LookAgain,
     /// An open circuit calls a key that waits.
     Called,
     /// The right to probe ends with the lane.
     RightReturns,
-    /// It is a right of the circuit for which it was given, and of no later one.
+    /// The right belongs to the circuit for which it was given, and to no later one.
     RightOfCircuit,
-    /// A missing confirm is counted only where the destination has confirmed what came later.
+    /// A missing confirm is counted only where the destination has confirmed a later message.
     ConfirmedLater,
-    /// What was under way while the circuit was open is not counted.
+    /// What was in flight while the circuit was open is not counted.
     ClosedSince,
     /// A record that waits for its destination ends its lane.
     PauseEndsLane,
-    /// So does one that waits for its dead letter.
+    /// A record that waits for its dead letter ends it, too.
     LetterEndsLane,
     /// The copy is answered before the record dies.
     CopyFirst,
-    /// A dead letter that is at fault is tried a number of times, and the record dies without it.
+    /// A dead letter at fault is tried a number of times, and the record dies without it.
     RoundsBounded,
-    /// One that is not confirmed is at fault only where another one was confirmed that was handed over
-    /// later.
+    /// An unconfirmed dead letter is at fault only where a later one was confirmed.
     LetterConfirmedLater,
-    /// A sink that is down is no such try.
+    /// A sink that is down does not count as a try.
     DownUncounted,
-    /// What is dying is not delivered.
+    /// A dying record is not delivered.
     DyingKept,
     /// It does not wait for its own sink and destination.
     DyingPasses,
@@ -79,13 +79,14 @@ pub enum Without {
     DyingRemembered,
     /// A dead letter does not wait for a circuit.
     LetterPassesCircuit,
-    /// A read that shows the head of a key does not end its wait for a dead letter.
+    /// A read of the head of a key does not end its wait for a dead letter.
     PauseKept,
-    /// A recheck that shows a record leased, or that was cut before it, does not take it for changed.
+    /// A recheck that finds a record leased, or that was cut before it, does not take it for
+    /// changed.
     OnlyChanged,
 }
 
-/// Where dead letters go.
+/// The destination of dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letters {
     OtherSink,
@@ -109,12 +110,12 @@ pub struct Record {
     pub dying: Option<u8>,
     /// Whether its dead letter was tried, whatever the relay remembers.
     is_tried: bool,
-    /// How many tries took the connection down, or were not confirmed while a later one was, whatever
+    /// How many tries broke the connection, or were not confirmed while a later one was, whatever
     /// the relay counts.
     pub faults: u8,
 }
 
-/// A message that was handed over and is not concluded.
+/// A message that was published and is not concluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flight {
     record: usize,
@@ -124,26 +125,26 @@ pub struct Flight {
     in_doubt: bool,
     /// The destination was silent at some moment: it may never be confirmed.
     pub is_lost: bool,
-    /// The destination was well at some moment.
+    /// The destination was healthy at some moment.
     was_well: bool,
     /// A circuit was open at some moment.
     while_open: bool,
-    /// The destination has confirmed what was handed over later.
+    /// The destination has confirmed a later message.
     confirmed_later: bool,
-    /// It has not confirmed what was handed over later.
+    /// It has not confirmed a later message.
     failed_later: bool,
     /// Its circuit was closed meanwhile.
     closed_since: bool,
 }
 
-/// Where a key is in the book.
+/// The state of a key in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Key {
     #[default]
     Free,
-    /// A look found its first record fit to go. (A record, for what takes the lane's end away.)
+    /// A scan found its first record fit to go. (The record, for the end of the lane.)
     Claimed(usize),
-    /// A look found its destination paused, and it is not entered yet.
+    /// A scan found its destination paused, and the key is not registered yet.
     Met,
     /// It waits for its destination: until that is freed, or at most for some time.
     Waits {
@@ -156,14 +157,14 @@ pub enum Key {
     /// It waits for its turn to probe.
     Candidate,
     Flies(Flight),
-    /// The copy of its record is under way.
-    Buries {
+    /// The copy of its record is in flight.
+    SendsCopy {
         record: usize,
         /// Its lane has the right to probe.
         probes: bool,
         /// The destination was silent at some moment: it may never be confirmed.
         is_lost: bool,
-        /// The destination has confirmed a copy that was handed over later.
+        /// The destination has confirmed a later copy.
         is_overtaken: bool,
     },
 }
@@ -178,7 +179,7 @@ pub struct Circuit {
     is_probing: bool,
 }
 
-/// What is known of how a record looks that waits (`relay::blocker`).
+/// What is known of a waiting record (`relay::blocker`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Seen {
     /// Nothing: it was written since it was read.
@@ -190,14 +191,14 @@ pub enum Seen {
     Cut,
 }
 
-/// A recheck of a record that waits (`relay::recheck`).
+/// A recheck of a waiting record (`relay::recheck`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recheck {
     key: usize,
     record: usize,
     /// What was known when it began.
     knew: Seen,
-    /// What it has read.
+    /// The result of its read.
     shows: Option<Seen>,
 }
 
@@ -227,18 +228,18 @@ pub struct State {
     pub keys: [Key; KEYS],
     /// The circuit of the destination, if it is open.
     pub circuit: Option<Circuit>,
-    /// The destination has answered nothing for a while, and is given nothing more.
+    /// The destination has answered nothing for a while, and gets no more messages.
     pub is_silent: bool,
     pub destination: Health,
     /// The destination of dead letters, where that is another one.
     pub letters: Health,
     /// How often either has fallen sick.
     pub fallen: [u8; 2],
-    /// Of two messages under way, the key of the one that was handed over first; and of two copies.
+    /// Of two messages in flight, the key of the one that was published first; and of two copies.
     first: Option<usize>,
     first_copy: Option<usize>,
-    /// Since the latest failure the destination has answered what was handed over after it: with a
-    /// confirm, or the record that probed it with a refusal.
+    /// Since the latest failure the destination has answered a later message: with a confirm, or
+    /// the record that probed it with a refusal.
     answers: bool,
     recheck: Option<Recheck>,
     pub breach: Option<Breach>,
@@ -247,7 +248,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Look(usize),
-    /// What the look met is entered as waiting.
+    /// The key that the scan met starts to wait.
     Enter(usize),
     Deliver(usize),
     /// Its turn to probe has come.
@@ -256,14 +257,14 @@ pub enum Action {
     /// The same where nothing of the destination is remembered, so that it is not noted.
     ConfirmUnnoted(usize),
     Refuse(usize),
-    /// Its time is over.
+    /// It times out.
     Unconfirmed(usize),
     /// Its connection is lost: the sink is down.
     Interrupted(usize),
     /// It waits for longer than usual; and nothing was answered for so long.
     Doubt(usize),
     Silence,
-    /// The pause between two probes is over; a key that waits is called.
+    /// The pause between two probes is over; a waiting key is called.
     ProbeDue,
     Call(usize),
     /// The time of a wait is over.
@@ -273,9 +274,9 @@ pub enum Action {
     LetterUnconfirmed(usize),
     LetterDown(usize),
     LetterBroke(usize),
-    /// A read shows the head of a key that waits to try its dead letter again.
+    /// A read returns the head of a key that waits to try its dead letter again.
     Shown(usize),
-    /// The process remembers no more that a record is dying: that took too long.
+    /// The process no longer remembers that a record is dying: that took too long.
     Forget(usize),
     /// A recheck begins, has read the record, and compares.
     Recheck(usize),
@@ -290,7 +291,7 @@ pub struct Sick {
     pub letters: Letters,
     /// How often the destination may fall sick, and that of dead letters.
     pub falls: [u8; 2],
-    /// Whether records that wait are read again.
+    /// Whether waiting records are read again.
     pub rechecks: bool,
     pub without: Option<Without>,
 }
@@ -300,12 +301,12 @@ impl State {
         OF_KEY[key].clone().find(|record| self.records[*record].status == Status::Pending)
     }
 
-    /// `Circuits::waits`.
+    /// `DestinationCircuits::waits`.
     pub fn waits(&self) -> bool {
         self.circuit.is_some() || self.is_silent
     }
 
-    /// `Circuits::wants_probe`.
+    /// `DestinationCircuits::wants_probe`.
     fn wants_probe(&self) -> bool {
         self.circuit.is_some_and(|circuit| circuit.is_due && !circuit.is_probing)
     }
@@ -326,7 +327,7 @@ impl State {
         })
     }
 
-    /// What was handed over before this key's message, and is under way still.
+    /// The earlier messages that are still in flight.
     fn earlier(&mut self, key: usize) -> impl Iterator<Item = &mut Flight> {
         let first = self.first;
         let others =
@@ -334,7 +335,7 @@ impl State {
         others.map(|(_, flight)| flight)
     }
 
-    /// Whether the book has an entry of the destination for certain.
+    /// Whether the table certainly has an entry of the destination.
     fn is_known(&self) -> bool {
         self.circuit.is_some() || self.is_in_doubt()
     }
@@ -353,7 +354,7 @@ impl Sick {
         self.without != Some(guard)
     }
 
-    /// `Circuits::due`.
+    /// `DestinationCircuits::due`.
     fn calls(self, state: &State) -> bool {
         state.wants_probe() && self.has(Without::Called)
     }
@@ -382,7 +383,7 @@ impl Sick {
             Action::ConfirmUnnoted(key) => self.confirm(&mut state, key),
             Action::Refuse(key) => {
                 let flight = self.conclude(&mut state, key);
-                self.hear(&mut state);
+                self.observe(&mut state);
                 let mut probes = self.right(flight);
                 if flight.probes && !flight.failed_later {
                     state.answers = true;
@@ -409,7 +410,7 @@ impl Sick {
             Action::Call(key) | Action::Due(key) => state.keys[key] = Key::Free,
             Action::LetterConfirmed(key) => {
                 let first = state.first_copy.filter(|first| *first != key);
-                if let Some(Key::Buries { is_overtaken, .. }) =
+                if let Some(Key::SendsCopy { is_overtaken, .. }) =
                     first.map(|key| &mut state.keys[key])
                 {
                     *is_overtaken = true;
@@ -466,7 +467,7 @@ impl Sick {
         }
     }
 
-    /// `Shared::way` and `plan`.
+    /// A scan of the key (`relay::plan`).
     fn look(self, state: &mut State, key: usize) {
         let passes = state.is_dying(key) && self.has(Without::DyingPasses);
         state.keys[key] = match state.head(key) {
@@ -479,12 +480,12 @@ impl Sick {
         };
     }
 
-    /// `Shared::admit`, on the main connection.
+    /// `Publisher::admit`, on the main connection.
     fn deliver(self, state: &mut State, key: usize) {
         let Key::Claimed(record) = state.keys[key] else { return };
         let is_dying = state.records[record].dying.is_some();
         if is_dying && self.has(Without::DyingKept) {
-            self.bury(state, key, record, false);
+            self.start_dying(state, key, record, false);
         } else if state.destination == Health::Down {
             state.keys[key] = Key::Free;
         } else if state.waits() {
@@ -494,18 +495,18 @@ impl Sick {
         }
     }
 
-    /// `Shared::go_alone`.
+    /// `Publisher::admit`, on the isolated connection.
     fn probe(self, state: &mut State, key: usize) {
         let Some(head) = state.head(key) else { return };
         if state.is_dying(key) && !self.has(Without::PauseKept) {
             state.breach = Some(Breach::TriedEarly);
-            self.bury(state, key, head, false);
+            self.start_dying(state, key, head, false);
         } else if state.destination == Health::Down || !state.waits() {
             state.keys[key] = Key::Free;
         } else if state.wants_probe() {
             state.circuit = Some(Circuit { is_due: false, is_probing: true });
             if state.is_dying(key) {
-                self.bury(state, key, head, true);
+                self.start_dying(state, key, head, true);
             } else {
                 self.hand_over(state, key, head, true);
             }
@@ -540,18 +541,18 @@ impl Sick {
         });
     }
 
-    /// A message is under way no more; its doubt has ended (`Doubt::end`).
+    /// A message is no longer in flight; its doubt has ended (`Doubt::end`).
     fn conclude(self, state: &mut State, key: usize) -> Flight {
         let Key::Flies(flight) = state.keys[key] else { unreachable!("{state:?}") };
         (state.keys[key], state.first) = (Key::Free, None);
         if flight.in_doubt && !state.is_in_doubt() {
-            self.hear(state);
+            self.observe(state);
         }
         flight
     }
 
-    /// `Circuits::hear`.
-    fn hear(self, state: &mut State) {
+    /// `DestinationCircuits::hear`.
+    fn observe(self, state: &mut State) {
         if std::mem::replace(&mut state.is_silent, false) && self.has(Without::SilenceFrees) {
             state.free(|key| matches!(key, Key::Waits { .. }));
         }
@@ -562,7 +563,7 @@ impl Sick {
         flight.probes && !(flight.closed_since && self.has(Without::RightOfCircuit))
     }
 
-    /// The lane has ended, and with it what right it had.
+    /// The lane has ended, and with it its right.
     fn end(self, state: &mut State, key: usize, probes: bool, next: Key) {
         state.keys[key] = next;
         if let Some(circuit) = state.circuit.as_mut().filter(|_| probes) {
@@ -570,10 +571,10 @@ impl Sick {
         }
     }
 
-    /// `Circuits::confirmed`.
+    /// `DestinationCircuits::confirmed`.
     fn confirm(self, state: &mut State, key: usize) {
         let flight = self.conclude(state, key);
-        self.hear(state);
+        self.observe(state);
         state.records[flight.record].status = Status::Done;
         state.records[flight.record].dying = None;
         self.end(state, key, self.right(flight), Key::Free);
@@ -583,7 +584,7 @@ impl Sick {
         }
     }
 
-    /// `Circuits::close`, if this guard is there; answers whether it was open.
+    /// `DestinationCircuits::close`, if this guard is there; returns whether it was open.
     fn close(self, state: &mut State, guard: Without) -> bool {
         if state.circuit.is_none() || !self.has(guard) {
             return false;
@@ -591,7 +592,7 @@ impl Sick {
         state.circuit = None;
         state.flights().for_each(|(_, flight)| flight.closed_since = true);
         for key in &mut state.keys {
-            if let Key::Buries { probes, .. } = key {
+            if let Key::SendsCopy { probes, .. } = key {
                 *probes &= !self.has(Without::RightOfCircuit);
             }
         }
@@ -601,7 +602,7 @@ impl Sick {
         true
     }
 
-    /// `Circuits::unconfirmed`.
+    /// `DestinationCircuits::unconfirmed`.
     fn unconfirmed(self, state: &mut State, key: usize) {
         state.earlier(key).for_each(|flight| flight.failed_later = true);
         let flight = self.conclude(state, key);
@@ -639,14 +640,14 @@ impl Sick {
         let record = &mut state.records[number];
         record.attempts = (record.attempts + 1).min(MAX_ATTEMPTS);
         if record.attempts == MAX_ATTEMPTS {
-            self.bury(state, key, number, probes);
+            self.start_dying(state, key, number, probes);
         } else {
             self.end(state, key, probes, LATER);
         }
     }
 
-    /// `Worker::bury`. Nothing asks whether the destination of the copy has a circuit that is open.
-    fn bury(self, state: &mut State, key: usize, record: usize, probes: bool) {
+    /// `LaneWorker::mark_dead`. Nothing asks whether the destination of the copy has a circuit that is open.
+    fn start_dying(self, state: &mut State, key: usize, record: usize, probes: bool) {
         let is_own = self.letters == Letters::SameDestination;
         if is_own && state.waits() && !self.has(Without::LetterPassesCircuit) {
             state.records[record].dying.get_or_insert(0);
@@ -655,14 +656,14 @@ impl Sick {
         }
         state.records[record].is_tried = true;
         let is_lost = self.health_of_letters(state) == Health::Silent;
-        let others = state.keys.iter().position(|key| matches!(key, Key::Buries { .. }));
+        let others = state.keys.iter().position(|key| matches!(key, Key::SendsCopy { .. }));
         state.first_copy = others;
-        state.keys[key] = Key::Buries { record, probes, is_lost, is_overtaken: false };
+        state.keys[key] = Key::SendsCopy { record, probes, is_lost, is_overtaken: false };
     }
 
-    /// `Shared::send_dead_letter` and `Dying::again`.
+    /// `DeadLetterSender::send` and `PendingDeaths::again`.
     fn letter_failed(self, state: &mut State, key: usize, how: Action) {
-        let Key::Buries { record: number, probes, is_overtaken, .. } = state.keys[key] else {
+        let Key::SendsCopy { record: number, probes, is_overtaken, .. } = state.keys[key] else {
             return;
         };
         let is_fault = match how {
@@ -693,7 +694,7 @@ impl Sick {
     }
 
     fn die(self, state: &mut State, key: usize, is_answered: bool) {
-        let Key::Buries { record: number, probes, .. } = state.keys[key] else { return };
+        let Key::SendsCopy { record: number, probes, .. } = state.keys[key] else { return };
         let record = &mut state.records[number];
         (record.status, record.dying) = (Status::Dead, None);
         if !is_answered && record.faults < ROUNDS {
@@ -714,7 +715,7 @@ impl Sick {
         }
         let is_silent = self.health_of_letters(state) == Health::Silent;
         for key in &mut state.keys {
-            if let Key::Buries { is_lost, .. } = key {
+            if let Key::SendsCopy { is_lost, .. } = key {
                 *is_lost |= is_silent;
             }
         }
@@ -771,7 +772,7 @@ impl Sick {
                         actions.push(Action::Doubt(key));
                     }
                 }
-                Key::Buries { record, is_lost, .. } => {
+                Key::SendsCopy { record, is_lost, .. } => {
                     let health = self.health_of_letters(state);
                     if health == Health::Well {
                         actions.extend([Action::LetterConfirmed(key), Action::LetterRefused(key)]);
@@ -812,7 +813,7 @@ impl Sick {
         let are_ended = !state.keys.iter().any(|key| matches!(key, Key::Flies(_)));
         for (place, health) in [state.destination, state.letters].into_iter().enumerate() {
             if health != Health::Well {
-                // What was under way on a lost connection ends first.
+                // What was in flight on a lost connection ends first.
                 if place != 0 || health != Health::Down || are_ended {
                     actions.push(Action::Heal(place));
                 }
