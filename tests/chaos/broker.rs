@@ -228,17 +228,16 @@ impl Brokers {
     /// Starts it again, with all that it has stored. A queue that was suspended is suspended again
     /// before a process can connect.
     pub async fn start_again(&mut self, which: Peer) {
-        match self.is_kafka(which) {
-            false => {
-                let RabbitMq { lease, proxies, suspended } = self.rabbitmq();
-                proxies.iter().for_each(|proxy| proxy.set_ready(false));
-                lease.node.start().await;
-                if let Some(queue) = suspended {
-                    lease.node.suspend_queue(queue).await;
-                }
-                proxies.iter().for_each(|proxy| proxy.set_ready(true));
+        if self.is_kafka(which) {
+            self.kafka.as_mut().expect("there").node.start_again().await
+        } else {
+            let RabbitMq { lease, proxies, suspended } = self.rabbitmq();
+            proxies.iter().for_each(|proxy| proxy.set_ready(false));
+            lease.node.start().await;
+            if let Some(queue) = suspended {
+                lease.node.suspend_queue(queue).await;
             }
-            true => self.kafka.as_mut().expect("there").node.start_again().await,
+            proxies.iter().for_each(|proxy| proxy.set_ready(true));
         }
     }
 
@@ -253,9 +252,10 @@ impl Brokers {
             return;
         };
         let (amqp, name) = (rabbitmq.amqp_client().await, &self.name);
-        match is_bound {
-            true => amqp.bind(name, name, kind).await,
-            false => amqp.unbind(name, name, kind).await,
+        if is_bound {
+            amqp.bind(name, name, kind).await
+        } else {
+            amqp.unbind(name, name, kind).await
         }
     }
 
@@ -263,14 +263,11 @@ impl Brokers {
     pub async fn forbid(&self, is_forbidden: bool) {
         let node = &self.rabbitmq().lease.node;
         let all_but = format!("^(?!{FORBIDDEN})");
-        match is_forbidden {
-            true => {
-                let of = ["set_topic_permissions", "-p", "/", "guest", &self.name];
-                node.ctl(&[of.as_slice(), &[&all_but, ".*"]].concat()).await;
-            }
-            false => {
-                node.ctl(&["clear_topic_permissions", "-p", "/", "guest", &self.name]).await;
-            }
+        if is_forbidden {
+            let of = ["set_topic_permissions", "-p", "/", "guest", &self.name];
+            node.ctl(&[of.as_slice(), &[&all_but, ".*"]].concat()).await;
+        } else {
+            node.ctl(&["clear_topic_permissions", "-p", "/", "guest", &self.name]).await;
         }
     }
 
@@ -286,9 +283,10 @@ impl Brokers {
         let mut found = 0;
         for message in amqp.take_all(name).await {
             let (id, key) = (id(&message), key(&message));
-            match ids.contains(&id.as_str()) {
-                true => found += 1,
-                false => amqp.publish(name, PLAIN, &id, key.as_deref()).await,
+            if ids.contains(&id.as_str()) {
+                found += 1
+            } else {
+                amqp.publish(name, PLAIN, &id, key.as_deref()).await
             }
         }
         found

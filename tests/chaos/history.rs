@@ -330,9 +330,10 @@ impl History {
         let key = if is_stamped { "crowd-odd" } else { "crowd" };
         let records = (0..count).map(|_| {
             let mut made = record(&uuid::Uuid::new_v4().to_string(), key);
-            match is_stamped {
-                true => _ = made.insert("partition", invalid(0)),
-                false => _ = made.remove("partition"),
+            if is_stamped {
+                _ = made.insert("partition", invalid(0))
+            } else {
+                _ = made.remove("partition")
             }
             made
         });

@@ -286,10 +286,7 @@ fn to_broker(rng: &mut StdRng, which: Peer) -> (Fault, Duration) {
 
 fn to_bindings(rng: &mut StdRng) -> (Fault, Duration) {
     let lasts = millis(rng, 500..3000);
-    let fault = match rng.random() {
-        true => Fault::Unbound { lasts },
-        false => Fault::Requeue { lasts },
-    };
+    let fault = if rng.random() { Fault::Unbound { lasts } } else { Fault::Requeue { lasts } };
     (fault, lasts)
 }
 

@@ -94,12 +94,13 @@ pub fn make(plan: &Plan, name: &str) -> Make {
 
 /// Makes ids.
 pub fn naming(plan: &Plan) -> Name {
-    match plan.setup.mixed_options.scattered {
-        true => Arc::new(|key, transaction, place| {
+    if plan.setup.mixed_options.scattered {
+        Arc::new(|key, transaction, place| {
             let id = in_order(key, transaction, place);
             format!("{:016x}-{id}", hash(&id))
-        }),
-        false => Arc::new(in_order),
+        })
+    } else {
+        Arc::new(in_order)
     }
 }
 
@@ -247,10 +248,8 @@ impl Class {
 fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut Document) {
     // With `on_dead = "block"` a few deaths are enough to block every key.
     let deadly = if plan.setup.blocks { 1 } else { 2 };
-    let of_its_broker = |kind: &str| match class.is_stream {
-        true => format!("{STREAM}{kind}"),
-        false => kind.to_owned(),
-    };
+    let of_its_broker =
+        |kind: &str| if class.is_stream { format!("{STREAM}{kind}") } else { kind.to_owned() };
     // In other plans the records are as they were before `Sick::Queue` was added.
     let has_silent = !class.is_stream && plan.setup.mixed_options.sick.contains(&Sick::Queue);
     match rng.random_range(0..100) {

@@ -240,9 +240,10 @@ fn time() -> impl Strategy<Value = SystemTime> {
 pub fn message() -> impl Strategy<Value = Message> {
     let json = (value(), any::<bool>()).prop_map(|(value, on_many_lines)| {
         let json = value.into_relaxed_extjson();
-        match on_many_lines {
-            true => serde_json::to_vec_pretty(&json).unwrap(),
-            false => serde_json::to_vec(&json).unwrap(),
+        if on_many_lines {
+            serde_json::to_vec_pretty(&json).unwrap()
+        } else {
+            serde_json::to_vec(&json).unwrap()
         }
     });
     let payload = prop_oneof![

@@ -34,9 +34,10 @@ fn judge(text: &str) -> Result<(), TestCaseError> {
     prop_assert_eq!(different.len(), readings.len(), "{:?}", readings);
     prop_assert!(readings.iter().all(RecordId::is_well_formed));
     let forced = ["uuid:", "oid:", "int:", "str:"].iter().any(|prefix| text.starts_with(prefix));
-    match forced {
-        true => prop_assert!(readings.len() <= 1),
-        false => prop_assert_eq!(readings.last(), Some(&RecordId::String(text.to_owned()))),
+    if forced {
+        prop_assert!(readings.len() <= 1)
+    } else {
+        prop_assert_eq!(readings.last(), Some(&RecordId::String(text.to_owned())))
     }
     Ok(())
 }

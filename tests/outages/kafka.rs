@@ -63,9 +63,10 @@ async fn counted(secure: &Secure, topic: &Topic) {
     let (done, _) = all_settled(&outbox).await;
     let mut retry = 0;
     for record in &done {
-        match followers.contains(&record.get_str("_id").unwrap()) {
-            true => retry += u64::try_from(record.get_i32("attempt").unwrap()).unwrap() - 1,
-            false => assert!(went_well(record), "{record}"),
+        if followers.contains(&record.get_str("_id").unwrap()) {
+            retry += u64::try_from(record.get_i32("attempt").unwrap()).unwrap() - 1
+        } else {
+            assert!(went_well(record), "{record}")
         }
     }
     assert_eq!(

@@ -65,12 +65,11 @@ impl Sink for FragileSink {
         // Long enough that other publishes overlap.
         let confirm = Duration::from_millis(30);
         let is_poison = self.inner.poison.lock().unwrap().contains(&message.id);
-        let broken = match is_poison {
-            true => {
-                tokio::time::sleep(confirm / 3).await;
-                true
-            }
-            false => tokio::time::timeout(confirm, connection.changed()).await.is_ok(),
+        let broken = if is_poison {
+            tokio::time::sleep(confirm / 3).await;
+            true
+        } else {
+            tokio::time::timeout(confirm, connection.changed()).await.is_ok()
         };
         self.connection.under_way.lock().unwrap().remove(&message.id);
         if is_poison {

@@ -35,10 +35,11 @@ pub struct TestOutbox {
 
 /// The replica set of this test run.
 pub fn mongodb_uri() -> String {
-    match roles::are_enabled() {
-        true => roles::admin_uri(),
-        false => std::env::var(URI)
-            .unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`")),
+    if roles::are_enabled() {
+        roles::admin_uri()
+    } else {
+        std::env::var(URI)
+            .unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
     }
 }
 
@@ -50,14 +51,13 @@ impl TestOutbox {
 
     /// The same, whose relay may do what it needs for this retention.
     pub async fn retaining(retention: Duration) -> Self {
-        match roles::are_enabled() {
-            true => Self::restricted_for(retention).await,
-            false => {
-                let outbox = Self::at(&mongodb_uri()).await;
-                let database = outbox.client.database(&outbox.database);
-                let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
-                Self { _cleanup, ..outbox }
-            }
+        if roles::are_enabled() {
+            Self::restricted_for(retention).await
+        } else {
+            let outbox = Self::at(&mongodb_uri()).await;
+            let database = outbox.client.database(&outbox.database);
+            let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+            Self { _cleanup, ..outbox }
         }
     }
 

@@ -47,13 +47,14 @@ fn resolve(page: &DocPage, link: &str) -> Result<(), String> {
         let likeness = |own: &&String| strsim::jaro_winkler(own, wanted);
         anchors.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).cloned()
     };
-    match anchors.contains(anchor) {
-        true => Ok(()),
-        false => Err(format!(
+    if anchors.contains(anchor) {
+        Ok(())
+    } else {
+        Err(format!(
             "{} has no heading #{anchor}; the nearest is #{}",
             target.display(),
             nearest(anchor).unwrap_or_default()
-        )),
+        ))
     }
 }
 

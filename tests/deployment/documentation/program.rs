@@ -63,14 +63,15 @@ impl Program {
         });
         let output = ended.await.unwrap().map_err(|error| format!("does not start: {error}"))?;
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(format!(
                 "ends with {}:\n{}{}",
                 output.status,
                 said(&output.stdout),
                 said(&output.stderr)
-            )),
+            ))
         }
     }
 }

@@ -50,10 +50,7 @@ fn helm(arguments: &[&str]) -> (bool, String) {
         )
         .output()
         .unwrap();
-    let said = match output.status.success() {
-        true => output.stdout,
-        false => output.stderr,
-    };
+    let said = if output.status.success() { output.stdout } else { output.stderr };
     (output.status.success(), String::from_utf8(said).unwrap())
 }
 
@@ -134,9 +131,10 @@ impl Chart {
     pub fn lint(&self) -> Result<(), String> {
         let (well, said) = self.call(&["lint", "--strict"]);
         // A failing template is only a remark to lint.
-        match well && !said.contains("[ERROR]") && !said.contains("[WARNING]") {
-            true => Ok(()),
-            false => Err(said),
+        if well && !said.contains("[ERROR]") && !said.contains("[WARNING]") {
+            Ok(())
+        } else {
+            Err(said)
         }
     }
 
@@ -187,9 +185,10 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
     }
 }

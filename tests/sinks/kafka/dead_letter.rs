@@ -68,6 +68,6 @@ async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
 }
 
 #[fixture::test]
-async fn a_record_dies_without_its_dead_letter_if_that_breaks_the_sink_too() {
+async fn a_record_dies_without_a_dead_letter_that_breaks_the_sink() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }

@@ -150,21 +150,19 @@ impl Key {
             state.relays[relay].half = Some(absent);
             return;
         }
-        let other = match self.has(Without::BothRanges) {
-            true => Self::read(state, Written::Absent),
-            // A page of its own, at another time.
-            false if one.records.is_empty() => Self::read(state, Written::Absent),
-            false => Part::default(),
+        // Without the guard a page of its own, at another time.
+        let other = if self.has(Without::BothRanges) || one.records.is_empty() {
+            Self::read(state, Written::Absent)
+        } else {
+            Part::default()
         };
         self.see(state, relay, one, other);
     }
 
     fn see(&self, state: &mut State, relay: usize, one: Part, other: Part) {
         let end = |part: &Part| part.records.last().filter(|_| part.is_cut).map(|(last, _)| *last);
-        let ends = match self.has(Without::CutTogether) {
-            true => [end(&one), end(&other)],
-            false => [None, None],
-        };
+        let ends =
+            if self.has(Without::CutTogether) { [end(&one), end(&other)] } else { [None, None] };
         let mut all = [one.records, other.records].concat();
         all.sort_unstable();
         all.retain(|(number, _)| ends.iter().flatten().all(|end| number <= end));
@@ -176,10 +174,8 @@ impl Key {
         let misplaced = (0..RECORDS).filter(|number| invalid(&state.records[*number]));
         // Housekeeping finds them in any case.
         seen.repairs = misplaced.collect();
-        let first = match self.has(Without::InvalidRead) {
-            true => seen.repairs.first().copied(),
-            false => None,
-        };
+        let first =
+            if self.has(Without::InvalidRead) { seen.repairs.first().copied() } else { None };
         for (number, is_leased) in all {
             if is_leased || first.is_some_and(|first| first < number) {
                 break;

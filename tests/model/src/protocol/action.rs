@@ -333,10 +333,8 @@ fn look(state: &mut State, at: usize, bounds: &Bounds) {
     if !bounds.has(Without::OneMoment) {
         return scan_on(state, at, bounds);
     }
-    let seen = match bounds.has(Without::MajorityRead) {
-        true => *state.snapshot(at),
-        false => *state.local(at),
-    };
+    let seen =
+        if bounds.has(Without::MajorityRead) { *state.snapshot(at) } else { *state.local(at) };
     let plan = plan(&seen, 0, bounds);
     saw(&mut state.relays[at], plan, &seen);
 }
@@ -388,10 +386,7 @@ fn lease(state: &mut State, at: usize, bounds: &Bounds) {
     let held = members(run)
         .filter(|number| state.local(at)[*number].holds(token))
         .fold(0, |set, number| set | 1 << number);
-    let front = match bounds.has(Without::HeldFront) {
-        true => leading(run, held),
-        false => held,
-    };
+    let front = if bounds.has(Without::HeldFront) { leading(run, held) } else { held };
     // The release is one command; the records that it does not reach stay leased until the lease
     // ends.
     for number in members(held & !front) {
@@ -555,10 +550,8 @@ fn settle(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
     }
     let settled = state.store(at)[number].settle(token, item.outcome, bounds);
     let done = settled.matched && item.outcome == Outcome::Done;
-    state.breach = match done && state.arrived & 1 << number == 0 {
-        true => Some(Breach::Loss),
-        false => settled.breach,
-    };
+    state.breach =
+        if done && state.arrived & 1 << number == 0 { Some(Breach::Loss) } else { settled.breach };
     if let Some(item) = &mut state.relays[at].lane.items[number] {
         item.sent = Sent::Written(settled.matched);
     }
@@ -566,10 +559,8 @@ fn settle(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
 
 fn read_back(state: &mut State, at: usize, number: usize, bounds: &Bounds) {
     let lane = &state.relays[at].lane;
-    let read = match bounds.has(Without::MajorityReadBack) {
-        true => state.snapshot(at),
-        false => state.local(at),
-    };
+    let read =
+        if bounds.has(Without::MajorityReadBack) { state.snapshot(at) } else { state.local(at) };
     let ours = read[number].is_dead_after(lane.attempts[number]);
     settled(state, at, number, ours, bounds);
 }

@@ -40,9 +40,10 @@ fn steps(instance: &Instance, at: usize, bounds: &Bounds, actions: &mut Vec<Acti
         _ if bounds.lapses[at] == 0 => {}
         None => actions.push(Action::Beat(at)),
         Some(heartbeat) => {
-            actions.push(match heartbeat.is_carried_out {
-                true => Action::BeatAcknowledged(at),
-                false => Action::BeatCarriedOut(at),
+            actions.push(if heartbeat.is_carried_out {
+                Action::BeatAcknowledged(at)
+            } else {
+                Action::BeatCarriedOut(at)
             });
             actions.push(Action::BeatGivenUp(at));
         }

@@ -48,9 +48,10 @@ impl Sick {
                 return true;
             }
             let is_sent = matches!(end.keys[key], Key::SendsCopy { .. });
-            match end.is_dying(key) || is_sent {
-                true => are_letters_sick,
-                false => end.destination != Health::Well,
+            if end.is_dying(key) || is_sent {
+                are_letters_sick
+            } else {
+                end.destination != Health::Well
             }
         })
     }
@@ -99,10 +100,13 @@ impl Sick {
             Key::Waits { ends: true } if state.circuit.is_none() => Action::Due(key),
             Key::Waits { .. } | Key::Paused => return None,
             Key::Flies(_) if state.destination == Health::Down => Action::Interrupted(key),
-            Key::Flies(flight) => match is_kept(flight.is_lost, state.destination) {
-                true => Action::Confirm(key),
-                false => Action::Unconfirmed(key),
-            },
+            Key::Flies(flight) => {
+                if is_kept(flight.is_lost, state.destination) {
+                    Action::Confirm(key)
+                } else {
+                    Action::Unconfirmed(key)
+                }
+            }
             Key::SendsCopy { record, is_lost, .. } => match self.health_of_letters(state) {
                 Health::Down => Action::LetterDown(key),
                 _ if record == ODD && lost == Lost::Breaks => Action::LetterBroke(key),

@@ -460,10 +460,8 @@ impl Sick {
         if is_changed {
             state.records[record].dying = None;
         }
-        match is_changed {
-            true if waits => state.keys[key] = Key::Free,
-            false if waits => state.keys[key] = Key::Later(shows),
-            _ => {}
+        if waits {
+            state.keys[key] = if is_changed { Key::Free } else { Key::Later(shows) };
         }
     }
 
