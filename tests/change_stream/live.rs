@@ -14,7 +14,7 @@ use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use crate::support::command_recorder::CommandRecorder;
-use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
 use crate::{Followed, settings_without_rescan};
@@ -82,12 +82,6 @@ impl Scene {
         self.relay.stop().await;
         drop((self.followed, self.share));
     }
-}
-
-fn unstamped(id: &str, key: &str) -> Document {
-    let mut record = record(id, key);
-    record.remove("partition");
-    record
 }
 
 /// The keys in the order of the insertions, single ones and several with one command.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lapin::types::AMQPValue;
 
 use crate::plan::{Kind, Peer, Setup, Sick};
+use crate::support::environment::unique;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::history::Arrival;
 use crate::support::kafka::node::Node;
@@ -78,7 +79,7 @@ impl Brokers {
 
     /// Makes the exchange, queues and topics of a history, except those that are sick.
     pub async fn furnish(&mut self, setup: &Setup) {
-        self.name = format!("chaos-{}", uuid::Uuid::new_v4().simple());
+        self.name = unique("chaos-");
         let (name, sick) = (self.name.clone(), &setup.mixed_options.sick);
         for proxy in self.proxies() {
             proxy.refuse(false);

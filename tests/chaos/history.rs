@@ -20,6 +20,7 @@ use crate::plan::{Fault, Kind, LinkFault, Lost, Peer, Plan, Sick};
 use crate::privileges::{Withdrawals, privileges};
 use crate::runs::folder;
 use crate::sickness::{Healings, SHORTEST_WAIT};
+use crate::support::environment::unique;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Signal;
 use crate::support::producers::Producers;
@@ -283,7 +284,7 @@ impl History {
         }
         let alone = WriteConcern::builder().w(Acknowledgment::from(1)).journal(true).build();
         // Keys of producers may be in flight; an idle key would be leased at once.
-        let quiet = (0..8).map(|_| format!("quiet-{}", uuid::Uuid::new_v4().simple()));
+        let quiet = (0..8).map(|_| unique("quiet-"));
         // With two brokers, a key's partition is the producer's choice.
         let kept = if self.plan.setup.kind == Kind::Mixed { 0 } else { self.plan.setup.producers };
         let phantoms = Producers::keys(kept).chain(quiet).map(|key| {

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
-use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, mongo_settings, stdout_sink};
+use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, stdout_settings, stdout_sink};
 use crate::support::rabbitmq::address;
 use crate::util::{PROMPT_LIMIT, backlog, mongo_through, proxy_to_mongodb, with};
 
@@ -64,7 +64,7 @@ async fn a_restarted_instance_takes_over_its_partitions_and_leases() {
 #[fixture::test]
 async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
     let outbox = TestOutbox::new().await;
-    let settings = named(&with(stdout(&outbox), &LONG), "pod-1");
+    let settings = named(&with(stdout_settings(&outbox), &LONG), "pod-1");
     let mut first = Postrider::start(&settings);
     first.until_ready().await;
     let refused = Postrider::start(&settings).until_ended(PROMPT_LIMIT).await.with_code(1);
@@ -80,7 +80,7 @@ async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
 #[fixture::test]
 async fn two_instances_of_one_configuration_have_different_names() {
     let outbox = TestOutbox::new().await;
-    let settings = with(stdout(&outbox), &LONG);
+    let settings = with(stdout_settings(&outbox), &LONG);
     let mut first = Postrider::start(&settings);
     first.until_ready().await;
 
@@ -143,7 +143,7 @@ async fn a_holder_cut_off_from_mongodb_is_replaced_and_ends() {
         .until_report("a lost store", |report| report["parts"]["store"]["status"] == "down")
         .await;
 
-    let mut next = Postrider::start(&named(&with(stdout(&outbox), &more), "pod-1"));
+    let mut next = Postrider::start(&named(&with(stdout_settings(&outbox), &more), "pod-1"));
     next.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     to_mongodb.open();
 
@@ -174,10 +174,6 @@ async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     queue.ids(3_000).await;
     assert!(outbox.count(doc! { "leaseCrashes": 1 }).await > 0, "it was killed under way");
     other.stop().await;
-}
-
-fn stdout(outbox: &TestOutbox) -> Vec<String> {
-    [mongo_settings(&outbox.database), stdout_sink()].concat()
 }
 
 /// Whatever `max_attempts` is: it goes alone after its second crash, and dies of the third.

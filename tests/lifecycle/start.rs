@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::fault_proxy::{FaultProxy, dead_port};
 use crate::support::kafka;
 use crate::support::mongod::Mongod;
-use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::schema::BareDatabase;
@@ -88,8 +88,7 @@ async fn a_standalone_server_is_polled_with_a_warning() {
     let mut scheduled = record("later", "k");
     scheduled.insert("status", "scheduled");
     scheduled.insert("visibleAt", DateTime::now());
-    let mut unstamped = record("c", "other");
-    unstamped.remove("partition");
+    let unstamped = unstamped("c", "other");
     let all = [record("a", "k"), record("b", "k"), unstamped, scheduled];
 
     records.insert_many(all).await.unwrap();

@@ -15,10 +15,9 @@ use crate::support::queue::host_of;
 /// The limit for a start that fails, or a stop with nothing in flight.
 pub const PROMPT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Settings of an outbox behind a proxy. (The client must not learn the server's own address.)
+/// Settings of an outbox behind a proxy.
 pub fn mongo_through(proxy: &FaultProxy, database: &str) -> Vec<String> {
-    let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    vec![format!("mongo.uri=mongodb://{}/{database}?{options}", proxy.address())]
+    vec![format!("mongo.uri={}&serverSelectionTimeoutMS=500", proxy.mongodb_uri(database))]
 }
 
 pub async fn proxy_to_mongodb(state: impl AsyncFnOnce(&str) -> FaultProxy) -> FaultProxy {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::{described, named, text};
+use crate::{described, named, string, text};
 
 const FILE: &str = "helm/postrider/files/dashboard.json";
 
@@ -26,10 +26,6 @@ pub struct Variable {
 
 fn dashboard() -> Value {
     serde_json::from_str(&text(FILE)).unwrap()
-}
-
-fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// The panels, without the rows.

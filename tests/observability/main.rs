@@ -27,6 +27,11 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// The text of a value; empty if it is none.
+fn string(value: &serde_json::Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// The metrics that the code describes.
 fn described() -> BTreeSet<String> {
     descriptions().map(|metric| metric.name.to_owned()).collect()

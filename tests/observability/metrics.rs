@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::command_line::with;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
 use crate::support::process::Postrider;
@@ -10,10 +11,6 @@ use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 use crate::support::queue::{Queue, host_of, mongo_settings, stdout_sink};
 use bson::{DateTime, Document, doc};
 use serde_json::{Value, json};
-
-fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
-    settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
-}
 
 #[fixture::test]
 async fn counters_start_at_zero_and_gauges_have_the_state() {
@@ -146,8 +143,7 @@ async fn an_outage_is_reported_by_its_gauge_and_part() {
     let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
     let to_broker = FaultProxy::to(&host_of(&crate::support::queue::amqp_uri())).await;
     let amqp = crate::support::queue::amqp_uri_at(&to_broker.address().to_string());
-    let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    let mongo = format!("mongo.uri=mongodb://{}/?{options}", to_mongodb.address());
+    let mongo = format!("mongo.uri={}&serverSelectionTimeoutMS=500", to_mongodb.mongodb_uri(""));
     let settings = with(
         queue.settings_at(&outbox, &amqp),
         &[&mongo, "partitions.heartbeat=500ms", "relay.probe_max=500ms"],
@@ -188,7 +184,7 @@ async fn an_outage_is_reported_by_its_gauge_and_part() {
 #[fixture::test]
 async fn the_store_is_down_while_the_start_waits_for_mongodb() {
     let proxy = FaultProxy::closed_to(&host_of(&mongodb_uri())).await;
-    let mongo = format!("mongo.uri=mongodb://{}/app?directConnection=true", proxy.address());
+    let mongo = format!("mongo.uri={}", proxy.mongodb_uri("app"));
     let postrider = Postrider::start(&with(stdout_sink(), &[&mongo]));
 
     postrider.address().await;

@@ -25,10 +25,9 @@ pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
 /// A key of the upper half: partition 189.
 const UPPER_KEY: &str = "order-123";
 
-/// The limit for an event behind MongoDB's proxy.
-fn by(proxy: &FaultProxy) -> String {
-    let options = "directConnection=true&serverSelectionTimeoutMS=500";
-    format!("mongo.uri=mongodb://{}/?{options}", proxy.address())
+/// `mongo.uri` through a proxy.
+fn mongo_uri(proxy: &FaultProxy) -> String {
+    format!("mongo.uri={}&serverSelectionTimeoutMS=500", proxy.mongodb_uri(""))
 }
 
 fn later() -> DateTime {
@@ -98,14 +97,14 @@ impl Processes {
         };
         // Its change stream gets no answer, and nothing wakes it.
         to_mongodb_of_lower.silence("$changeStream", 9);
-        let second = [settings.clone(), vec![by(&to_mongodb_of_second)]].concat();
+        let second = [settings.clone(), vec![mongo_uri(&to_mongodb_of_second)]].concat();
         Self {
             first: Postrider::start(&settings),
             second: Postrider::start(&second),
             low: Postrider::start(&fixed(
                 &lower,
                 "0-127",
-                &[by(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
+                &[mongo_uri(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
             )),
             high: Postrider::start(&fixed(&upper, "128-255", &[])),
             shop,

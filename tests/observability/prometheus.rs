@@ -9,10 +9,11 @@ use tempfile::TempDir;
 use url::Url;
 
 use crate::support::child_guard::{dismiss, watched};
+use crate::support::environment::variable;
 use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
-use crate::support::prometheus::{list_target, variable};
+use crate::support::prometheus::list_target;
 
 /// A server that ends with this value, together with its data.
 pub struct Prometheus {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::support::prometheus::promtool;
-use crate::{described, named, text};
+use crate::{described, named, string, text};
 
 pub const RULES: &str = "helm/postrider/files/alerts.yaml";
 const CASES: &str = "tests/observability/alerts_test.yaml";
@@ -26,10 +26,6 @@ pub struct Rule {
 
 fn yaml(path: &str) -> Value {
     serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {

@@ -3,14 +3,10 @@
 use bson::doc;
 use serde_json::Value;
 
+use crate::support::command_line::list_of;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{Queue, mongo_settings};
-
-async fn listed(outbox: &TestOutbox, what: &str) -> Vec<Value> {
-    let shown = call_with(&mongo_settings(&outbox.database), &[what, "--output", "json"]).await;
-    shown.with_code(0).json().as_array().unwrap().clone()
-}
 
 async fn switch(outbox: &TestOutbox, how: &str) {
     call_with(&mongo_settings(&outbox.database), &["relay", how]).await.with_code(0);
@@ -20,8 +16,8 @@ async fn switch(outbox: &TestOutbox, how: &str) {
 async fn instances_and_partitions_are_listed_with_documented_names() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
-    assert_eq!(listed(&outbox, "instances").await, Vec::<Value>::new());
-    assert_eq!(listed(&outbox, "partitions").await, Vec::<Value>::new());
+    assert_eq!(list_of(&outbox, "instances").await, Vec::<Value>::new());
+    assert_eq!(list_of(&outbox, "partitions").await, Vec::<Value>::new());
     let one = Postrider::start(&queue.settings(&outbox));
     let two = Postrider::start(&queue.settings(&outbox));
     for postrider in [&one, &two] {
@@ -31,7 +27,7 @@ async fn instances_and_partitions_are_listed_with_documented_names() {
         postrider.until_metric("postrider_rebalances_total", |count| count >= 1.0).await;
     }
 
-    let instances = listed(&outbox, "instances").await;
+    let instances = list_of(&outbox, "instances").await;
     assert_eq!(instances.len(), 2);
     for instance in &instances {
         assert!(uuid::Uuid::parse_str(instance["id"].as_str().unwrap()).is_ok());
@@ -44,7 +40,7 @@ async fn instances_and_partitions_are_listed_with_documented_names() {
         let (start, last) = (&instance["startedAt"], &instance["lastHeartbeat"]);
         assert!(start.as_str().unwrap() <= last.as_str().unwrap(), "{instance}");
     }
-    let partitions = listed(&outbox, "partitions").await;
+    let partitions = list_of(&outbox, "partitions").await;
     assert_eq!(partitions.len(), 256);
     for (number, partition) in partitions.iter().enumerate() {
         assert_eq!(partition["id"], number);
@@ -114,8 +110,8 @@ async fn fixed_partitions_are_owned_without_assignment() {
     outbox.until_count(doc! { "status": "done" }, 40).await;
 
     assert_eq!(high.metric("postrider_partitions_owned").await, Some(128.0));
-    assert_eq!(listed(&outbox, "partitions").await, Vec::<Value>::new());
-    assert_eq!(listed(&outbox, "instances").await[0]["partitions"], "0-127");
+    assert_eq!(list_of(&outbox, "partitions").await, Vec::<Value>::new());
+    assert_eq!(list_of(&outbox, "instances").await[0]["partitions"], "0-127");
 }
 
 #[fixture::test]

@@ -9,16 +9,12 @@ use crate::support::command_line::{PLANTED, says, valid, with};
 use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::call_with;
-use crate::support::queue::{mongo_settings, stdout_sink};
+use crate::support::queue::{mongo_settings, stdout_settings, stdout_sink};
 use crate::support::schema::BareDatabase;
-
-fn settings(outbox: &TestOutbox) -> Vec<String> {
-    [mongo_settings(&outbox.database), stdout_sink()].concat()
-}
 
 async fn ids(outbox: &TestOutbox, arguments: &[&str]) -> Vec<String> {
     let arguments = [&["outbox", "list", "--output", "json"], arguments].concat();
-    let listed = call_with(&settings(outbox), &arguments).await.with_code(0).json();
+    let listed = call_with(&stdout_settings(outbox), &arguments).await.with_code(0).json();
     let listed = listed.as_array().expect("a list is an array");
     listed.iter().map(|record| record["id"].as_str().unwrap().to_owned()).collect()
 }
@@ -26,7 +22,8 @@ async fn ids(outbox: &TestOutbox, arguments: &[&str]) -> Vec<String> {
 #[fixture::test]
 async fn statistics_count_every_status() {
     let outbox = TestOutbox::new().await;
-    let empty = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+    let empty =
+        call_with(&stdout_settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
     let of = |id: &str, status: &str| {
         let mut record = record(id, "k");
         record.insert("status", status);
@@ -36,8 +33,8 @@ async fn statistics_count_every_status() {
     outbox.insert([of("f", "dead"), of("g", "dead"), of("h", "scheduled")]).await;
     outbox.insert([of("i", "Pending"), of("j", "pending"), of("k", "pending")]).await;
 
-    let json = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
-    let table = call_with(&settings(&outbox), &["outbox", "stats"]).await.with_code(0);
+    let json = call_with(&stdout_settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+    let table = call_with(&stdout_settings(&outbox), &["outbox", "stats"]).await.with_code(0);
 
     let nothing = json!({
         "pending": 0, "scheduled": 0, "done": 0, "dead": 0, "invalid": 0, "oldestPendingSeconds": null,
@@ -73,14 +70,16 @@ async fn statistics_report_partitions_that_do_not_match_their_keys() {
     keyless.remove("key");
     outbox.insert([keyless, record("right", "right")]).await;
 
-    let stats = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+    let stats =
+        call_with(&stdout_settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
 
     let stats = stats.with_code(0);
     let wrong = stats.json()["partitionsMismatched"].as_u64().unwrap();
     assert!(wrong > 200, "{stats}");
     says(&stats, &["not the hash of their key", "order across instances"]);
     outbox.records().delete_many(doc! { "_id": { "$ne": "right" } }).await.unwrap();
-    let stats = call_with(&settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
+    let stats =
+        call_with(&stdout_settings(&outbox), &["outbox", "stats", "--output", "json"]).await;
     assert!(stats.stderr.is_empty() && stats.json()["partitionsMismatched"] == 0, "{stats}");
 }
 
@@ -107,7 +106,7 @@ async fn a_list_is_chosen_by_status_key_type_place_and_length() {
     assert_eq!(ids(&outbox, &["--after", "b", "--limit", "1"]).await, ["c"]);
     assert_eq!(ids(&outbox, &["--after", "d"]).await, [""; 0]);
     assert_eq!(ids(&outbox, &["--status", "scheduled"]).await, [""; 0]);
-    let table = call_with(&settings(&outbox), &["outbox", "list"]).await.with_code(0);
+    let table = call_with(&stdout_settings(&outbox), &["outbox", "list"]).await.with_code(0);
     assert_eq!(table.stdout.lines().count(), 5, "{table}");
     assert!(table.stdout.starts_with("id "), "{table}");
 }
@@ -138,7 +137,7 @@ async fn a_list_continues_with_ids_of_the_next_kind() {
         if let Some(last) = pages.last() {
             arguments.extend(["--after", last]);
         }
-        let page = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
+        let page = call_with(&stdout_settings(&outbox), &arguments).await.with_code(0).json();
         match page.get(0).map(|record| &record["id"]) {
             Some(Value::String(id)) => pages.push(id.clone()),
             Some(number) => pages.push(number.to_string()),
@@ -163,10 +162,10 @@ async fn a_record_is_shown_in_the_documented_forms() {
     outbox.insert([record]).await;
 
     let arguments = ["outbox", "show", &id.to_string(), "--output", "json"];
-    let shown = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
-    let table = call_with(&settings(&outbox), &["outbox", "show", &id.to_string()]).await;
+    let shown = call_with(&stdout_settings(&outbox), &arguments).await.with_code(0).json();
+    let table = call_with(&stdout_settings(&outbox), &["outbox", "show", &id.to_string()]).await;
     let arguments = ["outbox", "list", "--output", "json"];
-    let listed = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
+    let listed = call_with(&stdout_settings(&outbox), &arguments).await.with_code(0).json();
 
     assert_eq!(shown["id"], id.to_string());
     assert!(shown.get("_id").is_none(), "{shown}");
@@ -191,10 +190,10 @@ async fn a_table_holds_wide_cells_and_no_control_characters() {
     escapes.insert("type", "\u{7f}");
     outbox.insert([wide_payload, record("key", &wide), escapes]).await;
 
-    let shown = call_with(&settings(&outbox), &["outbox", "show", "payload"]).await;
-    let listed = call_with(&settings(&outbox), &["outbox", "list"]).await.with_code(0);
+    let shown = call_with(&stdout_settings(&outbox), &["outbox", "show", "payload"]).await;
+    let listed = call_with(&stdout_settings(&outbox), &["outbox", "list"]).await.with_code(0);
     let arguments = ["outbox", "list", "--output", "json"];
-    let whole = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
+    let whole = call_with(&stdout_settings(&outbox), &arguments).await.with_code(0).json();
 
     let shown = shown.with_code(0).stdout;
     assert!(shown.contains(&format!("\\u{{1b}}[2J\\u{{9b}}\\n{wide}")), "{shown:.2000}");
@@ -223,7 +222,7 @@ async fn an_id_is_tried_as_each_kind_and_a_prefix_forces_one() {
     }
     let kind_of = async |id: &str| {
         let arguments = ["outbox", "show", id, "--output", "json"];
-        let shown = call_with(&settings(&outbox), &arguments).await.with_code(0).json();
+        let shown = call_with(&stdout_settings(&outbox), &arguments).await.with_code(0).json();
         shown["type"].as_str().unwrap().to_owned()
     };
 
@@ -239,7 +238,8 @@ async fn a_missing_id_ends_with_1_and_names_it() {
     let outbox = TestOutbox::new().await;
 
     for id in ["missing", "int:7", "uuid:00112233-4455-6677-8899-aabbccddeeff"] {
-        let ended = call_with(&settings(&outbox), &["outbox", "show", id]).await.with_code(1);
+        let ended =
+            call_with(&stdout_settings(&outbox), &["outbox", "show", id]).await.with_code(1);
 
         says(&ended, &[id]);
     }

@@ -5,7 +5,7 @@ use postrider::outbox::collections::names;
 use serde_json::Value;
 
 use crate::support::fault_proxy::dead_port;
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, record, unstamped};
 use crate::support::process::call_with;
 use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
 use crate::{dead, in_seconds, leased, outbox_command, with_status};
@@ -95,8 +95,7 @@ async fn a_record_waits_for_the_blocker_of_its_keys_head() {
 #[fixture::test]
 async fn an_unstamped_record_holds_back_later_ones_of_its_key() {
     let outbox = TestOutbox::new().await;
-    let mut unstamped = record("a", "k");
-    unstamped.remove("partition");
+    let unstamped = unstamped("a", "k");
     outbox.insert([unstamped, record("b", "k")]).await;
     instance(&outbox, 0).await;
 

@@ -6,7 +6,7 @@ use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::Settings;
 use postrider::sink::PublishFailure;
 
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, record, unstamped};
 use crate::support::relay::{arrived, rounds, until_arrived};
 use crate::support::relay::{settings, start};
 use crate::support::sink::{Fault, TestSink};
@@ -45,8 +45,7 @@ async fn a_key_blocked_before_the_start_stays_blocked_until_removal() {
     let sink = TestSink::default();
     let mut dead = record("a1", "a");
     dead.extend(doc! { "status": "dead", "blocks": true });
-    let mut unstamped = record("c2", "c");
-    unstamped.remove("partition");
+    let unstamped = unstamped("c2", "c");
     let mut dead_too = record("c1", "c");
     dead_too.extend(doc! { "status": "dead", "blocks": true });
     outbox.insert([dead, record("a2", "a"), record("b1", "b"), dead_too, unstamped]).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::environment::unique;
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::kafka::{self, topic::Topic};
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -43,10 +44,6 @@ fn start_with_fail_point(settings: &[String], fail_point: &str) -> Postrider {
     }
     command.env("FAILPOINTS", fail_point);
     Postrider::of(command)
-}
-
-fn fresh(what: &str) -> String {
-    format!("test_{what}_{}", uuid::Uuid::new_v4().simple())
 }
 
 /// Inserts `records` records over `keys` keys by transactions of four, of which a tenth abort.
@@ -164,7 +161,7 @@ async fn kafka_receives_all_in_order_through_five_kills_of_the_relay() {
 #[fixture::test]
 async fn rabbitmq_receives_all_in_order_through_five_kills() {
     let outbox = Arc::new(TestOutbox::new().await);
-    let queue = fresh("kills");
+    let queue = unique("test_kills_");
     let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
     let settings = settings(&outbox, &amqp_uri(), &queue);
     let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 20_000).await;
@@ -183,7 +180,7 @@ async fn rabbitmq_receives_all_in_order_through_five_kills() {
 #[fixture::test]
 async fn undeliverable_records_die_alone_among_good_ones() {
     let outbox = TestOutbox::new().await;
-    let queue = fresh("odd");
+    let queue = unique("test_odd_");
     let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
     let mut settings = settings(&outbox, &amqp_uri(), &queue);
     settings.push("relay.max_attempts=3".into());

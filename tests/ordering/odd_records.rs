@@ -3,7 +3,7 @@
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
 
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, record, unstamped};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
 
@@ -175,8 +175,7 @@ async fn an_invalid_id_makes_its_record_dead_and_affects_no_other() {
     let sink = TestSink::default();
     outbox.insert([record("before", "k")]).await;
     insert_nameless(&outbox, broken(&record("MARK", "k"))).await;
-    let mut unstamped = record("MARK", "l");
-    unstamped.remove("partition");
+    let unstamped = unstamped("MARK", "l");
     let mut unstamped = broken(&unstamped).into_bytes();
     // Another `_id`, equally invalid.
     let at = unstamped.iter().position(|byte| *byte == 0xff).unwrap();

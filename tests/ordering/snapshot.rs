@@ -12,7 +12,7 @@ use postrider::outbox::position::Position;
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 
 use crate::support::command_recorder::{Command, CommandRecorder};
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, record, unstamped};
 use crate::support::relay::{settings, start};
 use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::TestSink;
@@ -78,8 +78,7 @@ async fn a_record_committed_between_two_reads_is_not_overtaken() {
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let producing = outbox.clone();
-    let mut unstamped = record("1 unstamped", "k");
-    unstamped.remove("partition");
+    let unstamped = unstamped("1 unstamped", "k");
     let reads_misplaced = |command: &Command| {
         let filter = command.sent.get_document("filter").ok();
         let asks_for_invalid = |of: &Document| of.to_string().contains("$not");

@@ -10,7 +10,7 @@ use postrider::partition::of_key;
 use postrider::relay::settings::Settings;
 
 use crate::read_cost::{profile, reads};
-use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, record, unstamped};
 use crate::support::relay::{arrived, rounds, until_arrived};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
@@ -19,12 +19,6 @@ use crate::support::sizes::{MAX_DOCUMENT_BYTES, of_size};
 fn in_partition(id: &str, key: &str, partition: impl Into<Bson>) -> Document {
     let mut record = record(id, key);
     record.insert("partition", partition);
-    record
-}
-
-fn unstamped(id: &str, key: &str) -> Document {
-    let mut record = record(id, key);
-    record.remove("partition");
     record
 }
 

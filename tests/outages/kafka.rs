@@ -11,6 +11,7 @@ use crate::outage::{
     all_settled, many, no_errors, owned, sink_reports, to, until_attempt_counted, until_down,
     until_well, waits, went_well,
 };
+use crate::support::environment::unique;
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::kafka::topic::Topic;
@@ -39,7 +40,7 @@ async fn counted(secure: &Secure, topic: &Topic) {
     let outbox = TestOutbox::new().await;
     let denied = secure.topic(1).await;
     let acl = secure.deny("alice", Operation::Write, Resource::Topic(&denied.name)).await;
-    let missing = format!("test-{}", uuid::Uuid::new_v4().simple());
+    let missing = unique("test-");
     outbox.insert([to(&denied.name, "denied", "denied"), to(&missing, "missing", "missing")]).await;
     let followers = ["denied", "missing"];
     outbox.insert(followers.map(|key| to(&topic.name, &format!("behind {key}"), key))).await;

@@ -24,7 +24,7 @@ async fn partitions_are_released_before_a_peer_can_claim_them() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let proxy = FaultProxy::to(&host_of(&mongodb_uri())).await;
-    let through = format!("mongodb://{}/?directConnection=true", proxy.address());
+    let through = proxy.mongodb_uri("");
     let lost = Postrider::start(&settings(&outbox, &queue, &through));
     lost.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     let peer = Postrider::start(&settings(&outbox, &queue, &mongodb_uri()));

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::instance::{Choice, Instance, counts};
 use crate::peer::Peer;
+use crate::support::command_line::list_of;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
@@ -38,11 +39,6 @@ async fn break_fields(
     let database = outbox.client.database(&outbox.database);
     let written = database.run_raw_command(command).await.unwrap();
     assert_eq!(written.get_i32("n").unwrap(), 1, "{written}");
-}
-
-async fn listed(outbox: &TestOutbox, what: &str) -> Vec<Value> {
-    let shown = call_with(&mongo_settings(&outbox.database), &[what, "--output", "json"]).await;
-    shown.with_code(0).json().as_array().unwrap().clone()
 }
 
 #[fixture::test]
@@ -89,12 +85,12 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     postrider.until_report("the document", named).await;
     assert_eq!(postrider.readyz().await.0, 200);
 
-    let partitions = listed(&outbox, "partitions").await;
+    let partitions = list_of(&outbox, "partitions").await;
     assert_eq!(partitions.len(), 256);
     assert_eq!(partitions[7]["invalid"][0], "note: text that is not UTF-8");
     let broken = doc! { "lastHeartbeat": "MARK", "hostname": "MARK" };
     break_fields(&outbox, INSTANCES, theirs, broken).await;
-    let instances = listed(&outbox, "instances").await;
+    let instances = list_of(&outbox, "instances").await;
     let broken = instances.iter().find(|instance| instance["id"] == theirs.to_string()).unwrap();
     assert_eq!(broken["invalid"].as_array().unwrap().len(), 2, "{broken}");
     // It asks which instance owns the record's partition.

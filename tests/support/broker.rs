@@ -1,5 +1,6 @@
 //! A RabbitMQ node for one test, which may stop or break it.
 
+use super::environment::variable;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -62,10 +63,7 @@ impl Drop for Broker {
 }
 
 fn call(arguments: &[String]) {
-    let script = std::env::var(NODE);
-    let script =
-        script.unwrap_or_else(|_| panic!("{NODE} is not set: run the tests by `make test`"));
-    let ended = Command::new(script).args(arguments).output().unwrap();
+    let ended = Command::new(variable(NODE)).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() || std::thread::panicking(), "{arguments:?}: {said}");
 }

@@ -1,6 +1,6 @@
 //! Processes whose clock is wrong: libfaketime in front of libc.
 
-use std::ffi::OsString;
+use super::environment::variable;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -8,9 +8,8 @@ use std::process::Command;
 const LIBRARY: &str = "POSTRIDER_TEST_FAKETIME";
 
 /// The path of the library, for `LD_PRELOAD`.
-pub fn faketime() -> OsString {
-    std::env::var_os(LIBRARY)
-        .unwrap_or_else(|| panic!("{LIBRARY} is not set: run the tests by `make test`"))
+pub fn faketime() -> String {
+    variable(LIBRARY)
 }
 
 /// A clock that can be set while a process uses it.

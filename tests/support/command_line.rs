@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::process::{Ended, command, finish};
-use super::queue::stdout_sink;
+use super::outbox::TestOutbox;
+use super::process::{Ended, call_with, command, finish};
+use super::queue::{mongo_settings, stdout_sink};
 
 /// A password that no other text contains.
 pub const PLANTED: &str = "pl4nted-s3cret";
@@ -40,4 +42,10 @@ pub fn says(ended: &Ended, parts: &[&str]) {
     for part in parts {
         assert!(ended.stderr.contains(part), "no {part:?} in {ended}");
     }
+}
+
+/// The JSON list that a command such as `instances` prints for this outbox.
+pub async fn list_of(outbox: &TestOutbox, command: &str) -> Vec<Value> {
+    let ended = call_with(&mongo_settings(&outbox.database), &[command, "--output", "json"]).await;
+    ended.with_code(0).json().as_array().unwrap().clone()
 }

@@ -131,6 +131,12 @@ impl FaultProxy {
         self.address
     }
 
+    /// The URI of a database of the mongod behind it. The client does not learn the server's own
+    /// address.
+    pub fn mongodb_uri(&self, database: &str) -> String {
+        format!("mongodb://{}/{database}?directConnection=true", self.address())
+    }
+
     /// How many connections there have been.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)

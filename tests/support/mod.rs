@@ -11,6 +11,7 @@ pub mod clock;
 pub mod command_line;
 pub mod command_recorder;
 pub mod doc_page;
+pub mod environment;
 pub mod fault_proxy;
 pub mod fragile;
 pub mod headers;

@@ -7,6 +7,7 @@ use bson::{Document, doc};
 use mongodb::Client;
 use tempfile::TempDir;
 
+use super::environment::variable;
 use super::fault_proxy::dead_port;
 use super::outbox::eventually;
 
@@ -83,10 +84,8 @@ impl Mongod {
 
     /// Starts it with these arguments and waits until it answers.
     async fn start(port: u16, arguments: &[&str]) -> Self {
-        let mongod =
-            std::env::var(MONGOD).unwrap_or_else(|_| panic!("{MONGOD} is not set: `make test`"));
         let dir = TempDir::new().unwrap();
-        let mut command = Command::new(mongod);
+        let mut command = Command::new(variable(MONGOD));
         command.args(["--bind_ip", "127.0.0.1", "--wiredTigerCacheSizeGB", "0.25"]);
         command.arg("--port").arg(port.to_string()).arg("--dbpath").arg(dir.path());
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

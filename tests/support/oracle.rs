@@ -1,5 +1,6 @@
 //! Other implementations, run by a Python that `scripts/services.sh` installs.
 
+use super::environment::variable;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,6 +29,5 @@ pub async fn ask(script: &str, arguments: &[&str], question: &Value) -> Value {
 
 /// That Python.
 pub fn python() -> String {
-    std::env::var(PYTHON)
-        .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"))
+    variable(PYTHON)
 }

@@ -11,6 +11,7 @@ use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
 
 use super::cleanup::Cleanup;
+use super::environment::{unique, variable};
 use super::fault_proxy::FaultProxy;
 use super::queue::host_of;
 use super::{mutants, roles};
@@ -35,12 +36,7 @@ pub struct TestOutbox {
 
 /// The replica set of this test run.
 pub fn mongodb_uri() -> String {
-    if roles::are_enabled() {
-        roles::admin_uri()
-    } else {
-        std::env::var(URI)
-            .unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
-    }
+    if roles::are_enabled() { roles::admin_uri() } else { variable(URI) }
 }
 
 impl TestOutbox {
@@ -70,7 +66,7 @@ impl TestOutbox {
     /// The same with a validator.
     pub async fn validated(uri: &str, validator: Validator) -> Self {
         mutants::prepare();
-        let (client, database) = (client(uri).await, fresh_name());
+        let (client, database) = (client(uri).await, unique("test_"));
         let collections = Collections::new(client.clone(), &database, "");
         apply(&collections, validator).await;
         Self {
@@ -90,7 +86,7 @@ impl TestOutbox {
     }
 
     async fn restricted_for(retention: Duration) -> Self {
-        let (admin, database) = (client(&roles::admin_uri()).await, fresh_name());
+        let (admin, database) = (client(&roles::admin_uri()).await, unique("test_"));
         roles::make(&admin, &database, "", retention).await;
         let schema = client(&roles::uri_of(&SCHEMA, &database)).await;
         apply(&Collections::new(schema, &database, ""), Validator::Off).await;
@@ -156,10 +152,6 @@ async fn client(uri: &str) -> Client {
     postrider::store::connect::client(uri).await.unwrap()
 }
 
-fn fresh_name() -> String {
-    format!("test_{}", uuid::Uuid::new_v4().simple())
-}
-
 async fn apply(collections: &Collections, validator: Validator) {
     let options = SchemaOptions { validator, ..SchemaOptions::default() };
     schema::apply(collections, &options).await.unwrap();
@@ -176,6 +168,13 @@ pub fn record(id: &str, key: &str) -> Document {
         "seq": Bson::Timestamp(Timestamp { time: 0, increment: 0 }),
         "partition": i32::from(postrider::partition::of_key(key)),
     }
+}
+
+/// The same without a partition.
+pub fn unstamped(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    record.remove("partition");
+    record
 }
 
 /// Inserts a document without changes, for example with a zero or absent `seq`.

@@ -9,18 +9,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use url::Url;
 
+use super::environment::{unique, variable};
 use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them contains an id.
 pub const LABELS: [&str; 9] =
     ["sink", "outcome", "status", "what", "reason", "version", "le", "work", "cause"];
-
-/// A variable with a server or tool of this test run.
-pub fn variable(name: &str) -> String {
-    std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
-}
 
 /// The Prometheus of this test run. It scrapes one process, until this value is dropped.
 pub struct Scraped {
@@ -31,7 +26,7 @@ pub struct Scraped {
 
 impl Scraped {
     pub async fn new(postrider: &Postrider) -> Self {
-        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test_");
         let folder = PathBuf::from(variable("POSTRIDER_TEST_PROMETHEUS_TARGETS"));
         let file = folder.join(format!("{name}.json"));
         list_target(postrider, &[("test", &name)], &file, &folder).await;

@@ -9,6 +9,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 
 use super::cleanup::Cleanup;
+use super::environment::{unique, variable};
 use super::outbox::{TestOutbox, mongodb_uri};
 
 /// The variable with the URI of the test run's RabbitMQ.
@@ -16,7 +17,7 @@ const URI: &str = "POSTRIDER_TEST_AMQP_URI";
 
 /// The RabbitMQ of this test run.
 pub fn amqp_uri() -> String {
-    std::env::var(URI).unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
+    variable(URI)
 }
 
 /// `mongo.uri` and `mongo.database` for this outbox.
@@ -45,7 +46,7 @@ impl Queue {
         let properties = ConnectionProperties::default();
         let connection = Connection::connect(&amqp_uri(), properties).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
-        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test_");
         let options = QueueDeclareOptions::default();
         channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.unwrap();
         let (own, deleting) = (name.clone(), channel.clone());
@@ -100,6 +101,11 @@ impl Queue {
         }
         ids
     }
+}
+
+/// Settings of a relay from this outbox to standard output.
+pub fn stdout_settings(outbox: &TestOutbox) -> Vec<String> {
+    [mongo_settings(&outbox.database), stdout_sink()].concat()
 }
 
 /// Standard output as a sink, for tests without RabbitMQ.

@@ -13,6 +13,7 @@ use mongodb::error::Result as DriverResult;
 use tempfile::TempDir;
 
 use super::child_guard::{dismiss, watched};
+use super::environment::variable;
 use super::stopped::until_stopped;
 
 /// The variable with the path of the mongod to start.
@@ -337,12 +338,7 @@ impl Drop for Member {
 }
 
 fn mongod() -> PathBuf {
-    let path = std::env::var_os(MONGOD).map(PathBuf::from).unwrap_or_else(|| {
-        panic!(
-            "{MONGOD} is not set: run the tests by `make test`, or before this one: \
-             eval \"$(scripts/services.sh env)\""
-        )
-    });
+    let path = PathBuf::from(variable(MONGOD));
     assert!(
         path.is_file(),
         "{MONGOD}={} is no file: `scripts/services.sh install mongodb` fetches one",

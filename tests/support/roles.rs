@@ -1,5 +1,6 @@
 //! Users with the rights of their roles only, on the server with access control.
 
+use super::environment::variable;
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -23,7 +24,7 @@ pub fn are_enabled() -> bool {
 
 /// The server's URI for its administrator.
 pub fn admin_uri() -> String {
-    std::env::var(URI).unwrap_or_else(|_| panic!("{URI} is not set: run the tests by `make test`"))
+    variable(URI)
 }
 
 /// The URI for any user of a database.

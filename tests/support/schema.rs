@@ -13,6 +13,7 @@ use postrider::schema::roles::SCHEMA;
 use postrider::store::connect;
 
 use super::cleanup::Cleanup;
+use super::environment::{unique, variable};
 use super::outbox::mongodb_uri;
 use super::roles;
 
@@ -41,7 +42,7 @@ pub struct BareDatabase {
 impl BareDatabase {
     pub async fn new(prefix: &str) -> Self {
         let client = connect::client(&mongodb_uri()).await.unwrap();
-        let name = format!("test_{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test_");
         let admin = Collections::new(client.clone(), &name, prefix);
         let database = client.database(&name);
         let _cleanup = Cleanup::new(async move || {
@@ -169,7 +170,7 @@ pub async fn mongosh(
     script: &Path,
     environment: &[(&str, &str)],
 ) -> Output {
-    let mongosh = std::env::var(MONGOSH).unwrap_or_else(|_| panic!("{MONGOSH} is not set"));
+    let mongosh = variable(MONGOSH);
     let (server, query) = uri.split_once('?').unwrap_or((uri, ""));
     let uri = format!("{}/{database}?{query}", server.trim_end_matches('/'));
     let mut command = command_of(&mongosh);

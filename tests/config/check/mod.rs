@@ -9,13 +9,11 @@ mod sinks;
 
 use std::time::{Duration, Instant};
 
+use crate::support::command_line::PLANTED;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::{call, call_with};
-use crate::support::queue::{Queue, mongo_settings, stdout_sink};
+use crate::support::queue::{Queue, mongo_settings, stdout_settings};
 use serde_json::{Value, json};
-
-/// A password that no other text contains.
-const PLANTED: &str = "pl4nted-s3cret";
 
 /// The findings of `check`, and its exit code.
 struct Found {
@@ -95,11 +93,6 @@ fn with(settings: &[String], more: &[&str]) -> Vec<String> {
     settings.iter().cloned().chain(more).collect()
 }
 
-/// This outbox, with standard output as the only sink.
-fn to_stdout(outbox: &TestOutbox) -> Vec<String> {
-    [mongo_settings(&outbox.database), stdout_sink()].concat()
-}
-
 #[fixture::test]
 async fn check_finds_nothing_on_healthy_servers() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
@@ -141,7 +134,7 @@ async fn a_port_that_is_taken_is_one_finding() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
 
-    let found = check_at(&listen, &to_stdout(&outbox)).await;
+    let found = check_at(&listen, &stdout_settings(&outbox)).await;
 
     found.only("ops.listen", &listen, "free the port");
 }

@@ -3,12 +3,12 @@
 use bson::doc;
 use postrider::schema::roles::RELAY;
 
-use crate::check::{Found, PLANTED, check, to_stdout, with};
+use crate::check::{Found, PLANTED, check, with};
 use crate::support::authority::Authority;
 use crate::support::fault_proxy::dead_port;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
-use crate::support::queue::{host_of, mongo_settings, stdout_sink};
+use crate::support::queue::{host_of, mongo_settings, stdout_settings, stdout_sink};
 use crate::support::roles;
 use crate::support::schema::BareDatabase;
 
@@ -140,7 +140,7 @@ async fn a_conflicting_index_is_reported_with_its_difference() {
 #[fixture::test]
 async fn a_changed_retention_is_adjusted_at_start() {
     let outbox = TestOutbox::new().await;
-    let settings = with(&to_stdout(&outbox), &["outbox.retention=8d"]);
+    let settings = with(&stdout_settings(&outbox), &["outbox.retention=8d"]);
 
     let found = check(&settings).await;
     let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
@@ -157,7 +157,7 @@ async fn an_index_without_an_order_is_reported() {
     outbox.insert([record]).await;
     outbox.records().delete_many(doc! {}).await.unwrap();
 
-    let found = check(&to_stdout(&outbox)).await;
+    let found = check(&stdout_settings(&outbox)).await;
 
     found.only("schema", "lane_idx is multikey", "drop lane_idx");
 }

@@ -1,25 +1,25 @@
 //! Brokers: reachable, login accepted, and with the destinations that the configuration names.
 
-use crate::check::{Found, PLANTED, check, to_stdout, with};
+use crate::check::{Found, PLANTED, check, with};
 use crate::support::fault_proxy::dead_port;
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::TestOutbox;
-use crate::support::queue::host_of;
+use crate::support::queue::{host_of, stdout_settings};
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 
 /// Checks a sink `r` of RabbitMQ at this URI.
 async fn rabbitmq(outbox: &TestOutbox, uri: &str, more: &[&str]) -> Found {
     let uri = format!("sinks.r.uri={uri}");
     let sink = ["sinks.r.kind=rabbitmq", "relay.default_sink=r", &uri];
-    check(&with(&to_stdout(outbox), &[&sink, more].concat())).await
+    check(&with(&stdout_settings(outbox), &[&sink, more].concat())).await
 }
 
 /// Checks a sink `k` of Kafka at these brokers.
 async fn kafka(outbox: &TestOutbox, brokers: &str, more: &[&str]) -> Found {
     let brokers = format!("sinks.k.brokers={brokers}");
     let sink = ["sinks.k.kind=kafka", "relay.default_sink=k", &brokers];
-    check(&with(&to_stdout(outbox), &[&sink, more].concat())).await
+    check(&with(&stdout_settings(outbox), &[&sink, more].concat())).await
 }
 
 #[fixture::test]

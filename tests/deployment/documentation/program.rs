@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::documentation::doc_page::Block;
+use crate::support::environment::variable;
 use crate::support::oracle::python;
 use crate::support::process::Process;
 use crate::support::schema::MONGOSH;
@@ -33,11 +34,7 @@ impl Program {
                 command
             }
             "js" => {
-                let mongosh = std::env::var(MONGOSH);
-                let mongosh = mongosh.unwrap_or_else(|_| {
-                    panic!("{MONGOSH} is not set: run the tests by `make test`")
-                });
-                let mut command = Command::new(mongosh);
+                let mut command = Command::new(variable(MONGOSH));
                 command.args(["--quiet", "--norc", uri]).arg(put(&folder, "program.js", &code));
                 command.env("HOME", folder.path());
                 command

@@ -1,5 +1,6 @@
 //! Runs Helm as a user does, and reads the rendered chart.
 
+use crate::support::environment::variable;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,8 +9,7 @@ use tempfile::TempDir;
 
 /// The folder of helm, kubeconform and the schemas.
 pub fn home() -> PathBuf {
-    let home = std::env::var_os("POSTRIDER_TEST_HELM_HOME");
-    home.expect("no helm; eval \"$(scripts/services.sh env)\"").into()
+    variable("POSTRIDER_TEST_HELM_HOME").into()
 }
 
 /// A file of the repository.

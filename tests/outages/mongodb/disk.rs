@@ -11,6 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
 use crate::mongodb::log::assert_logged;
+use crate::support::environment::variable;
 use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
@@ -156,9 +157,7 @@ impl Drop for Member {
 }
 
 fn launch(disk: &Disk, dir: &TempDir, port: u16) -> Child {
-    let variable = "POSTRIDER_TEST_MONGOD";
-    let mongod = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
-    let mut command = disk.command(&mongod);
+    let mut command = disk.command(&variable("POSTRIDER_TEST_MONGOD"));
     command.args(["--replSet", "rs0", "--bind_ip", "127.0.0.1", "--nounixsocket"]);
     command.arg("--port").arg(port.to_string()).arg("--dbpath").arg(dir.path());
     command.args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "50"]);

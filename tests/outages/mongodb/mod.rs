@@ -26,8 +26,3 @@ use crate::support::queue::host_of;
 async fn proxy_to_mongodb() -> FaultProxy {
     FaultProxy::to(&host_of(&mongodb_uri())).await
 }
-
-/// The URI through a proxy. (The client must not learn the server's own address.)
-fn uri_through(proxy: &FaultProxy) -> String {
-    format!("mongodb://{}/?directConnection=true", proxy.address())
-}

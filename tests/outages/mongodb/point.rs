@@ -8,7 +8,7 @@ use postrider::relay::settings::Settings;
 use postrider::sink::PublishFailure;
 use tokio::time::{Instant, sleep_until};
 
-use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::mongodb::proxy_to_mongodb;
 use crate::support::fault_proxy::ProxyFault;
 use crate::support::history::{arrivals, judge, read_back};
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, record};
@@ -80,7 +80,7 @@ impl Point {
             When::AtAnswerTo(text) => proxy.on_answer_to(text, self.then),
             When::Publishing | When::Renewal => {}
         }
-        let client = postrider::store::connect::client(&uri_through(&proxy)).await.unwrap();
+        let client = postrider::store::connect::client(&proxy.mongodb_uri("")).await.unwrap();
         let collections = Collections::new(client, &outbox.database, "");
         let sink = TestSink::default();
         sink.script("a1", self.fault);

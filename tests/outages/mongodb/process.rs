@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use crate::mongodb::log::assert_logged;
-use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::mongodb::proxy_to_mongodb;
 use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::Postrider;
@@ -48,7 +48,7 @@ pub async fn outage(away: Duration) {
     let settings = [
         queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string())),
         vec![
-            format!("mongo.uri={}", uri_through(&to_mongodb)),
+            format!("mongo.uri={}", to_mongodb.mongodb_uri("")),
             "relay.batch_size=50".into(),
             // Leases that outlast the outage, and need a renewal during it.
             format!("relay.lease={}s", away.as_secs() * 3 / 2),

@@ -7,7 +7,7 @@ use postrider::outbox::collections::Collections;
 use postrider::relay::lane::LaneEnd;
 use postrider::relay::settings::Settings;
 
-use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::mongodb::proxy_to_mongodb;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::settings;
 use crate::support::relay_harness::RelayHarness;
@@ -18,7 +18,7 @@ use crate::support::sink::TestSink;
 async fn renewals_on_silent_connections_are_retried_in_time() {
     const RECORDS: [&str; 4] = ["a1", "b1", "c1", "d1"];
     let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
-    let client = postrider::store::connect::client(&uri_through(&proxy)).await.unwrap();
+    let client = postrider::store::connect::client(&proxy.mongodb_uri("")).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
     let lease = Duration::from_secs(9);
     let settings = Settings { lease, ..settings() };

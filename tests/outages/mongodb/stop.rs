@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bson::doc;
 
-use crate::mongodb::{proxy_to_mongodb, uri_through};
+use crate::mongodb::proxy_to_mongodb;
 use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal};
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(2 + 1 + 2 + 5);
 
 fn start(outbox: &TestOutbox, proxy: &FaultProxy) -> Postrider {
     let more = [
-        format!("mongo.uri={}", uri_through(proxy)),
+        format!("mongo.uri={}", proxy.mongodb_uri("")),
         "relay.shutdown_timeout=2s".into(),
         "relay.lease=5s".into(),
         "sinks.out.timeout=4s".into(),

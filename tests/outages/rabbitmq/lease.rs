@@ -33,12 +33,11 @@ async fn run_outage(trouble: Trouble) {
     // A publish may take nearly as long as its lease.
     let more = ["relay.lease=2s", "sinks.rabbit.timeout=1900ms", "relay.max_attempts=3"];
     let uri = at(&outage.vhost.uri(), to_broker.address());
-    // (The client must not learn the server's own address.)
-    let mongo = format!("mongo.uri=mongodb://{}/?directConnection=true", to_mongodb.address());
-    let through_door = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
+    let mongo = format!("mongo.uri={}", to_mongodb.mongodb_uri(""));
+    let through_proxy = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
     // Of another name: one of the same would take its place.
     let named = |name: &str| owned(&[&format!("instance.name={name}")]);
-    let first = [settings(outbox, &uri, &more), through_door, named("first")].concat();
+    let first = [settings(outbox, &uri, &more), through_proxy, named("first")].concat();
     let first = Postrider::start(&first);
     until_well(&first).await;
     let records = |from: usize| {

@@ -1,5 +1,6 @@
 //! Declared topology: created where it is absent, and never altered.
 
+use crate::support::environment::unique;
 use bson::doc;
 use lapin::types::AMQPValue;
 
@@ -8,7 +9,7 @@ use crate::destinations::brokers::{Brokers, record};
 #[fixture::test]
 async fn declared_topology_exists_before_the_first_record() {
     let mut brokers = Brokers::new().await;
-    let topic = format!("test-{}", uuid::Uuid::new_v4().simple());
+    let topic = unique("test-");
     // It differs from what is declared, and stays so.
     brokers.amqp.queue("old", &[("x-max-length", AMQPValue::LongInt(7))]).await;
     let more = format!(

@@ -11,6 +11,7 @@ use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer;
 
 use crate::kafka::producer::{producer, record, send};
+use crate::support::environment::unique;
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
 use crate::support::kafka::proxied::ProxiedBroker;
@@ -22,10 +23,6 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long librdkafka assumes that an unknown topic is merely new.
 const HOPE: &str = "topic.metadata.propagation.max.ms";
-
-fn fresh() -> String {
-    format!("test-{}", uuid::Uuid::new_v4().simple())
-}
 
 fn consumer(brokers: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
@@ -47,7 +44,7 @@ async fn a_send_to_a_missing_topic_fails_after_its_timeout() {
     ];
     for (hope, timeout, code) in cases {
         let producer = producer(&broker.direct(), &[(HOPE, hope), ("message.timeout.ms", timeout)]);
-        let topic = fresh();
+        let topic = unique("test-");
 
         let sent = send(&producer, record(&topic, "x", b"x")).await;
 
@@ -84,7 +81,7 @@ async fn a_topic_deleted_in_use_is_found_again_by_a_look_up() {
 #[fixture::test]
 async fn a_broker_without_auto_creation_reports_a_missing_topic() {
     let broker = ProxiedBroker::take().await;
-    let topic = fresh();
+    let topic = unique("test-");
     let producer = producer(&broker.direct(), &[]);
 
     let found = producer.client().fetch_metadata(Some(&topic), METADATA_TIMEOUT).unwrap();

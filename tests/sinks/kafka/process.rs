@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 
+use crate::support::command_line::PLANTED;
 use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::secure::{OPEN_LOGIN, Secure};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, Signal, run_with};
 use crate::support::queue::mongo_settings;
-
-/// A password that no other text contains.
-const PLANTED: &str = "pl4nted-s3cret";
 
 /// Starts a relay to this topic, and waits until its sink is up.
 async fn start(

@@ -8,6 +8,7 @@ use postrider::sink::{Message, PublishFailure, Sink};
 use crate::rabbitmq::util::{
     AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, publish_all, start, until_up, verdict,
 };
+use crate::support::environment::unique;
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
 use crate::support::rabbitmq::node::turn;
@@ -15,7 +16,7 @@ use crate::support::rabbitmq::sink;
 
 /// An empty queue that no other test of this node uses.
 async fn queue(uri: &str) -> String {
-    let name = format!("q-{}", uuid::Uuid::new_v4().simple());
+    let name = unique("q-");
     AmqpClient::on(uri).await.classic(&name).await;
     name
 }

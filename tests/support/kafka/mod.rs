@@ -21,6 +21,5 @@ const BROKERS: &str = "POSTRIDER_TEST_KAFKA_BROKERS";
 
 /// The Kafka of this test run, as `bootstrap.servers`.
 pub fn brokers() -> String {
-    std::env::var(BROKERS)
-        .unwrap_or_else(|_| panic!("{BROKERS} is not set: run the tests by `make test`"))
+    super::environment::variable(BROKERS)
 }

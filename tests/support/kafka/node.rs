@@ -1,5 +1,6 @@
 //! A Kafka broker for tests that stop, kill, freeze or configure it.
 
+use super::super::environment::variable;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -197,12 +198,7 @@ impl Drop for Jvm {
 }
 
 fn home() -> PathBuf {
-    let path = std::env::var_os(HOME).map(PathBuf::from).unwrap_or_else(|| {
-        panic!(
-            "{HOME} is not set: run the tests by `make test`, or before this one: \
-             eval \"$(scripts/services.sh env)\""
-        )
-    });
+    let path = PathBuf::from(variable(HOME));
     let path_is = path.display();
     assert!(
         path.is_dir(),

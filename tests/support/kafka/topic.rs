@@ -1,5 +1,6 @@
 //! A topic for one test, and what has arrived there.
 
+use super::super::environment::unique;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl Topic {
 
     /// The same on another broker, on a listener without a login; there it stays.
     pub async fn on(brokers: &str, partitions: i32, properties: &[(&str, &str)]) -> Self {
-        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test-");
         Self::named(brokers, &name, partitions, properties).await
     }
 
@@ -65,7 +66,7 @@ impl Topic {
 
     /// A topic with a partition on each of these nodes, by its number, and no second replica.
     pub async fn spread(brokers: &str, nodes: &[i32]) -> Self {
-        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test-");
         let replicas: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
         Self::assigned(brokers, &name, &replicas, &[]).await
     }
@@ -73,7 +74,7 @@ impl Topic {
     /// A topic with a single partition, and a replica of it on each of these nodes: the first one
     /// leads.
     pub async fn replicated(brokers: &str, nodes: &[i32], properties: &[(&str, &str)]) -> Self {
-        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test-");
         Self::assigned(brokers, &name, &[nodes], properties).await
     }
 

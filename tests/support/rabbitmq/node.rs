@@ -1,6 +1,7 @@
 //! A RabbitMQ node that tests stop, freeze and put into alarm.
 
-use std::ffi::{OsStr, OsString};
+use super::super::environment::variable;
+use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output};
@@ -161,7 +162,8 @@ impl Drop for Node {
 
 /// Kills the node of this folder when this process ends without a message.
 fn watcher(dir: &Path) -> Child {
-    let kill: [&OsStr; 3] = [&script(), "kill".as_ref(), dir.as_ref()];
+    let script = variable(NODE);
+    let kill: [&OsStr; 3] = [script.as_ref(), "kill".as_ref(), dir.as_ref()];
     afterwards(&kill, dir)
 }
 
@@ -170,12 +172,8 @@ async fn run(dir: &Path, arguments: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-fn script() -> OsString {
-    std::env::var_os(NODE).unwrap_or_else(|| panic!("{NODE} is not set"))
-}
-
 fn command(dir: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(script());
+    let mut command = Command::new(variable(NODE));
     command.arg(arguments[0]).arg(dir).args(&arguments[1..]);
     command
 }

@@ -1,5 +1,6 @@
 //! A vhost for one test on the shared broker, with a user of its own.
 
+use super::super::environment::{unique, variable};
 use std::process::Command;
 
 use reqwest::{Client, Method, StatusCode};
@@ -30,14 +31,9 @@ pub struct Vhost {
     _cleanup: Cleanup,
 }
 
-fn variable(name: &str) -> String {
-    std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make test`"))
-}
-
 impl Vhost {
     pub async fn new() -> Self {
-        let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let name = unique("test-");
         let client = Client::new();
         let own = Self { name: name.clone(), client: client.clone(), _cleanup: Cleanup::none() };
         let _cleanup = Cleanup::new(async move || {

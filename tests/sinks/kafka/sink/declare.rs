@@ -10,14 +10,11 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::util::{AMPLE_TIMEOUT, login};
+use crate::support::environment::unique;
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::message::message;
-
-fn fresh() -> String {
-    format!("test-{}", uuid::Uuid::new_v4().simple())
-}
 
 fn declared<const N: usize>(
     name: &str,
@@ -65,7 +62,7 @@ async fn property(brokers: &str, topic: &str, name: &str) -> String {
 async fn declared_topics_are_created_and_never_altered() {
     let broker = ProxiedBroker::take().await;
     let brokers = broker.direct();
-    let (new, plain) = (fresh(), fresh());
+    let (new, plain) = (unique("test-"), unique("test-"));
     let old = broker.topic_with(2, &[("retention.ms", "1234567")]).await;
     let all = || {
         let bare = Declared { partitions: None, replication: None, ..declared(&plain, 1, []) };
@@ -96,7 +93,7 @@ async fn a_declared_topic_that_cannot_be_made_is_named() {
     let secure = Secure::shared().await;
     let brokers = secure.brokers(OPEN_LOGIN);
     let super_brokers = secure.node.brokers();
-    let (wanted, old) = (fresh(), secure.topic(1).await);
+    let (wanted, old) = (unique("test-"), secure.topic(1).await);
     let denied = [Resource::Cluster, Resource::Topic("*")]
         .map(|resource| secure.deny("grace", Operation::Create, resource));
     let denied = futures_util::future::join_all(denied).await;

@@ -13,6 +13,7 @@ use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
 use super::util::{AMPLE_TIMEOUT, sink};
+use crate::support::environment::unique;
 use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::{TestOutbox, record};
@@ -58,7 +59,7 @@ async fn poison_records_affect_neither_their_key_nor_others() {
     let broker = ProxiedBroker::take().await;
     let (topic, outbox) =
         (broker.topic_with(3, &[("max.message.bytes", "4000")]).await, TestOutbox::new().await);
-    let missing = format!("test-{}", uuid::Uuid::new_v4().simple());
+    let missing = unique("test-");
     let large: Vec<u8> = (0..8_000).map(|_| rand::random()).collect();
     let large = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: large };
     let with = |mut record: Document, name: &str, value: bson::Bson| {

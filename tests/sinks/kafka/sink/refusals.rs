@@ -10,6 +10,7 @@ use super::util::{
     AT_ONCE_LIMIT, Outcome, connected, connected_with, ids, publish_all, shared_sink, start,
     until_taken, verdict,
 };
+use crate::support::environment::unique;
 use crate::support::kafka::proxied::ProxiedBroker;
 use crate::support::kafka::topic::Topic;
 use crate::support::message::message;
@@ -233,7 +234,7 @@ async fn a_topic_deleted_in_use_is_found_when_it_is_recreated() {
 async fn a_topic_created_after_a_failure_is_found() {
     let broker = ProxiedBroker::take().await;
     let sink = connected(&broker.direct()).await;
-    let name = format!("test-{}", uuid::Uuid::new_v4().simple());
+    let name = unique("test-");
     let first = sink.publish(message("early", &name, "k")).await;
     assert_eq!(verdict(&first), Some(PublishFailure::Retryable), "{first:?}");
 
