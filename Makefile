@@ -1,4 +1,4 @@
-# The commands a newcomer needs. What they do stands in scripts/.
+# The commands for development; each runs a script in scripts/.
 
 .PHONY: help demo test chaos model mutants fuzz lint bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
@@ -10,8 +10,8 @@ help:
 	@echo 'make chaos          processes through kills, cuts, rollbacks…: SEEDS (10) histories, those of a file, or SEED again'
 	@echo 'make model          the protocols in every state, with larger bounds than in make test'
 	@echo 'make mutants        changes of the protocol modules that the tests must notice: MODULES (all of them)'
-	@echo 'make fuzz           random input to all that reads it, for FUZZ_MINUTES (5)'
-	@echo 'make lint           formatting, clippy, documentation, dependencies, scripts'
+	@echo 'make fuzz           random input to all parsers, for FUZZ_MINUTES (5)'
+	@echo 'make lint           formatting, words, clippy, documentation, dependencies, scripts'
 	@echo 'make bench          the benchmarks'
 	@echo 'make image          the container image, built and proved without Docker; needs root'
 	@echo 'make services       start the servers for tests; then: eval "$$(scripts/services.sh env)"'

@@ -71,7 +71,7 @@ impl Followed {
     }
 }
 
-/// A relay that would not scan again within any test.
+/// Settings of a relay that does not scan again within any test.
 fn settings_without_rescan() -> Settings {
     Settings { poll_interval: Duration::from_secs(600), ..settings() }
 }

@@ -246,7 +246,7 @@ impl Brokers {
         which == Peer::Stream || self.kind == Some(Kind::Kafka)
     }
 
-    /// Whether messages of this type are accepted or returned. (Kafka has no such thing.)
+    /// Sets whether messages of this type are accepted or returned. (Kafka has no such thing.)
     pub async fn bind(&self, kind: &str, is_bound: bool) {
         let Some(rabbitmq) = self.rabbitmq.as_ref().filter(|_| self.kind != Some(Kind::Kafka))
         else {
@@ -260,7 +260,7 @@ impl Brokers {
         }
     }
 
-    /// Whether the relays' user may publish everything, or not [`FORBIDDEN`].
+    /// Sets whether the relays' user may publish everything, or not [`FORBIDDEN`].
     pub async fn forbid(&self, is_forbidden: bool) {
         let node = &self.rabbitmq().lease.node;
         let all_but = format!("^(?!{FORBIDDEN})");

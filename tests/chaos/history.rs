@@ -99,7 +99,7 @@ pub struct Acknowledged {
 }
 
 impl History {
-    /// Servers, and idle processes.
+    /// Starts the servers, and idle processes.
     pub async fn begin(plan: Plan, servers: Servers) -> Self {
         let folder = folder(&plan);
         std::fs::write(folder.join("plan"), plan.to_string()).unwrap();

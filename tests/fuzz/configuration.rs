@@ -96,7 +96,7 @@ fn key() -> impl Strategy<Value = Vec<String>> + Clone {
     prop_oneof![20 => known, 1 => misspelt, 1 => cut]
 }
 
-/// Completes most of the drawn configurations.
+/// A line that makes most of the drawn configurations complete.
 fn sink() -> impl Strategy<Value = String> {
     (select(&NAMES[..]), select(&["stdout", "stdout", "stdout", "rabbitmq", "kafka"][..]))
         .prop_map(|(name, kind)| format!("sinks.{}.kind = \"{kind}\"", quoted(name)))

@@ -10,13 +10,13 @@ use crate::support::process::{Ended, Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::util::{mongo_through, proxy_to_mongodb, says, with};
 
-/// Runs the health check of this address.
+/// Runs the health check with this `ops.listen`.
 async fn healthcheck(listen: &str, arguments: &[&str]) -> Ended {
     let setting = format!("ops.listen={listen}");
     call_with(&[setting], &[&["healthcheck"], arguments].concat()).await
 }
 
-/// The health check's address of a `run` that listens on all addresses.
+/// `ops.listen` of a `run` that listens on all addresses.
 fn everywhere(address: SocketAddr) -> String {
     format!("0.0.0.0:{}", address.port())
 }

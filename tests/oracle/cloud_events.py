@@ -1,11 +1,11 @@
-"""What the SDK of the CNCF reads in messages that are CloudEvents in binary mode.
+"""Reads messages that are CloudEvents in binary mode, with the CNCF's SDK.
 
     cloud_events.py kafka|amqp|rabbitmq < [{"contentType"?, "headers": {name: value}, "key"?, "body"}, …]
 
 Bytes are base64: bodies and keys (null where there is none), and the values of Kafka's headers. Those of AMQP are as
 JSON has them. `amqp` is the CNCF's own binding, `rabbitmq` that of Knative, whose prefix is "ce-". Prints, for each,
-{"attributes", "data"}: the time in milliseconds, data that is neither JSON nor text as {"base64"}. A message that is no
-event ends it with an error.
+{"attributes", "data"}: the time in milliseconds, data that is neither JSON nor text as {"base64"}. A message that is not
+an event ends it with an error.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What MongoDB's Python driver says of payloads: their relaxed extended JSON.
+"""Converts payloads to relaxed extended JSON with MongoDB's Python driver.
 
     extended_json.py URI DATABASE < {"id of a record": "the body that arrived", …}
 
@@ -20,7 +20,7 @@ def normal(text):
 
 uri, database = sys.argv[1:]
 bodies = json.load(sys.stdin)
-# Else it fails for a date that Python's own type does not reach.
+# Otherwise it fails for a date beyond Python's own type.
 dates = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 records = MongoClient(uri)[database].get_collection("outbox_records", codec_options=dates)
 answer = {}

@@ -20,7 +20,7 @@ fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
     record
 }
 
-/// The driver's own insert returns the `_id`, which it cannot decode.
+/// Inserts by a command, since the driver's own insert would decode the `_id`.
 async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
     let mut documents = RawArrayBuf::new();
     documents.push(record);

@@ -8,8 +8,8 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, many, no_errors, owned, sink_reports, to, until_attempt_counted, until_down,
-    until_well, waits, went_well,
+    all_settled, many, no_errors, owned, sink_reports, to, until_counted, until_down, until_well,
+    waits, went_well,
 };
 use crate::support::environment::unique;
 use crate::support::kafka::acl::{Operation, Resource};
@@ -49,7 +49,7 @@ async fn counted(secure: &Secure, topic: &Topic) {
     let mut postrider = Postrider::start(&settings);
 
     for (id, topic) in [("denied", &denied.name), ("missing", &missing)] {
-        let failed = until_attempt_counted(&outbox, id, |_| 100).await;
+        let failed = until_counted(&outbox, id, |_| 100).await;
         let words = failed.get_str("lastError").unwrap();
         assert!(words.contains(topic), "{id}: {words}");
     }

@@ -99,7 +99,7 @@ pub async fn until_down(postrider: &Postrider, sink: &str) -> String {
 
 /// Waits until a failed attempt of this record is counted and no new lease follows; checks its
 /// fields, and returns them. `backoff` is in milliseconds, after this many attempts.
-pub async fn until_attempt_counted(
+pub async fn until_counted(
     outbox: &TestOutbox,
     id: &str,
     backoff: impl Fn(u32) -> i64,

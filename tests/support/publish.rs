@@ -34,7 +34,7 @@ pub async fn publish_all<S: Sink>(
 }
 
 /// The failure of a publish; `None` for a confirmed message.
-pub fn verdict(outcome: &Outcome) -> Option<PublishFailure> {
+pub fn failure(outcome: &Outcome) -> Option<PublishFailure> {
     outcome.as_ref().err().map(|error| error.failure)
 }
 

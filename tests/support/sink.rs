@@ -149,7 +149,7 @@ impl TestSink {
         self.inner.begun.lock().unwrap().clone()
     }
 
-    /// Publishes of this record that have begun and not ended.
+    /// Whether a publish of this record has begun and not ended.
     pub fn is_under_way(&self, id: &str) -> bool {
         *self.inner.under_way.lock().unwrap().get(id).unwrap_or(&0) > 0
     }

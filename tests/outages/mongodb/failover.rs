@@ -289,7 +289,7 @@ async fn insert_on_primary_alone(outbox: &TestOutbox, ids: &[String]) {
     outbox.records().insert_many(records).write_concern(alone).await.unwrap();
 }
 
-/// Waits until the relays have read this often from `member`; there are no other clients.
+/// Waits until the relays have read this many more times from `member`; there are no other clients.
 async fn until_looked(set: &ReplicaSet, member: usize, times: i64) {
     let goal = set.commands(member, "find").await + times;
     let looked = || async { set.commands(member, "find").await >= goal };

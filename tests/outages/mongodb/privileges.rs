@@ -12,7 +12,7 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with};
 use crate::support::roles;
 
-/// The privileges of the relay's user, without `update` on this collection.
+/// Grants the relay's user its privileges, without `update` on this collection.
 async fn grant(outbox: &TestOutbox, without: &str) {
     let mut privileges = roles::privileges(&RELAY, &outbox.database, "", Duration::MAX);
     for privilege in &mut privileges {

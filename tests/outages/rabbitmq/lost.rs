@@ -308,7 +308,7 @@ async fn a_stop_ends_publishes_on_a_replaced_connection() {
     assert_eq!(outbox.count(free).await, COUNT as u64);
 }
 
-/// The fields of a dead record, and how many dead letters were sent and failed.
+/// The dead letters that arrived, and how many were sent and failed.
 async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);

@@ -4,7 +4,7 @@ use bson::{Document, doc};
 use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
-use crate::outage::{Outage, all_settled, many, no_errors, to, until_attempt_counted, went_well};
+use crate::outage::{Outage, all_settled, many, no_errors, to, until_counted, went_well};
 use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 
@@ -33,13 +33,13 @@ async fn a_full_queue_counts_attempts_of_its_records_alone() {
 
     outbox.insert([to("full", "dies", "a"), to("open", "behind", "a")]).await;
     outbox.insert(many("open", "other", 20)).await;
-    let failed = until_attempt_counted(outbox, "dies", doubled).await;
+    let failed = until_counted(outbox, "dies", doubled).await;
     let not_due = "postrider_keys_held{reason=\"not_due\"}";
     postrider.until_metric(not_due, |count| count == 1.0).await;
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     let dead = outbox.record("dies").await;
     outbox.insert([to("full", "waits", "b"), to("open", "follows", "b")]).await;
-    until_attempt_counted(outbox, "waits", doubled).await;
+    until_counted(outbox, "waits", doubled).await;
     assert_eq!(amqp.take_ids("full").await, ["first"]);
     outbox.until_count(doc! { "_id": "follows", "status": "done" }, 1).await;
 
@@ -104,7 +104,7 @@ async fn an_unroutable_record_is_counted_alone_until_it_has_a_route() {
         ("missing", "no exchange 'missing'"),
         ("forbidden", "ACCESS_REFUSED"),
     ] {
-        let failed = until_attempt_counted(outbox, id, fixed).await;
+        let failed = until_counted(outbox, id, fixed).await;
         let said = failed.get_str("lastError").unwrap();
         assert!(said.contains(words), "{id}: {said}");
     }

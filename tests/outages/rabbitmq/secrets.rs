@@ -29,10 +29,10 @@ const TRACE: &str = "log.level=trace,lapin=trace,lapin::channel=trace,lapin::cha
     lapin::returned_messages=trace,amq_protocol::frame=trace,mongodb=trace,rdkafka=trace,\
     librdkafka=trace";
 
-/// Whether none of these is in the output: as text, or as a list of bytes, which is how `Debug`
+/// Asserts that none of these is in the output: as text, or as a list of bytes, which is how `Debug`
 /// prints a body.
 #[track_caller]
-fn is_free_of_secrets(where_: &str, output: &str) {
+fn assert_no_secret(where_: &str, output: &str) {
     for secret in [SECRET, PASSWORD, PAYLOAD, HEADER, FIELD] {
         let bytes: Vec<String> = secret.bytes().map(|byte| byte.to_string()).collect();
         for form in [secret.to_owned(), bytes.join(", ")] {
@@ -134,7 +134,7 @@ async fn no_output_contains_a_payload_a_header_or_a_secret() {
     outbox.insert([under_way]).await;
     for sink in ["rabbit", "refused", "stream"] {
         let detail = until_down(&postrider, sink).await;
-        is_free_of_secrets(sink, &detail);
+        assert_no_secret(sink, &detail);
     }
     let (_, page) = postrider.get("/metrics").await;
     let (_, report) = postrider.get("/readyz").await;
@@ -145,11 +145,11 @@ async fn no_output_contains_a_payload_a_header_or_a_secret() {
 
     assert!(stopped.stderr.contains("***"), "the redacted URI is output: {stopped}");
     assert!(stopped.stderr.contains("\"TRACE\"") && stopped.stderr.contains("SASL"), "{stopped}");
-    is_free_of_secrets("the log", &both(&stopped));
-    is_free_of_secrets("/metrics", &page);
-    is_free_of_secrets("/readyz", &report);
+    assert_no_secret("the log", &both(&stopped));
+    assert_no_secret("/metrics", &page);
+    assert_no_secret("/readyz", &report);
     assert!(scraped.contains("postrider_sink_up"), "{scraped}");
-    is_free_of_secrets("Prometheus", &scraped);
+    assert_no_secret("Prometheus", &scraped);
     let records: Vec<Document> =
         outbox.records().find(doc! {}).await.unwrap().try_collect().await.unwrap();
     let words = ["malformed: ", "template: ", "too large: ", "refused: ", "attempts exhausted: "];
@@ -161,7 +161,7 @@ async fn no_output_contains_a_payload_a_header_or_a_secret() {
     }
     for record in records {
         for field in ["lastError", "deadReason"] {
-            is_free_of_secrets(field, record.get_str(field).unwrap_or_default());
+            assert_no_secret(field, record.get_str(field).unwrap_or_default());
         }
     }
 
@@ -181,7 +181,7 @@ async fn no_output_contains_a_payload_a_header_or_a_secret() {
         let output = both(&ended);
         let output =
             if arguments[1..].contains(&"list") { output.replace(FIELD, "") } else { output };
-        is_free_of_secrets(&arguments.join(" "), &output);
+        assert_no_secret(&arguments.join(" "), &output);
     }
 }
 
@@ -224,13 +224,13 @@ async fn an_invalid_setting_is_reported_without_its_secret() {
             let what = format!("{wrong} {arguments:?}");
             // Much of it is valid in itself: printed, and an error where it is used.
             assert!(ended.code != Some(0) || arguments[0] == "config", "{what}: {ended}");
-            is_free_of_secrets(&what, &both(&ended));
+            assert_no_secret(&what, &both(&ended));
         }
     }
     for name in ["POSTRIDER__SINKS__R__PASSWORD", "POSTRIDER__MONGO__URI", "POSTRIDER__API__TOKENS"]
     {
         let mut command = command(&["run"]);
         command.env(name, format!("x:{SECRET}"));
-        is_free_of_secrets(name, &both(&finish(command).await.with_code(2)));
+        assert_no_secret(name, &both(&finish(command).await.with_code(2)));
     }
 }

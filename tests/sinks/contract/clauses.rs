@@ -10,16 +10,11 @@ use tokio::task::JoinHandle;
 
 use crate::contract::harness::Harness;
 use crate::support::message::SECRET;
+use crate::support::publish::{AMPLE_TIMEOUT, AT_ONCE_LIMIT};
 use crate::support::rabbitmq::vhost::PASSWORD;
-
-/// A timeout that no test reaches.
-const AMPLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A timeout that a test reaches.
 const SHORT: Duration = Duration::from_secs(1);
-
-/// The limit for "at once" on a busy machine.
-const AT_ONCE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Asserts that the text of an error or sink contains no secret.
 #[track_caller]
@@ -51,7 +46,7 @@ async fn connected<H: Harness>(harness: &H, timeout: Duration) -> Arc<H::Sink> {
     sink
 }
 
-async fn verdict(
+async fn failure(
     publishing: impl Future<Output = Result<(), PublishError>>,
 ) -> Option<PublishFailure> {
     publishing.await.map_err(discreet).err().map(|error| error.failure)
@@ -126,7 +121,7 @@ pub async fn a_failure_affects_only_its_own_message<H: Harness>(harness: &H) {
     }
 
     for (id, expected, publishing) in publishing {
-        let outcome = verdict(async { publishing.await.unwrap() }).await;
+        let outcome = failure(async { publishing.await.unwrap() }).await;
         assert_eq!(outcome, expected, "{id}");
     }
 
@@ -178,7 +173,7 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
     let publishing: Vec<_> =
         (0..30).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
     for publishing in publishing {
-        let outcome = verdict(async { publishing.await.unwrap() }).await;
+        let outcome = failure(async { publishing.await.unwrap() }).await;
         let unanswered =
             matches!(outcome, Some(PublishFailure::Indeterminate | PublishFailure::Unconfirmed));
         assert!(unanswered, "{outcome:?}");
@@ -189,7 +184,7 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
     // Once the sink knows that the broker does not answer, it publishes nothing more.
     tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let late = sink.publish(harness.message("late"));
-    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+    assert_eq!(failure(late).await, Some(PublishFailure::SinkDown));
     harness.thaw().await;
     until_up(&*sink).await;
     sink.publish(harness.message("after")).await.unwrap();
@@ -202,7 +197,7 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
         let sink = harness.sink(AMPLE_TIMEOUT);
         let begin = Instant::now();
         assert_eq!(
-            verdict(sink.publish(harness.message("new"))).await,
+            failure(sink.publish(harness.message("new"))).await,
             Some(PublishFailure::SinkDown)
         );
         assert!(begin.elapsed() < AT_ONCE_LIMIT);
@@ -210,7 +205,7 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
     let sink = connected(harness, AMPLE_TIMEOUT).await;
     harness.take_down().await;
     // This message itself may be the first to notice the loss.
-    let first = verdict(sink.publish(harness.message("first"))).await;
+    let first = failure(sink.publish(harness.message("first"))).await;
     let is_lost = matches!(
         first,
         Some(
@@ -225,7 +220,7 @@ pub async fn a_sink_that_is_not_connected_says_so_at_once<H: Harness>(harness: &
     let begin = Instant::now();
     for number in 0..100 {
         let message = harness.message(&format!("m-{number}"));
-        assert_eq!(verdict(sink.publish(message)).await, Some(PublishFailure::SinkDown));
+        assert_eq!(failure(sink.publish(message)).await, Some(PublishFailure::SinkDown));
     }
 
     assert!(begin.elapsed() < AT_ONCE_LIMIT);
@@ -238,7 +233,7 @@ pub async fn a_probe_restores_a_lost_sink<H: Harness>(harness: &H) {
     for round in 0..3 {
         harness.take_down().await;
         let lost = sink.publish(harness.message(&format!("lost {round}")));
-        assert!(verdict(lost).await.is_some());
+        assert!(failure(lost).await.is_some());
         discreet(sink.probe().await.unwrap_err());
         harness.bring_back().await;
 
@@ -263,12 +258,12 @@ pub async fn an_idle_loss_is_noticed<H: Harness>(harness: &H) {
     harness.take_down().await;
     if !H::CONNECTS {
         // Without a connection only a publish can notice it.
-        assert!(verdict(sink.publish(harness.message("first"))).await.is_some());
+        assert!(failure(sink.publish(harness.message("first"))).await.is_some());
     }
 
     tokio::time::timeout(AMPLE_TIMEOUT, lost).await.unwrap().unwrap();
     let late = sink.publish(harness.message("late"));
-    assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+    assert_eq!(failure(late).await, Some(PublishFailure::SinkDown));
 }
 
 pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
@@ -276,7 +271,7 @@ pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
     let isolated = sink.isolated();
     if H::CONNECTS {
         let early = isolated.publish(harness.message("early"));
-        assert_eq!(verdict(early).await, Some(PublishFailure::SinkDown));
+        assert_eq!(failure(early).await, Some(PublishFailure::SinkDown));
     }
 
     isolated.probe().await.unwrap();
@@ -284,7 +279,7 @@ pub async fn an_isolated_sink_connects_by_itself<H: Harness>(harness: &H) {
     if H::CONNECTS {
         isolated.close().await;
         let late = isolated.publish(harness.message("late"));
-        assert_eq!(verdict(late).await, Some(PublishFailure::SinkDown));
+        assert_eq!(failure(late).await, Some(PublishFailure::SinkDown));
     }
 
     sink.publish(harness.message("after")).await.unwrap();
@@ -299,7 +294,7 @@ pub async fn a_closed_sink_is_down<H: Harness>(harness: &H) {
 
     let begin = Instant::now();
     assert_eq!(
-        verdict(sink.publish(harness.message("after"))).await,
+        failure(sink.publish(harness.message("after"))).await,
         Some(PublishFailure::SinkDown)
     );
     assert!(begin.elapsed() < AT_ONCE_LIMIT);

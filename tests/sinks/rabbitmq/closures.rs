@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{Message, PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE_TIMEOUT, Outcome, connected, publish_all, until_up, verdict};
+use crate::rabbitmq::util::{AMPLE_TIMEOUT, Outcome, connected, failure, publish_all, until_up};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
@@ -62,7 +62,7 @@ async fn a_missing_exchange_is_found_once_it_exists() {
     let amqp = vhost.amqp_client().await;
     let sink = connected(&vhost.uri()).await;
     let outcome = sink.publish(message("early", "late", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable));
+    assert_eq!(failure(&outcome), Some(PublishFailure::Retryable));
 
     amqp.topic("late").await;
     amqp.classic(QUEUE).await;
@@ -83,7 +83,7 @@ async fn a_missing_exchange_is_found_once_it_exists() {
 pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("first", exchange)).await);
     assert!(
-        theirs.iter().any(|outcome| verdict(outcome) == Some(PublishFailure::Retryable)),
+        theirs.iter().any(|outcome| failure(outcome) == Some(PublishFailure::Retryable)),
         "{theirs:?}"
     );
     for outcome in &theirs {
@@ -93,13 +93,13 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
                 assert!(error.detail.contains(&format!("'{exchange}'")), "{error}")
             }
             // Not sent any more.
-            verdict => assert_eq!(verdict, PublishFailure::SinkDown, "{error}"),
+            failure => assert_eq!(failure, PublishFailure::SinkDown, "{error}"),
         }
     }
     for outcome in &neighbours {
-        let verdict = verdict(outcome);
+        let failure = failure(outcome);
         let innocent = matches!(
-            verdict,
+            failure,
             None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
         );
         assert!(innocent, "{outcome:?}");
@@ -108,7 +108,7 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
 
     let (theirs, neighbours) = sorted(publish_all(sink, mixed("second", exchange)).await);
 
-    let counted = theirs.iter().all(|outcome| verdict(outcome) == Some(PublishFailure::Retryable));
+    let counted = theirs.iter().all(|outcome| failure(outcome) == Some(PublishFailure::Retryable));
     assert!(counted, "{theirs:?}");
     assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
 }
@@ -156,9 +156,9 @@ async fn a_forbidden_default_exchange_counts_attempts() {
     let outcomes = publish_all(&sink, mixed("first", "")).await;
 
     for outcome in outcomes {
-        let verdict = verdict(&outcome);
+        let failure = failure(&outcome);
         assert!(
-            matches!(verdict, Some(PublishFailure::Retryable | PublishFailure::SinkDown)),
+            matches!(failure, Some(PublishFailure::Retryable | PublishFailure::SinkDown)),
             "{outcome:?}"
         );
     }
@@ -177,7 +177,7 @@ async fn a_wrong_password_is_reported_with_its_remedy() {
     assert!(down.detail.contains("check user and password"), "{down}");
     assert!(!down.detail.contains(wrong), "{down}");
     let outcome = sink.publish(message("m", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
+    assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown));
 }
 
 #[fixture::test]

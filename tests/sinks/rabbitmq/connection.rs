@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::{PublishFailure, Sink};
 
 use crate::rabbitmq::util::{
-    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, publish_all, start, until_up, verdict,
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, failure, publish_all, start, until_up,
 };
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
@@ -45,7 +45,7 @@ async fn a_connection_lost_before_the_confirm_is_indeterminate() {
 
     for publishing in publishing {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     proxy.hold_answers(false);
     until_up(&sink).await;
@@ -76,10 +76,10 @@ async fn connections_closed_by_the_operator_are_replaced() {
 
     // The confirm may have been in transit, so both outcomes are possible.
     let outcome = publishing.await.unwrap();
-    assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Indeterminate)), "{outcome:?}");
+    assert!(matches!(failure(&outcome), None | Some(PublishFailure::Indeterminate)), "{outcome:?}");
     let down = tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{down}");
+    assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown), "{down}");
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
     assert_eq!(vhost.amqp_client().await.take_ids(QUEUE).await, ["after"]);
@@ -101,7 +101,7 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
         publish_all(&sink, (0..50).map(|number| message(number.to_string(), "", QUEUE))).await;
     assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for outcome in outcomes {
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     // A broker that accepts connections and sends nothing.
     let begin = Instant::now();
@@ -131,7 +131,7 @@ async fn an_unanswered_look_up_publishes_nothing_and_times_out() {
 
     assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for outcome in outcomes {
-        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
 }
 
@@ -149,7 +149,7 @@ async fn a_half_closed_connection_is_lost() {
     tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
     let begin = Instant::now();
     let outcome = sink.publish(message("late", "", QUEUE)).await;
-    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown));
+    assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown));
     assert!(begin.elapsed() < AT_ONCE_LIMIT);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_connection_cut_again_and_again_loses_no_message() {
             let messages = ids.iter().map(|id| message(id.clone(), "", QUEUE));
             let outcomes = publish_all(&sink, messages).await;
             for (id, outcome) in ids.into_iter().zip(outcomes) {
-                match verdict(&outcome) {
+                match failure(&outcome) {
                     None => confirmed.push(id),
                     Some(PublishFailure::Indeterminate | PublishFailure::SinkDown) => {}
                     Some(_) => panic!("{id}: {outcome:?}"),

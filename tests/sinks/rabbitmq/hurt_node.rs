@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::{Message, PublishFailure, Sink};
 
 use crate::rabbitmq::util::{
-    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, publish_all, start, until_up, verdict,
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, failure, publish_all, start, until_up,
 };
 use crate::support::environment::unique;
 use crate::support::message::message;
@@ -34,7 +34,7 @@ async fn a_stopped_broker_is_noticed_without_a_publish() {
     let begin = Instant::now();
     for number in 0..100 {
         let outcome = sink.publish(message(number.to_string(), "", &queue)).await;
-        assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     }
     assert!(begin.elapsed() < AT_ONCE_LIMIT);
     let down = sink.probe().await.unwrap_err();
@@ -59,11 +59,11 @@ async fn a_frozen_broker_is_used_again_once_thawed() {
     let begin = Instant::now();
     let messages = (0..20).map(|number| message(number.to_string(), "", &queue));
     for outcome in publish_all(&sink, messages).await {
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Indeterminate), "{outcome:?}");
     }
     assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     let late = sink.publish(message("late", "", &queue)).await;
-    assert_eq!(verdict(&late), Some(PublishFailure::SinkDown), "{late:?}");
+    assert_eq!(failure(&late), Some(PublishFailure::SinkDown), "{late:?}");
     assert!(sink.probe().await.is_err());
 
     turn.node.thaw().await;
@@ -86,11 +86,11 @@ async fn a_blocked_connection_counts_nothing_and_continues_later() {
     let mut downs = 0;
     for publishing in publishing {
         let outcome = publishing.await.unwrap();
-        match verdict(&outcome) {
+        match failure(&outcome) {
             // Confirmed before the sink noticed the alarm.
             None => {}
-            Some(verdict) => {
-                assert_eq!(verdict, PublishFailure::SinkDown, "{outcome:?}");
+            Some(failure) => {
+                assert_eq!(failure, PublishFailure::SinkDown, "{outcome:?}");
                 downs += 1;
             }
         }
@@ -119,7 +119,7 @@ async fn a_broker_that_dies_while_it_blocks_is_reconnected() {
     let sink = connected(&turn.node.uri()).await;
     turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
     let outcome = sink.publish(message("before", "", &queue)).await;
-    assert_eq!(verdict(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+    assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
     assert!(sink.probe().await.unwrap_err().detail.contains("blocked"));
 
     turn.node.kill().await;
@@ -147,10 +147,10 @@ async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     messages.insert(15, large("large"));
     let outcomes = publish_all(&sink, messages).await;
     for outcome in outcomes {
-        let verdict = verdict(&outcome);
+        let failure = failure(&outcome);
         assert!(
             matches!(
-                verdict,
+                failure,
                 None | Some(PublishFailure::Indeterminate | PublishFailure::SinkDown)
             ),
             "{outcome:?}"

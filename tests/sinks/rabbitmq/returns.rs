@@ -3,7 +3,7 @@
 use lapin::types::AMQPValue;
 use postrider::sink::{Message, PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AMPLE_TIMEOUT, connected, publish_all, verdict};
+use crate::rabbitmq::util::{AMPLE_TIMEOUT, connected, failure, publish_all};
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::{AmqpClient, text};
 use crate::support::rabbitmq::vhost::Vhost;
@@ -62,7 +62,7 @@ async fn assert_exactly_the_unroutable_fail(
         let mut there = Vec::new();
         for (number, outcome) in outcomes.iter().enumerate() {
             let id = format!("{round}/{number}");
-            match verdict(outcome) {
+            match failure(outcome) {
                 None => there.push(id),
                 Some(PublishFailure::Retryable) => lost.push(id),
                 Some(_) => panic!("{id}: {outcome:?}"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postrider::sink::rabbitmq::RabbitMq;
 use postrider::sink::{PublishFailure, Sink};
 
-use crate::rabbitmq::util::{AT_ONCE_LIMIT, publish_all, start, until_up, verdict};
+use crate::rabbitmq::util::{AT_ONCE_LIMIT, failure, publish_all, start, until_up};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::message::message;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
@@ -49,7 +49,7 @@ impl Stage {
     }
 }
 
-/// Publishes to `well` one by one while this many wait for `sick`; returns the outcomes of these,
+/// Publishes to `well` one by one while this many wait for `sick`; asserts the outcomes of these,
 /// and the number of connections.
 async fn publish_during_sickness(waiting: usize, expected: PublishFailure, connections: usize) {
     let stage = Stage::new().await;
@@ -70,7 +70,7 @@ async fn publish_during_sickness(waiting: usize, expected: PublishFailure, conne
     assert!(begin.elapsed() < LIMIT + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for publishing in sick {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(expected), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(expected), "{outcome:?}");
     }
     assert_eq!(stage.amqp.take_ids("well").await.len(), count);
     stage.vhost.resume_queue("sick").await;
@@ -98,19 +98,19 @@ async fn an_unconfirmed_message_is_published_again_with_its_id() {
     // Nothing else is confirmed: the sink asks the broker.
     for _ in 0..2 {
         let outcome = sink.publish(message("same", "", "sick")).await;
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Unconfirmed), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Unconfirmed), "{outcome:?}");
     }
     // Both are unanswered, and the answers of later ones are their own.
     for _ in 0..3 {
         assert_eq!(sink.publish(message("same", "", "well")).await, Ok(()));
         let outcome = sink.publish(message("same", "", "nowhere")).await;
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
     }
     let last = start(sink, message("same", "", "sick"));
     stage.vhost.resume_queue("sick").await;
 
     let outcome = last.await.unwrap();
-    assert!(matches!(verdict(&outcome), None | Some(PublishFailure::Unconfirmed)), "{outcome:?}");
+    assert!(matches!(failure(&outcome), None | Some(PublishFailure::Unconfirmed)), "{outcome:?}");
     assert_eq!(sink.publish(message("same", "", "sick")).await, Ok(()));
     assert_eq!(stage.amqp.take_ids("well").await, ["same"; 3]);
     assert_eq!(stage.amqp.take_ids("sick").await, ["same"; 4]);

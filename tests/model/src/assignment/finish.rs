@@ -37,7 +37,7 @@ pub fn settles(from: &Fleet, survivors: &[usize], bounds: &Bounds) -> bool {
     false
 }
 
-/// The next action of this round, if one is possible.
+/// Takes an action, if it is possible now.
 fn step(fleet: &mut Fleet, action: Action, bounds: &Bounds) {
     let mut actions = Vec::new();
     enabled(fleet, bounds, &mut actions);

@@ -217,7 +217,7 @@ impl OneKey {
         state.arrived[record] = true;
     }
 
-    /// Releases those of these that a relay has leased; returns whether all were its own.
+    /// Releases the records that a relay has leased; returns whether it had leased them all.
     fn release(state: &mut State, relay: usize, records: &[usize]) -> bool {
         let mut all = true;
         for record in records {

@@ -190,7 +190,7 @@ fn tick(state: &mut State, bounds: &Bounds) {
     }
 }
 
-/// Its question no longer counts.
+/// Ends a process; its question no longer counts.
 fn end(state: &mut State, at: usize) {
     let has_document = state.processes[at].has_document;
     state.processes[at] = Process { has_document, ..Process::default() };

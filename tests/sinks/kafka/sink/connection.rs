@@ -8,8 +8,8 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Error};
 
 use super::util::{
-    AMPLE_TIMEOUT, AT_ONCE_LIMIT, Outcome, connected, ids, publish_all, shared_sink, start,
-    until_up, verdict,
+    AMPLE_TIMEOUT, AT_ONCE_LIMIT, Outcome, connected, failure, ids, publish_all, shared_sink,
+    start, until_up,
 };
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::Options;
@@ -21,9 +21,9 @@ use crate::support::message::message;
 fn no_attempt_is_counted(outcomes: &[Outcome]) {
     for outcome in outcomes {
         use PublishFailure::{Indeterminate, SinkDown, Unconfirmed};
-        let verdict = verdict(outcome);
+        let failure = failure(outcome);
         assert!(
-            matches!(verdict, None | Some(Indeterminate | Unconfirmed | SinkDown)),
+            matches!(failure, None | Some(Indeterminate | Unconfirmed | SinkDown)),
             "{outcome:?}"
         );
     }
@@ -66,7 +66,7 @@ async fn a_broker_restart_costs_no_attempt_and_no_message() {
     let begin = Instant::now();
     let outcomes = publish_all(&sink, some(&topic.name, "down")).await;
     assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}", begin.elapsed());
-    let down_all = outcomes.iter().all(|one| verdict(one) == Some(PublishFailure::SinkDown));
+    let down_all = outcomes.iter().all(|one| failure(one) == Some(PublishFailure::SinkDown));
     assert!(down_all, "{outcomes:?}");
 
     node.start_again().await;
@@ -160,7 +160,7 @@ async fn a_message_without_room_reports_in_time_that_it_was_not_sent() {
     no_attempt_is_counted(&outcomes);
     // No more than had room: at first, and when those timed out.
     let unknown =
-        outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
+        outcomes.iter().filter(|one| failure(one) == Some(PublishFailure::Indeterminate)).count();
     assert!(unknown <= 4, "{outcomes:?}");
     broker.thaw();
     until_confirmed(&sink, &topic.name, "late").await;
@@ -190,8 +190,8 @@ async fn a_message_waiting_for_room_at_a_loss_was_never_sent() {
     }
     assert!(begin.elapsed() < AMPLE_TIMEOUT / 4, "{:?}", begin.elapsed());
     let unknown =
-        outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::Indeterminate)).count();
-    let down = outcomes.iter().filter(|one| verdict(one) == Some(PublishFailure::SinkDown)).count();
+        outcomes.iter().filter(|one| failure(one) == Some(PublishFailure::Indeterminate)).count();
+    let down = outcomes.iter().filter(|one| failure(one) == Some(PublishFailure::SinkDown)).count();
     assert!((1..=2).contains(&unknown) && unknown + down == 20, "{outcomes:?}");
     broker.refuse(false);
     broker.hold_answers(false);

@@ -47,7 +47,7 @@ pub fn to(topic: &Topic, id: &str, key: &str) -> Document {
     record
 }
 
-/// Sent once, and without an error.
+/// Asserts that it was sent once, and without an error.
 pub async fn went_well(outbox: &TestOutbox, id: &str) {
     let record = outbox.record(id).await;
     assert_eq!(record.get_i32("attempt").unwrap(), 1, "{record}");

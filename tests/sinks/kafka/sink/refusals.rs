@@ -7,8 +7,8 @@ use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, PublishFailure, Sink};
 
 use super::util::{
-    AT_ONCE_LIMIT, Outcome, connected, connected_with, ids, publish_all, shared_sink, start,
-    until_taken, verdict,
+    AT_ONCE_LIMIT, Outcome, connected, connected_with, failure, ids, publish_all, shared_sink,
+    start, until_taken,
 };
 use crate::support::environment::unique;
 use crate::support::kafka::proxied::ProxiedBroker;
@@ -49,7 +49,7 @@ async fn assert_only_the_bad_refused(
     let mut there = Vec::new();
     for (number, outcome) in outcomes.iter().enumerate() {
         let expected = bad.contains(&number).then_some(expected);
-        assert_eq!(verdict(outcome), expected, "{number}: {outcome:?}");
+        assert_eq!(failure(outcome), expected, "{number}: {outcome:?}");
         match outcome {
             Ok(()) => there.push(format!("{number:02}")),
             Err(error) => assert!(error.detail.contains(&topic.name), "{error}"),
@@ -126,7 +126,7 @@ async fn two_kinds_of_errors_in_one_batch_are_distinguished() {
 
     let outcomes = publish_all(&sink, messages).await;
 
-    let verdicts: Vec<_> = outcomes.iter().map(verdict).collect();
+    let verdicts: Vec<_> = outcomes.iter().map(failure).collect();
     assert_eq!(
         verdicts,
         [None, Some(PublishFailure::TooLarge), Some(PublishFailure::Rejected)],
@@ -193,7 +193,7 @@ async fn many_missing_topics_delay_no_other() {
     assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     for publishing in missing {
         let outcome = publishing.await.unwrap();
-        assert_eq!(verdict(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
+        assert_eq!(failure(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
     }
     assert!(begin.elapsed() < AT_ONCE_LIMIT * 3, "{:?}", begin.elapsed());
 }
@@ -216,12 +216,12 @@ async fn a_topic_deleted_in_use_is_found_when_it_is_recreated() {
     assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}", begin.elapsed());
     // It may be created at this moment, so the producer waits, but not until its timeout.
     let first = first.await.unwrap();
-    assert_eq!(verdict(&first), Some(PublishFailure::Retryable), "{first:?}");
+    assert_eq!(failure(&first), Some(PublishFailure::Retryable), "{first:?}");
     assert!(begin.elapsed() < limit, "{:?}", begin.elapsed());
     let begin = Instant::now();
     let outcomes = publish_all(&sink, (1..20).map(lost)).await;
     assert!(
-        outcomes.iter().all(|one| verdict(one) == Some(PublishFailure::Retryable)),
+        outcomes.iter().all(|one| failure(one) == Some(PublishFailure::Retryable)),
         "{outcomes:?}"
     );
     assert!(begin.elapsed() < limit, "{:?}", begin.elapsed());
@@ -236,7 +236,7 @@ async fn a_topic_created_after_a_failure_is_found() {
     let sink = connected(&broker.direct()).await;
     let name = unique("test-");
     let first = sink.publish(message("early", &name, "k")).await;
-    assert_eq!(verdict(&first), Some(PublishFailure::Retryable), "{first:?}");
+    assert_eq!(failure(&first), Some(PublishFailure::Retryable), "{first:?}");
 
     let topic = Topic::named(&broker.direct(), &name, 1, &[]).await;
 

@@ -8,7 +8,7 @@ use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 
 use super::poison::{relay, to, until_done, went_well};
-use super::util::{AMPLE_TIMEOUT, AT_ONCE_LIMIT, publish_all, sink_of, until_taken, verdict};
+use super::util::{AMPLE_TIMEOUT, AT_ONCE_LIMIT, failure, publish_all, sink_of, until_taken};
 use crate::support::kafka::acl::{Operation, Resource};
 use crate::support::kafka::secure::{PASSWORD, Secure};
 use crate::support::message::message;
@@ -32,7 +32,7 @@ async fn a_forbidden_topic_is_counted_alone_until_it_is_permitted() {
             let outcomes = publish_all(&sink, messages).await;
             for (number, outcome) in outcomes.iter().enumerate() {
                 let expected = (number % 2 == 0).then_some(PublishFailure::Retryable);
-                assert_eq!(verdict(outcome), expected, "{operation:?} {number}: {outcome:?}");
+                assert_eq!(failure(outcome), expected, "{operation:?} {number}: {outcome:?}");
             }
             let words = outcomes[0].as_ref().unwrap_err().to_string();
             assert!(words.contains(&topic.name) && words.contains("uthoriz"), "{words}");
@@ -64,7 +64,7 @@ async fn a_user_without_write_rights_has_a_sink_that_is_down() {
                 let message = |more: usize| message(format!("{number} {more}"), &topic.name, "k");
                 let outcomes = publish_all(&sink, (0..20).map(message)).await;
                 for outcome in &outcomes {
-                    assert_eq!(verdict(outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+                    assert_eq!(failure(outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
                 }
                 tokio::time::timeout(AT_ONCE_LIMIT, sink.lost()).await.unwrap().detail
             }

@@ -13,7 +13,7 @@ use crate::support::kafka::secure::{LOGIN, MUTUAL, OPEN_LOGIN, PASSWORD, Secure,
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
 /// Asserts that the error of a probe contains all of these words.
-async fn assert_probe_error<const N: usize>(
+async fn assert_fails<const N: usize>(
     brokers: &str,
     properties: [(&str, &str); N],
     wanted: &[&str],
@@ -40,8 +40,8 @@ fn text(path: &Path) -> &str {
 async fn a_closed_port_points_to_the_address() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
-    assert_probe_error(&closed.to_string(), [], &["Connection refused", "brokers"]).await;
-    assert_probe_error("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
+    assert_fails(&closed.to_string(), [], &["Connection refused", "brokers"]).await;
+    assert_fails("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
 }
 
 #[fixture::test]
@@ -49,7 +49,7 @@ async fn a_wrong_password_points_to_the_login() {
     let secure = Secure::shared().await;
     let (brokers, authority) = (secure.brokers(LOGIN), secure.authority());
 
-    assert_probe_error(
+    assert_fails(
         &secure.brokers(OPEN_LOGIN),
         login("alice", "guessed"),
         &["Authentication failed", "sasl.*"],
@@ -63,7 +63,7 @@ async fn a_wrong_password_points_to_the_login() {
             ("sasl.username", "alice"),
             ("sasl.password", "guessed"),
         ];
-        assert_probe_error(&brokers, properties, &["uthentication failed", "sasl.*"]).await;
+        assert_fails(&brokers, properties, &["uthentication failed", "sasl.*"]).await;
     }
 }
 
@@ -73,7 +73,7 @@ async fn a_mechanism_that_the_broker_lacks_points_to_the_login() {
     let mut properties = login("alice", PASSWORD);
     properties[1].1 = "SCRAM-SHA-512";
 
-    assert_probe_error(&secure.brokers(OPEN_LOGIN), properties, &["SCRAM-SHA-512", "sasl.*"]).await;
+    assert_fails(&secure.brokers(OPEN_LOGIN), properties, &["SCRAM-SHA-512", "sasl.*"]).await;
 }
 
 #[fixture::test]
@@ -82,7 +82,7 @@ async fn an_unknown_authority_points_to_the_file_of_authorities() {
     let stranger = secure.stranger();
     let properties = [("security.protocol", "ssl"), ("ssl.ca.location", text(&stranger))];
 
-    assert_probe_error(
+    assert_fails(
         &secure.brokers(TLS),
         properties,
         &["certificate verify failed", "ssl.ca.location"],
@@ -96,12 +96,8 @@ async fn a_missing_client_certificate_points_to_its_file() {
     let authority = secure.authority();
     let properties = [("security.protocol", "ssl"), ("ssl.ca.location", text(&authority))];
 
-    assert_probe_error(
-        &secure.brokers(MUTUAL),
-        properties,
-        &["certificate", "ssl.certificate.location"],
-    )
-    .await;
+    assert_fails(&secure.brokers(MUTUAL), properties, &["certificate", "ssl.certificate.location"])
+        .await;
 }
 
 #[fixture::test]
@@ -110,9 +106,8 @@ async fn the_wrong_protocol_points_to_the_one_property_that_names_it() {
     let authority = secure.authority();
     let tls = [("security.protocol", "ssl"), ("ssl.ca.location", text(&authority))];
 
-    assert_probe_error(&secure.brokers(TLS), [], &["security.protocol"]).await;
-    assert_probe_error(&secure.node.brokers(), tls, &["security.protocol"]).await;
-    assert_probe_error(&secure.brokers(OPEN_LOGIN), [], &["security.protocol"]).await;
-    assert_probe_error(&secure.node.brokers(), login("alice", PASSWORD), &["security.protocol"])
-        .await;
+    assert_fails(&secure.brokers(TLS), [], &["security.protocol"]).await;
+    assert_fails(&secure.node.brokers(), tls, &["security.protocol"]).await;
+    assert_fails(&secure.brokers(OPEN_LOGIN), [], &["security.protocol"]).await;
+    assert_fails(&secure.node.brokers(), login("alice", PASSWORD), &["security.protocol"]).await;
 }
