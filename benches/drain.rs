@@ -106,7 +106,7 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
     let note = move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    let sink = support::Noting { inner: Discard, given: |_: &str| {}, note };
+    let sink = support::ReportingSink { inner: Discard, given: |_: &str| {}, note };
     let parts = RelayParts {
         settings: support::settings(),
         collections: collections.clone(),
@@ -154,7 +154,7 @@ async fn measured(round: usize, kind: &str, count: usize) -> f64 {
 }
 
 /// `cargo bench --bench drain -- relay`, for a profiler.
-fn only_the_relay() -> bool {
+fn profile_relay() -> bool {
     std::env::args().any(|argument| argument == "relay")
 }
 
@@ -168,7 +168,7 @@ async fn run() {
     let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for round in 1..=rounds {
         let (mut alone, mut best): (f64, f64) = (0.0, 0.0);
-        let ceilings: &[usize] = if only_the_relay() { &[] } else { &[1, 2, 4] };
+        let ceilings: &[usize] = if profile_relay() { &[] } else { &[1, 2, 4] };
         for &workers in ceilings {
             let collections = support::outbox().await;
             support::fill_stamped(&collections, 0, count, support::KEYS).await;

@@ -23,7 +23,7 @@ use support::{KEYS, KIND, cost, daemon};
 const WINDOW: usize = 1_000;
 
 /// Records of the hot key.
-const HOT: usize = 10_000;
+const HOT_RECORDS: usize = 10_000;
 
 /// Records of the paused sink.
 const PAUSED: usize = 1_000_000;
@@ -236,7 +236,7 @@ fn main() {
                 ratios.entry("drain / the same to stdout").or_default().push(of_stdout);
             }
             if wanted("hot") {
-                ratios.entry("hot key / one by one").or_default().push(hot_key(HOT).await);
+                ratios.entry("hot key / one by one").or_default().push(hot_key(HOT_RECORDS).await);
             }
             if wanted("both") {
                 ratios

@@ -23,7 +23,7 @@ use support::{cost, daemon};
 const WINDOW: usize = 1_000;
 
 /// Records of the hot key: some seconds, so that the start does not matter.
-const HOT: usize = 10_000;
+const HOT_RECORDS: usize = 10_000;
 
 impl Queue {
     async fn publish(&self, n: usize) {
@@ -137,7 +137,7 @@ fn main() {
                 ratios.entry(kind).or_default().push(drain(kind, count).await);
             }
             if wanted("hot") {
-                ratios.entry("hot key").or_default().push(hot_key(HOT).await);
+                ratios.entry("hot key").or_default().push(hot_key(HOT_RECORDS).await);
             }
             for (size, count) in LARGE.into_iter().filter(|_| wanted("large")) {
                 large(size, count).await;

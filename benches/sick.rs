@@ -33,7 +33,7 @@ use support::rabbitmq::{address, at};
 use tokio::task::JoinSet;
 
 /// Records per second, one in ten of them for the failing destination.
-const RATE: u64 = 500;
+const RECORDS_PER_SECOND: u64 = 500;
 
 const PHASES: [&str; 3] = ["all is well", "it is sick", "it is well again"];
 
@@ -45,7 +45,7 @@ struct Destinations {
 
 /// Inserts one by one for this long; returns the number of the next record.
 async fn flow(collections: &Collections, to: &Destinations, from: usize, time: Duration) -> usize {
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE as u32);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / RECORDS_PER_SECOND as u32);
     let (began, mut inserts, mut n) = (Instant::now(), JoinSet::new(), from);
     while began.elapsed() < time {
         ticks.tick().await;

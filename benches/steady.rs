@@ -207,7 +207,7 @@ impl Target {
 }
 
 /// What was used up to a moment.
-struct Spent {
+struct Usage {
     at: Instant,
     mongod: u64,
     broker: u64,
@@ -215,7 +215,7 @@ struct Spent {
     finds: i64,
 }
 
-impl Spent {
+impl Usage {
     async fn now(collections: &Collections, broker: &str, daemons: &[Daemon]) -> Self {
         let mongo = cost::mongo(collections).await;
         Self {
@@ -232,9 +232,9 @@ impl Spent {
 async fn insertion(flow: Scenario, time: Duration) -> f64 {
     let collections = support::outbox().await;
     let times: Arc<Times> = Arc::default();
-    let before = Spent::now(&collections, "", &[]).await;
+    let before = Usage::now(&collections, "", &[]).await;
     produce(&collections, flow, time, &times).await;
-    let after = Spent::now(&collections, "", &[]).await;
+    let after = Usage::now(&collections, "", &[]).await;
     support::drop(collections).await;
     let count = times.sent.lock().unwrap().len();
     (after.mongod - before.mongod) as f64 / count as f64
@@ -254,11 +254,11 @@ async fn steady(flow: Scenario, time: Duration) {
     let mut daemons: Vec<Daemon> =
         (0..instances).map(|_| Daemon::start(&collections, &target.settings())).collect();
     until_divided(&mut daemons).await;
-    let mut spent = vec![Spent::now(&collections, target.process(), &daemons).await];
+    let mut spent = vec![Usage::now(&collections, target.process(), &daemons).await];
     let sampling = async {
         for _ in 0..WINDOWS {
             tokio::time::sleep(window).await;
-            spent.push(Spent::now(&collections, target.process(), &daemons).await);
+            spent.push(Usage::now(&collections, target.process(), &daemons).await);
         }
     };
     tokio::join!(produce(&collections, flow, time, &times), sampling);

@@ -12,7 +12,7 @@ use crate::support::flow::{self, Flow};
 use crate::support::queue::Queue;
 
 /// Records per second: well below the machine's limit, so that a record waits only for a handover.
-const FLOW: u32 = 500;
+const RECORDS_PER_SECOND: u32 = 500;
 
 /// How long the flow is measured after a change.
 const AFTER: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ pub async fn measure() {
     let (collections, queue) = (support::outbox().await, Queue::declare("classic").await);
     let arrivals = queue.arrivals().await;
     let start = || Daemon::start(&collections, &queue.settings());
-    let flow = Flow::start(&collections, FLOW);
+    let flow = Flow::start(&collections, RECORDS_PER_SECOND);
     let mut phases = Phases::begin(&collections).await;
     tokio::time::sleep(steady).await;
     phases.end("none").await;
@@ -100,7 +100,7 @@ pub async fn measure() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!(
-        "gap      {FLOW}/s; divided among three {:.1} s after the start of two more; one of three ended {:.2} s after its SIGTERM, divided among two after {:.2} s; {} arrived twice",
+        "gap      {RECORDS_PER_SECOND}/s; divided among three {:.1} s after the start of two more; one of three ended {:.2} s after its SIGTERM, divided among two after {:.2} s; {} arrived twice",
         joined.as_secs_f64(),
         stopped.as_secs_f64(),
         left.as_secs_f64(),

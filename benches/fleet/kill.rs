@@ -15,13 +15,13 @@ use crate::support::queue::{Arrivals, Queue};
 const KILLS: usize = 3;
 
 /// Records per second.
-const FLOW: u32 = 500;
+const RECORDS_PER_SECOND: u32 = 500;
 
 /// A steady record that takes longer was delayed by the kill.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Seconds after the takeover in which all records arrive that waited for the takeover only.
-const CAUGHT_UP: f64 = 2.0;
+const CATCH_UP_SECONDS: f64 = 2.0;
 
 /// Seconds after a kill in which messages still arrive that the broker had received before.
 const MOMENT: f64 = 2.0;
@@ -76,7 +76,7 @@ async fn members(collections: &Collections) -> BTreeSet<InstanceId> {
 /// Measures a kill under a steady flow.
 async fn steady(number: usize) {
     let Pair { collections, queue, arrivals, other, victim, id } = Pair::start().await;
-    let flow = Flow::start(&collections, FLOW);
+    let flow = Flow::start(&collections, RECORDS_PER_SECOND);
     // The kill falls at a random time between two heartbeats.
     let until = Duration::from_millis(rand::random_range(4_000..7_000));
     tokio::time::sleep(until).await;
@@ -99,9 +99,9 @@ async fn steady(number: usize) {
     waited.sort_by(f64::total_cmp);
     let first = since(killed, first.unwrap());
     // Their keys were leased by the killed daemon.
-    let leased = waited.iter().filter(|at| **at > first + CAUGHT_UP).count();
+    let leased = waited.iter().filter(|at| **at > first + CATCH_UP_SECONDS).count();
     println!(
-        "kill     {number}, {FLOW}/s, {} partitions of the dead: first arrival after {first:.1} s; of {} late ones {leased} waited out a lease, the last until {:.1} s; late of other partitions {of_others}; arrived twice {}",
+        "kill     {number}, {RECORDS_PER_SECOND}/s, {} partitions of the dead: first arrival after {first:.1} s; of {} late ones {leased} waited out a lease, the last until {:.1} s; late of other partitions {of_others}; arrived twice {}",
         orphans.len(),
         waited.len(),
         waited.last().unwrap(),

@@ -54,10 +54,10 @@ enum Step {
 
 /// The time of each step of each record.
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Noted>>);
+struct SharedStepTimes(Arc<Mutex<StepTimes>>);
 
 #[derive(Default)]
-struct Noted {
+struct StepTimes {
     steps: HashMap<String, [Option<Instant>; 6]>,
     /// Leases in progress, by the number of their command.
     leases: HashMap<i32, Vec<String>>,
@@ -65,14 +65,14 @@ struct Noted {
     unread: Vec<String>,
 }
 
-impl Noted {
+impl StepTimes {
     /// The first time counts.
     fn note(&mut self, id: String, step: Step) {
         self.steps.entry(id).or_default()[step as usize].get_or_insert_with(Instant::now);
     }
 }
 
-impl Notes {
+impl SharedStepTimes {
     fn note(&self, id: String, step: Step) {
         self.0.lock().unwrap().note(id, step);
     }
@@ -139,7 +139,7 @@ fn text(id: &Bson) -> String {
     RecordId::from(id.clone()).to_string()
 }
 
-async fn observed(notes: Notes) -> Client {
+async fn observed(notes: SharedStepTimes) -> Client {
     let mut options = ClientOptions::parse(support::mongodb_uri()).await.unwrap();
     options.selection_criteria = Some(connect::primary());
     options.read_concern = Some(ReadConcern::majority());
@@ -181,7 +181,7 @@ async fn trickle(collections: &Collections) -> Vec<Inserted> {
 
 async fn in_process(follow: bool) {
     let outbox = support::outbox().await;
-    let notes = Notes::default();
+    let notes = SharedStepTimes::default();
     let client = observed(notes.clone()).await;
     let collections = Collections::new(client, outbox.database().name(), "");
     let queue = Queue::declare("classic").await;
@@ -193,7 +193,7 @@ async fn in_process(follow: bool) {
     };
     let inner = RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap();
     let (to_give, to_confirm) = (notes.clone(), notes.clone());
-    let sink = support::Noting {
+    let sink = support::ReportingSink {
         inner,
         given: move |id: &str| to_give.note(id.to_owned(), Step::Publish),
         note: move |id| to_confirm.note(id, Step::Confirmed),

@@ -18,7 +18,7 @@ use crate::support::queue::{Arrivals, Queue};
 const KILLS: usize = 3;
 
 /// Records per second.
-const FLOW: u32 = 500;
+const RECORDS_PER_SECOND: u32 = 500;
 
 /// As for a frozen host, or a slow election.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ async fn suspended() {
     let (collections, queue) = (support::outbox().await, Queue::declare("classic").await);
     let arrivals = queue.arrivals().await;
     let daemon = Daemon::start(&collections, &queue.settings());
-    let flow = Flow::start(&collections, FLOW);
+    let flow = Flow::start(&collections, RECORDS_PER_SECOND);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let rebalances = "postrider_rebalances_total";
     let before = daemon.metric(rebalances).await;
@@ -115,7 +115,7 @@ async fn suspended() {
     let lost =
         daemon.metric("postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}").await;
     println!(
-        "suspended for {PAUSE:?} at {FLOW}/s: first arrival {:.2} s after it woke; changes of partitions {}; leases lost {lost}; arrived twice {}",
+        "suspended for {PAUSE:?} at {RECORDS_PER_SECOND}/s: first arrival {:.2} s after it woke; changes of partitions {}; leases lost {lost}; arrived twice {}",
         first.fold(f64::MAX, f64::min),
         daemon.metric(rebalances).await - before,
         arrivals.repeated(),

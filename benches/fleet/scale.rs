@@ -15,7 +15,7 @@ use crate::support::queue::Queue;
 const ROUNDS: usize = 3;
 
 /// A small share of a core: eight idle daemons cost mongod 0.04.
-const REST: f64 = 0.15;
+const IDLE_CPU_SHARE: f64 = 0.15;
 
 /// The sink: none, or RabbitMQ.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ async fn until_rest(mongod: &str, daemon: &mut Daemon) {
             daemon.pause().await;
         }
         let busy = (cost::cpu_micros(mongod) - before) as f64 / 1e6;
-        if busy < began.elapsed().as_secs_f64() * REST {
+        if busy < began.elapsed().as_secs_f64() * IDLE_CPU_SHARE {
             return;
         }
     }

@@ -161,13 +161,13 @@ fn payload(n: usize) -> String {
 }
 
 /// A sink that reports each message, by its id, when it is published and when it is confirmed.
-pub struct Noting<S, G, F> {
+pub struct ReportingSink<S, G, F> {
     pub inner: S,
     pub given: G,
     pub note: F,
 }
 
-impl<S, G, F> Sink for Noting<S, G, F>
+impl<S, G, F> Sink for ReportingSink<S, G, F>
 where
     S: Sink,
     G: Fn(&str) + Clone + Send + Sync + 'static,

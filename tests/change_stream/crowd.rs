@@ -13,7 +13,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{parts, run};
 use crate::support::sink::TestSink;
-use crate::{Followed, opened, settings_without_rescan};
+use crate::{RunningStream, opened, settings_without_rescan};
 
 /// The server's open cursors on the records that are change streams.
 async fn streams(outbox: &TestOutbox) -> usize {
@@ -35,25 +35,25 @@ async fn streams(outbox: &TestOutbox) -> usize {
 #[fixture::test]
 async fn the_stream_is_closed_only_while_batches_are_full() {
     // More keys than are read one by one, while the change stream carries the records.
-    const MANY: usize = 8_000;
+    const RECORDS: usize = 8_000;
     let outbox = TestOutbox::new().await;
     let (recorder, sink, wake) =
         (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
     let settings = Settings { batch_size: 20, ..settings_without_rescan() };
-    let followed = Followed::up(&recorder.collections, &wake).await;
+    let followed = RunningStream::up(&recorder.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);
     let (owner, share) = watch::channel(Share::of(0..=255));
     let relay =
         run(parts(&recorder.collections, sink.clone(), settings, share, wake.clone()), owner);
 
-    outbox.insert((0..MANY).map(|n| record(&format!("{n}"), &format!("k{n}")))).await;
+    outbox.insert((0..RECORDS).map(|n| record(&format!("{n}"), &format!("k{n}")))).await;
 
     eventually("the stream to be closed", || async { !wake.is_followed() }).await;
     assert_eq!(*followed.following.borrow(), Following::Up, "closed on purpose");
     eventually("its cursor's end", || async { streams(&outbox).await == 0 }).await;
-    assert!(sink.ids().len() < MANY, "while there is much to do");
+    assert!(sink.ids().len() < RECORDS, "while there is much to do");
     assert_eq!(opened(&recorder).len(), 1);
-    outbox.until_count(doc! { "status": "done" }, MANY as u64).await;
+    outbox.until_count(doc! { "status": "done" }, RECORDS as u64).await;
     eventually("the stream to be opened again", || async { wake.is_followed() }).await;
     assert_eq!(opened(&recorder).len(), 2);
     outbox.insert([record("woken", "woken")]).await;

@@ -17,19 +17,19 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
-use crate::{Followed, settings_without_rescan};
+use crate::{RunningStream, settings_without_rescan};
 
 /// A relay that depends on its stream: no timer fires within any test.
-struct Scene {
+struct LiveRelay {
     outbox: TestOutbox,
     recorder: CommandRecorder,
     sink: TestSink,
     relay: Running,
-    followed: Followed,
+    followed: RunningStream,
     share: watch::Sender<Share>,
 }
 
-impl Scene {
+impl LiveRelay {
     async fn start() -> Self {
         Self::with(settings_without_rescan()).await
     }
@@ -38,7 +38,7 @@ impl Scene {
         let outbox = TestOutbox::new().await;
         let (recorder, sink, wake) =
             (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
-        let followed = Followed::up(&recorder.collections, &wake).await;
+        let followed = RunningStream::up(&recorder.collections, &wake).await;
         let (share, shares) = watch::channel(Share::of(0..=255));
         let parts: RelayParts<TestSink> =
             parts(&recorder.collections, sink.clone(), settings, shares, wake);
@@ -87,7 +87,7 @@ impl Scene {
 /// The keys in the order of the insertions, single ones and several with one command.
 #[fixture::test]
 async fn a_flow_is_delivered_in_key_order_without_a_read() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     let before = scene.recorder.commands("find").len();
 
     let mut expected: HashMap<String, Vec<String>> = HashMap::new();
@@ -119,7 +119,7 @@ async fn a_flow_is_delivered_in_key_order_without_a_read() {
 
 #[fixture::test]
 async fn a_record_of_a_key_in_flight_goes_after_it() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     scene.sink.script("1", [Fault::Hold]);
 
     scene.outbox.insert([record("1", "k")]).await;
@@ -137,7 +137,7 @@ async fn a_record_of_a_key_in_flight_goes_after_it() {
 
 #[fixture::test]
 async fn a_record_after_a_blocker_waits_whatever_ends_the_block() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     scene.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
     let mut due = record("due", "b");
@@ -155,7 +155,7 @@ async fn a_record_after_a_blocker_waits_whatever_ends_the_block() {
 /// Each has changed since its event when the relay leases it.
 #[fixture::test]
 async fn a_record_changed_after_its_event_strands_none_of_its_key() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     scene.sink.script("head", [Fault::Hold]);
     scene.outbox.insert([record("head", "k")]).await;
     scene.until_under_way("head").await;
@@ -179,7 +179,7 @@ async fn a_record_changed_after_its_event_strands_none_of_its_key() {
 /// No event says that it became pending: it was pending before, in another key.
 #[fixture::test]
 async fn a_record_waits_for_an_earlier_one_that_got_its_key_later() {
-    let scene = Scene::with(Settings {
+    let scene = LiveRelay::with(Settings {
         poll_interval: Duration::from_millis(500),
         ..settings_without_rescan()
     })
@@ -208,7 +208,7 @@ async fn a_record_waits_for_an_earlier_one_that_got_its_key_later() {
 /// A page ends within the second of its partitions, directly after the first.
 #[fixture::test]
 async fn a_key_in_two_returning_partitions_is_delivered_completely() {
-    let scene = Scene::with(Settings { batch_size: 2, ..settings_without_rescan() }).await;
+    let scene = LiveRelay::with(Settings { batch_size: 2, ..settings_without_rescan() }).await;
     scene.share.send_replace(Share::of(9..=255));
     let within = |id: &str, partition: i32| {
         let mut within = record(id, "k");
@@ -228,7 +228,7 @@ async fn a_key_in_two_returning_partitions_is_delivered_completely() {
 async fn a_waiting_keys_records_in_a_returning_partition_are_found() {
     let settings =
         Settings { poll_interval: Duration::from_millis(300), ..settings_without_rescan() };
-    let scene = Scene::with(settings).await;
+    let scene = LiveRelay::with(settings).await;
     let within = |id: &str, partition: i32| {
         let mut within = record(id, "k");
         within.insert("partition", partition);
@@ -259,7 +259,7 @@ async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
         poll_interval: Duration::from_millis(500),
         ..settings_without_rescan()
     };
-    let scene = Scene::with(settings).await;
+    let scene = LiveRelay::with(settings).await;
     for id in ["dies", "dies too", "dies as well"] {
         scene.sink.script(id, [Fault::Answer(PublishFailure::Rejected)]);
     }
@@ -291,7 +291,7 @@ async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
 /// partition 7, or nowhere at all.
 #[fixture::test]
 async fn an_invalid_partition_goes_before_later_records() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     let odd: [Bson; 5] = [
         3.5.into(),
         vec![Bson::Int32(7)].into(),
@@ -325,7 +325,7 @@ async fn an_invalid_partition_goes_before_later_records() {
 /// An operator's validator forbids the correction, at each of several attempts.
 #[fixture::test]
 async fn a_record_after_a_fraction_waits_until_it_is_corrected() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     let database = scene.outbox.client.database(&scene.outbox.database);
     let change = async |validator: Document| {
         let change = doc! { "collMod": "outbox_records", "validator": validator };
@@ -358,7 +358,7 @@ async fn a_record_after_a_fraction_waits_until_it_is_corrected() {
 /// More at once than the relay can lease, and then a flow again.
 #[fixture::test]
 async fn a_burst_is_delivered_in_order_and_the_stream_resumes() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     for batch in 0..20 {
         let burst =
             (0..1_000).map(|n| unstamped(&format!("{batch:02} {n:04}"), &format!("k{}", n % 700)));
@@ -383,7 +383,7 @@ async fn a_burst_is_delivered_in_order_and_the_stream_resumes() {
 /// Partitions leave and return, while records of them are inserted.
 #[fixture::test]
 async fn returning_partitions_are_served_from_a_new_scan() {
-    let scene = Scene::start().await;
+    let scene = LiveRelay::start().await;
     for turn in 0..10 {
         scene.share.send_replace(Share::of(0..=100));
         scene

@@ -10,7 +10,7 @@ use postrider::wakeup::{ScanHint, Wakeup};
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::{Followed, opened, user_without_change_stream};
+use crate::{RunningStream, opened, user_without_change_stream};
 
 /// Waits until an insert causes an event again.
 async fn until_an_insert_is_reported(outbox: &TestOutbox, wake: &Wakeup) {
@@ -18,11 +18,11 @@ async fn until_an_insert_is_reported(outbox: &TestOutbox, wake: &Wakeup) {
     outbox.insert([record(&key, &key)]).await;
     let (partition, key) = (postrider::partition::of_key(&key), key.as_str().into());
     let hint = ScanHint::Key { partition, key };
-    eventually("the news", || async { leads_to(wake, &hint) }).await;
+    eventually("the news", || async { has_hint(wake, &hint) }).await;
 }
 
 /// Whether the stream's last report has this effect.
-fn leads_to(wake: &Wakeup, hint: &ScanHint) -> bool {
+fn has_hint(wake: &Wakeup, hint: &ScanHint) -> bool {
     wake.take_events().iter().any(|change| change.hint().as_ref() == Some(hint))
 }
 
@@ -34,7 +34,7 @@ async fn lose<F: Future<Output = ()>>(
     restored: impl FnOnce() -> F,
 ) -> String {
     let wake = Wakeup::default();
-    let mut followed = Followed::up(collections, &wake).await;
+    let mut followed = RunningStream::up(collections, &wake).await;
     until_an_insert_is_reported(outbox, &wake).await;
     wake.take();
 
@@ -147,14 +147,14 @@ async fn an_event_that_is_too_large_is_skipped() {
 async fn a_record_of_almost_16_mib_wakes_the_relay() {
     let outbox = TestOutbox::new().await;
     let wake = Wakeup::default();
-    let followed = Followed::up(&outbox.collections, &wake).await;
+    let followed = RunningStream::up(&outbox.collections, &wake).await;
     let mut large = record("large", "k");
     large.insert("payload", "x".repeat(16_770_000));
 
     outbox.insert([large]).await;
 
     let hint = ScanHint::Key { partition: postrider::partition::of_key("k"), key: "k".into() };
-    eventually("the news", || async { leads_to(&wake, &hint) }).await;
+    eventually("the news", || async { has_hint(&wake, &hint) }).await;
     assert!(wake.is_followed());
     drop(followed);
 }
@@ -168,7 +168,7 @@ async fn a_user_without_the_right_polls_until_it_is_granted() {
     let collections = Collections::new(client, &outbox.database, "");
     let wake = Wakeup::default();
 
-    let mut followed = Followed::start(&collections, &wake);
+    let mut followed = RunningStream::start(&collections, &wake);
 
     let why = followed.until_lost().await;
     assert!(why.contains("not authorized"), "{why}");

@@ -30,12 +30,12 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A running change stream; dropped, it stops.
-struct Followed {
+struct RunningStream {
     following: watch::Receiver<Following>,
     _stop: DropGuard,
 }
 
-impl Followed {
+impl RunningStream {
     fn start(collections: &Collections, wake: &Wakeup) -> Self {
         let follower = Follower::new(collections.clone(), wake.clone());
         let following = follower.following();

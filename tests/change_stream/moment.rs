@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postrider::wakeup::{ScanHint, StreamEvent, Wakeup};
 
-use crate::Followed;
+use crate::RunningStream;
 use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually, record};
 
@@ -23,7 +23,7 @@ async fn an_insert_while_the_stream_opens_is_reported() {
     recorder.after(is_moment, || async move { producing.insert([record("between", "k")]).await });
     let wake = Wakeup::default();
 
-    let followed = Followed::up(&recorder.collections, &wake).await;
+    let followed = RunningStream::up(&recorder.collections, &wake).await;
 
     assert!(recorder.has_paused());
     // (It does not report what was there before: the stream begins after its moment.)
@@ -46,7 +46,7 @@ async fn the_moment_is_that_of_a_majority_snapshot() {
     let outbox = TestOutbox::new().await;
     let recorder = CommandRecorder::on(&outbox).await;
 
-    let followed = Followed::up(&recorder.collections, &Wakeup::default()).await;
+    let followed = RunningStream::up(&recorder.collections, &Wakeup::default()).await;
 
     let asked = &recorder.commands("find")[0];
     let concern = asked.sent.get_document("readConcern").unwrap();

@@ -19,18 +19,18 @@ use crate::support::relay::{Running, parts, run};
 use crate::support::relay_harness::RelayHarness;
 use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
-use crate::{Followed, settings_without_rescan};
+use crate::{RunningStream, settings_without_rescan};
 
 /// A relay with a change stream, which is idle.
-struct Woken {
+struct IdleRelay {
     outbox: TestOutbox,
     recorder: CommandRecorder,
     sink: TestSink,
     relay: Running,
-    followed: Followed,
+    followed: RunningStream,
 }
 
-impl Woken {
+impl IdleRelay {
     async fn start(partitions: std::ops::RangeInclusive<u8>) -> Self {
         Self::with(partitions, |collections| collections).await
     }
@@ -48,12 +48,12 @@ impl Woken {
         let (recorder, sink, wake) =
             (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
         let collections = on(recorder.collections.clone());
-        let followed = Followed::up(&collections, &wake).await;
+        let followed = RunningStream::up(&collections, &wake).await;
         let (owner, share) = watch::channel(Share::of(partitions));
         let relay =
             run(parts(&collections, sink.clone(), settings_without_rescan(), share, wake), owner);
         let woken = Self { outbox, recorder, sink, relay, followed };
-        eventually("the first look", || async { !woken.looks().is_empty() }).await;
+        eventually("the first look", || async { !woken.scans().is_empty() }).await;
         woken.until_idle().await;
         woken
     }
@@ -66,18 +66,18 @@ impl Woken {
             self.outbox.count(arrived).await == 0
         })
         .await;
-        let (mut looks, mut since) = (0, Instant::now());
+        let (mut scans, mut since) = (0, Instant::now());
         while since.elapsed() < Duration::from_millis(150) {
-            let now = self.looks().len();
-            if now != looks {
-                (looks, since) = (now, Instant::now());
+            let now = self.scans().len();
+            if now != scans {
+                (scans, since) = (now, Instant::now());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// The reads of all scans so far.
-    fn looks(&self) -> Vec<Command> {
+    fn scans(&self) -> Vec<Command> {
         self.recorder.commands("find")
     }
 
@@ -115,18 +115,18 @@ fn is_of_all(command: &Command) -> bool {
 
 #[fixture::test]
 async fn an_insert_wakes_its_key_without_a_full_scan() {
-    let woken = Woken::hinted().await;
+    let woken = IdleRelay::hinted().await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
 
     for record in [record("keyed", "k"), record("again", "k"), long] {
         woken.until_idle().await;
-        let before = woken.looks().len();
+        let before = woken.scans().len();
         let key = record.get_str("key").unwrap().to_owned();
 
         woken.insert(record).await;
 
-        let first: Vec<Command> = woken.looks().into_iter().skip(before).take(3).collect();
+        let first: Vec<Command> = woken.scans().into_iter().skip(before).take(3).collect();
         assert!(!first.iter().any(is_of_all), "{first:#?}");
         let of_key = |find: &Command| {
             find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == key)
@@ -138,17 +138,17 @@ async fn an_insert_wakes_its_key_without_a_full_scan() {
 
 #[fixture::test]
 async fn an_insert_is_read_from_the_stream_alone() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
     let mut long = record("of another type", "long");
     long.insert("partition", Bson::Double(f64::from(long.get_i32("partition").unwrap())));
 
     for record in [record("keyed", "k"), record("again", "k"), long] {
         woken.until_idle().await;
-        let before = woken.looks().len();
+        let before = woken.scans().len();
 
         woken.insert(record).await;
 
-        let reads: Vec<Command> = woken.looks().into_iter().skip(before).collect();
+        let reads: Vec<Command> = woken.scans().into_iter().skip(before).collect();
         assert!(reads.is_empty(), "{reads:#?}");
     }
     woken.stop().await;
@@ -156,18 +156,18 @@ async fn an_insert_is_read_from_the_stream_alone() {
 
 #[fixture::test]
 async fn a_record_without_a_key_is_woken_by_its_id() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
     let keyless = without(&["key"], record("keyless", ""));
     let mut null = record("null", "");
     null.insert("key", Bson::Null);
 
     for record in [keyless, null] {
         woken.until_idle().await;
-        let before = woken.looks().len();
+        let before = woken.scans().len();
 
         woken.insert(record).await;
 
-        let first: Vec<Command> = woken.looks().into_iter().skip(before).take(3).collect();
+        let first: Vec<Command> = woken.scans().into_iter().skip(before).take(3).collect();
         assert!(!first.iter().any(is_of_all), "{first:#?}");
     }
     woken.stop().await;
@@ -198,7 +198,7 @@ async fn a_record_that_got_a_key_meanwhile_keeps_its_order() {
 
 #[fixture::test]
 async fn a_record_that_needs_a_repair_is_woken_too() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
 
     for (id, lacks) in [
         ("without partition", ["partition"].as_slice()),
@@ -213,7 +213,7 @@ async fn a_record_that_needs_a_repair_is_woken_too() {
 
 #[fixture::test]
 async fn a_requeued_promoted_or_replaced_record_is_woken_too() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
     let of_status = |id: &str, status: &str| {
         let mut record = record(id, id);
         record.extend(doc! { "status": status, "visibleAt": DateTime::MAX });
@@ -244,11 +244,11 @@ async fn a_requeued_promoted_or_replaced_record_is_woken_too() {
 
 #[fixture::test]
 async fn many_inserts_at_once_do_not_cost_a_scan_each() {
-    const MANY: usize = 100;
-    let woken = Woken::start(0..=255).await;
-    let before = woken.looks().len();
+    const RECORDS: usize = 100;
+    let woken = IdleRelay::start(0..=255).await;
+    let before = woken.scans().len();
 
-    for n in 0..MANY {
+    for n in 0..RECORDS {
         let key = format!("nothing {n}");
         let partition = postrider::partition::of_key(&key);
         woken.relay.wake.at(ScanHint::Key { partition, key: key.into() });
@@ -256,20 +256,20 @@ async fn many_inserts_at_once_do_not_cost_a_scan_each() {
     woken.insert(record("last", "l")).await;
 
     let of_one = |find: &&Command| find.sent.get_document("filter").unwrap().get_str("key").is_ok();
-    let reads = woken.looks()[before..].iter().filter(of_one).count();
-    assert!(reads < MANY / 2, "{reads}");
+    let reads = woken.scans()[before..].iter().filter(of_one).count();
+    assert!(reads < RECORDS / 2, "{reads}");
     woken.stop().await;
 }
 
 #[fixture::test]
 async fn inserts_in_partitions_of_others_cost_no_scan() {
     const OTHERS: usize = 40;
-    let woken = Woken::start(0..=127).await;
+    let woken = IdleRelay::start(0..=127).await;
     let keys = |partitions: std::ops::RangeInclusive<u8>| {
         let keys = (0..).map(|n| format!("k{n}"));
         keys.filter(move |key| partitions.contains(&postrider::partition::of_key(key)))
     };
-    let before = woken.looks().len();
+    let before = woken.scans().len();
 
     for key in keys(128..=255).take(OTHERS) {
         woken.outbox.insert([record(&key, &key)]).await;
@@ -282,8 +282,8 @@ async fn inserts_in_partitions_of_others_cost_no_scan() {
     let is_first = |find: &&Command| {
         find.sent.get_document("filter").unwrap().get("partition") == Some(&Bson::Null)
     };
-    let looks = woken.looks()[before..].iter().filter(is_first).count();
-    assert!(looks < OTHERS / 2, "{looks}");
+    let scans = woken.scans()[before..].iter().filter(is_first).count();
+    assert!(scans < OTHERS / 2, "{scans}");
     assert_eq!(woken.sink.ids(), ["ours"]);
     woken.stop().await;
 }
@@ -291,12 +291,12 @@ async fn inserts_in_partitions_of_others_cost_no_scan() {
 /// It would find what the relay has already.
 #[fixture::test]
 async fn an_insert_into_a_key_in_flight_costs_no_scan() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
     woken.sink.script("first", [Fault::Hold]);
     woken.outbox.insert([record("first", "k")]).await;
     eventually("a publish under way", || async { woken.sink.is_under_way("first") }).await;
     woken.until_idle().await;
-    let before = woken.looks().len();
+    let before = woken.scans().len();
 
     for id in ["second", "third"] {
         woken.outbox.insert([record(id, "k")]).await;
@@ -306,7 +306,7 @@ async fn an_insert_into_a_key_in_flight_costs_no_scan() {
     let of_key = |find: &Command| {
         find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == "k")
     };
-    assert!(!woken.looks()[before..].iter().any(of_key));
+    assert!(!woken.scans()[before..].iter().any(of_key));
     woken.sink.release();
     woken.until_arrived("third").await;
     assert_eq!(woken.sink.ids(), ["other", "first", "second", "third"]);
@@ -343,7 +343,7 @@ async fn a_scan_requested_during_another_follows_it() {
 /// Deliveries cause many updates; none of them wakes the relay.
 #[fixture::test]
 async fn leases_settlements_and_failures_wake_nothing() {
-    let woken = Woken::start(0..=255).await;
+    let woken = IdleRelay::start(0..=255).await;
     woken.sink.script("fails", [Fault::Answer(PublishFailure::Retryable)]);
 
     woken.insert(record("goes", "g")).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lapin::types::AMQPValue;
 
-use crate::plan::{Kind, Peer, Setup, Sick};
+use crate::plan::{Kind, Peer, Setup, Sickness};
 use crate::support::environment::unique;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::history::Arrival;
@@ -53,7 +53,7 @@ impl Brokers {
     /// Starts the servers that a history needs and that do not run yet.
     pub async fn start(&mut self, setup: &Setup) {
         let kind = setup.kind;
-        let loses_broker = setup.mixed_options.sick.contains(&Sick::Replicas);
+        let loses_broker = setup.mixed_options.sick.contains(&Sickness::Replicas);
         let rabbitmq = async {
             let wanted = kind != Kind::Kafka && self.rabbitmq.is_none();
             if wanted { Some(RabbitMq::start().await) } else { None }
@@ -78,14 +78,14 @@ impl Brokers {
     }
 
     /// Makes the exchange, queues and topics of a history, except those that are sick.
-    pub async fn furnish(&mut self, setup: &Setup) {
+    pub async fn create_destinations(&mut self, setup: &Setup) {
         self.name = unique("chaos-");
         let (name, sick) = (self.name.clone(), &setup.mixed_options.sick);
         for proxy in self.proxies() {
             proxy.refuse(false);
             proxy.thaw();
             proxy.delay(setup.distance);
-            proxy.cut_at(if sick.contains(&Sick::Poison) { MARK } else { "" });
+            proxy.cut_at(if sick.contains(&Sickness::Poison) { MARK } else { "" });
         }
         let kind = self.kind;
         if let Some(rabbitmq) = self.rabbitmq.as_mut().filter(|_| kind != Some(Kind::Kafka)) {
@@ -96,13 +96,13 @@ impl Brokers {
                 amqp.bind(&name, &name, kind).await;
             }
             amqp.classic(&format!("{name}-sick")).await;
-            if !sick.contains(&Sick::Exchange) {
+            if !sick.contains(&Sickness::Exchange) {
                 rabbitmq.add_exchange(&name, "sick").await;
             }
             let silent = format!("{name}-silent");
             amqp.classic(&silent).await;
             rabbitmq.add_exchange(&name, "silent").await;
-            if sick.contains(&Sick::Queue) {
+            if sick.contains(&Sickness::Queue) {
                 rabbitmq.lease.node.suspend_queue(&silent).await;
                 rabbitmq.suspended = Some(silent);
             }
@@ -114,9 +114,9 @@ impl Brokers {
             let main = if kind == Some(Kind::Mixed) { Place::Stream } else { Place::Main };
             kafka.add(main, &name, &[]).await;
             if kind == Some(Kind::Mixed) {
-                let lacks_replicas = sick.contains(&Sick::Replicas);
+                let lacks_replicas = sick.contains(&Sickness::Replicas);
                 kafka.add_sick(&format!("{name}-sick"), lacks_replicas).await;
-                if !sick.contains(&Sick::Topic) {
+                if !sick.contains(&Sickness::Topic) {
                     kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
                 }
                 kafka.dead = Some(kafka.topic(&format!("{name}-dead"), &[]).await);
@@ -125,22 +125,22 @@ impl Brokers {
     }
 
     /// Heals what was sick. It may be healthy already.
-    pub async fn heal(&mut self, sick: Sick) {
+    pub async fn heal(&mut self, sick: Sickness) {
         let name = self.name.clone();
         match sick {
-            Sick::Exchange => self.rabbitmq().add_exchange(&name, "sick").await,
-            Sick::Replicas => {
+            Sickness::Exchange => self.rabbitmq().add_exchange(&name, "sick").await,
+            Sickness::Replicas => {
                 let topic = self.kafka().find(Place::SickTopic).expect("made in the beginning");
                 topic.alter("min.insync.replicas", "1").await;
             }
-            Sick::Topic => {
+            Sickness::Topic => {
                 let kafka = self.kafka.as_mut().expect("mixed");
                 if kafka.find(Place::LateTopic).is_none() {
                     kafka.add(Place::LateTopic, &format!("{name}-late"), &[]).await;
                 }
             }
-            Sick::Poison => self.proxies().for_each(|proxy| proxy.cut_at("")),
-            Sick::Queue => {
+            Sickness::Poison => self.proxies().for_each(|proxy| proxy.cut_at("")),
+            Sickness::Queue => {
                 let rabbitmq = self.rabbitmq.as_mut().expect("mixed");
                 if let Some(queue) = rabbitmq.suspended.take() {
                     rabbitmq.lease.node.resume_queue(&queue).await;

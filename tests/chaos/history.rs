@@ -16,7 +16,7 @@ use crate::appends::{self, Append, Appenders};
 use crate::broker::{BOUND, Brokers};
 use crate::commands::{Settles, id_of};
 use crate::instance::{Instance, USER};
-use crate::plan::{Fault, Kind, LinkFault, Lost, Peer, Plan, Sick};
+use crate::plan::{Fault, Kind, LinkFault, Lost, Peer, Plan, Sickness};
 use crate::privileges::{Withdrawals, privileges};
 use crate::runs::folder;
 use crate::sickness::{Healings, SHORTEST_WAIT};
@@ -112,7 +112,7 @@ impl History {
             }
         };
         let (set, ()) = tokio::join!(starting, brokers.start(setup));
-        brokers.furnish(setup).await;
+        brokers.create_destinations(setup).await;
         let validator =
             if setup.mixed_options.validator { Validator::Error } else { Validator::Off };
         let outbox = TestOutbox::validated(&set.uri(), validator).await;
@@ -163,7 +163,7 @@ impl History {
             let _ = self.imbalance(DIVISION_LIMIT).await;
             let _ = self.owners.set(self.owners().await);
         }
-        if !setup.mixed_options.sick.contains(&Sick::Poison) {
+        if !setup.mixed_options.sick.contains(&Sickness::Poison) {
             let _ = self.unpoisoned.set(DateTime::now());
         }
         let destinations = self.broker.lock().await.name.clone();
@@ -247,7 +247,7 @@ impl History {
                 let mut broker = self.broker.lock().await;
                 self.healings.begin(sick, DateTime::now());
                 broker.heal(sick).await;
-                if sick == Sick::Poison {
+                if sick == Sickness::Poison {
                     let _ = self.unpoisoned.set(DateTime::now());
                 }
             }
@@ -264,7 +264,7 @@ impl History {
 
     /// Waits until the sample record of this sickness was leased and has waited. Where no process
     /// leases it, the history continues, and the verdict names a fault without effect.
-    async fn until_waiting(&self, sick: Sick) {
+    async fn until_waiting(&self, sick: Sickness) {
         let deadline = Instant::now() + SICKNESS_LIMIT;
         let has_waited = || {
             let leased = self.watch.ledger.lock().unwrap().first_lease(&sick.sample_id());
@@ -371,7 +371,7 @@ impl History {
                     self.operator(&["outbox", "requeue", "--all", "--yes"]).await;
                 }
                 if self.plan.setup.kind == Kind::Mixed {
-                    self.tidy().await;
+                    self.resolve_waiting().await;
                 }
                 tidied = Some(Instant::now());
             }
@@ -417,7 +417,7 @@ impl History {
             broker.bind(kind, true).await;
         }
         if self.plan.setup.kind == Kind::Mixed {
-            for sick in Sick::ALL.into_iter().filter(|sick| *sick != Sick::Poison) {
+            for sick in Sickness::ALL.into_iter().filter(|sick| *sick != Sickness::Poison) {
                 self.healings.begin(sick, DateTime::now());
                 broker.heal(sick).await;
             }

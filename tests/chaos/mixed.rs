@@ -19,7 +19,7 @@ pub struct MixedOptions {
     /// Whether ids have no order.
     pub scattered: bool,
     /// The sicknesses that exist from the beginning.
-    pub sick: Vec<Sick>,
+    pub sick: Vec<Sickness>,
     /// Clients that append events over HTTP.
     pub appenders: usize,
     /// Whether only destinations fail. Other records must not wait for these.
@@ -42,7 +42,7 @@ impl Default for MixedOptions {
 
 /// A destination, or a kind of record, that fails until [`Fault::Heal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sick {
+pub enum Sickness {
     /// An exchange is missing.
     Exchange,
     /// A topic has fewer replicas in sync than it demands.
@@ -55,7 +55,7 @@ pub enum Sick {
     Queue,
 }
 
-impl Sick {
+impl Sickness {
     pub const ALL: [Self; 5] =
         [Self::Exchange, Self::Replicas, Self::Topic, Self::Poison, Self::Queue];
 }
@@ -110,7 +110,7 @@ impl Plan {
         }
         for sick in setup.mixed_options.sick.clone() {
             // Poison may stay to the end, where no record must wait for an operator.
-            if sick == Sick::Poison && !setup.blocks && rng.random() {
+            if sick == Sickness::Poison && !setup.blocks && rng.random() {
                 continue;
             }
             faults.push(healing(rng, duration, sick));
@@ -144,10 +144,10 @@ impl Plan {
             let lasts = millis(rng, 1000..5000);
             faults.push(Planned { at, fault: Fault::Unprivileged { lost, lasts } });
         }
-        // Drawn last, so that the rest of the plan is as it was before `Sick::Queue` was added.
+        // Drawn last, so that the rest of the plan is as it was before `Sickness::Queue` was added.
         if rng.random_range(0..3) > 0 {
-            setup.mixed_options.sick.push(Sick::Queue);
-            faults.push(healing(rng, duration, Sick::Queue));
+            setup.mixed_options.sick.push(Sickness::Queue);
+            faults.push(healing(rng, duration, Sickness::Queue));
         }
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
@@ -155,16 +155,16 @@ impl Plan {
 }
 
 /// When each sickness is healed.
-fn healing(rng: &mut StdRng, duration: Duration, sick: Sick) -> Planned {
+fn healing(rng: &mut StdRng, duration: Duration, sick: Sickness) -> Planned {
     let at = duration.mul_f64(rng.random_range(0.4..0.65));
     Planned { at, fault: Fault::Heal { sick } }
 }
 
 impl MixedOptions {
     fn random(rng: &mut StdRng) -> Self {
-        let mut sick = Vec::from(Sick::ALL);
+        let mut sick = Vec::from(Sickness::ALL);
         // `Plan::mixed` decides last whether the queue is sick.
-        sick.retain(|sick| *sick != Sick::Queue && rng.random_range(0..3) > 0);
+        sick.retain(|sick| *sick != Sickness::Queue && rng.random_range(0..3) > 0);
         Self {
             dead_letters: one_of(rng, &[None, Some(Peer::Broker), Some(Peer::Stream)]),
             key_window: one_of(rng, &[1, 1, 3]),

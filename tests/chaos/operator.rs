@@ -63,7 +63,7 @@ impl History {
     }
 
     /// Ends what waits for an operator alone.
-    pub async fn tidy(&self) {
+    pub async fn resolve_waiting(&self) {
         self.discard_waiting(GHOST).await;
         if self.plan.seed.is_multiple_of(2) {
             self.tamper(OperatorChange::Hasten).await;

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-pub use mixed::{Lost, MixedOptions, OperatorChange, Sick};
+pub use mixed::{Lost, MixedOptions, OperatorChange, Sickness};
 
 #[path = "mixed.rs"]
 mod mixed;
@@ -96,7 +96,7 @@ pub enum Fault {
     /// An operator discards what can never be delivered.
     Discard,
     /// A destination that was sick from the beginning is healthy from now on.
-    Heal { sick: Sick },
+    Heal { sick: Sickness },
     /// The relays' user may not publish one type for a while.
     Forbid { lasts: Duration },
     /// An operator changes waiting records.

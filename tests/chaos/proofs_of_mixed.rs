@@ -8,7 +8,7 @@ use bson::{DateTime, Document, Timestamp, Uuid, doc};
 use crate::appends::{self, Append, Fault};
 use crate::commands::Settles;
 use crate::ledger::{Change, EventOf, Ledger, What};
-use crate::plan::{Kind, Peer, Plan, Sick};
+use crate::plan::{Kind, Peer, Plan, Sickness};
 use crate::sickness::Healings;
 use crate::support::history::Arrival;
 use crate::traffic::{Class, Place};
@@ -250,10 +250,10 @@ fn the_delay_of_the_change_stream_is_not_counted() {
 /// sample is leased and done at these times, and another of its records is done at the last.
 fn sick_topic(sample: Option<(i64, i64)>, other: i64) -> String {
     let mut book = Book::new();
-    book.plan.setup.mixed_options.sick = vec![Sick::Replicas];
-    book.healings.begin(Sick::Replicas, DateTime::from_millis(5000));
-    book.healings.begin(Sick::Replicas, DateTime::from_millis(9000));
-    let (id, mut ids) = (Sick::Replicas.sample_id(), vec!["1"]);
+    book.plan.setup.mixed_options.sick = vec![Sickness::Replicas];
+    book.healings.begin(Sickness::Replicas, DateTime::from_millis(5000));
+    book.healings.begin(Sickness::Replicas, DateTime::from_millis(9000));
+    let (id, mut ids) = (Sickness::Replicas.sample_id(), vec!["1"]);
     let to_topic = doc! { "type": "K", "destination": "chaos-sick" };
     book.insert("1", "k", to_topic.clone());
     book.settle("1", other, doc! { "status": "done" });
@@ -279,12 +279,12 @@ fn a_seeded_fault_without_effect_is_caught() {
 
 #[test]
 fn a_sample_record_goes_to_each_sick_destination() {
-    let place = |sick: Sick| Place::of(&sick.sample("chaos"));
+    let place = |sick: Sickness| Place::of(&sick.sample("chaos"));
 
-    assert_eq!(place(Sick::Exchange), Place::SickExchange);
-    assert_eq!(place(Sick::Replicas), Place::SickTopic);
-    assert_eq!(place(Sick::Topic), Place::LateTopic);
-    assert_eq!(place(Sick::Queue), Place::SilentQueue);
+    assert_eq!(place(Sickness::Exchange), Place::SickExchange);
+    assert_eq!(place(Sickness::Replicas), Place::SickTopic);
+    assert_eq!(place(Sickness::Topic), Place::LateTopic);
+    assert_eq!(place(Sickness::Queue), Place::SilentQueue);
 }
 
 fn append(version: i64, events: i64) -> Append {

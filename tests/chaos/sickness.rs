@@ -1,7 +1,7 @@
 //! Whether the sicknesses of a plan had an effect. A history with a fault without effect fails: it
 //! proves less than its plan says.
 //!
-//! The history inserts one record for each [`Sick`], a sample, before its producers begin. A
+//! The history inserts one record for each [`Sickness`], a sample, before its producers begin. A
 //! process must lease the sample, and the sample must then wait until the healing. No other record
 //! that this kind of fault concerns may be done before the healing either.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bson::{DateTime, Document, doc};
 
 use crate::ledger::Ledger;
-use crate::plan::Sick;
+use crate::plan::Sickness;
 use crate::support::outbox::record;
 use crate::traffic::{MARK, POISON, Place, STREAM};
 
@@ -19,7 +19,7 @@ use crate::traffic::{MARK, POISON, Place, STREAM};
 /// takes to deliver a record without a fault.
 pub const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
-impl Sick {
+impl Sickness {
     /// The id of its sample.
     pub fn sample_id(self) -> String {
         format!("sick/{self:?}")
@@ -62,24 +62,24 @@ impl Sick {
 
 /// When the healing of each began.
 #[derive(Debug, Default)]
-pub struct Healings(Mutex<Vec<(Sick, DateTime)>>);
+pub struct Healings(Mutex<Vec<(Sickness, DateTime)>>);
 
 impl Healings {
     /// Notes that its healing begins, unless it is healed already.
-    pub fn begin(&self, sick: Sick, at: DateTime) {
+    pub fn begin(&self, sick: Sickness, at: DateTime) {
         let mut all = self.0.lock().unwrap();
         if all.iter().all(|(other, _)| *other != sick) {
             all.push((sick, at));
         }
     }
 
-    fn of(&self, sick: Sick) -> Option<DateTime> {
+    fn of(&self, sick: Sickness) -> Option<DateTime> {
         self.0.lock().unwrap().iter().find(|(other, _)| *other == sick).map(|(_, at)| *at)
     }
 
     /// How long the sample of this sickness waited after its lease: `None` means to the end. The
     /// error is what contradicts the sickness.
-    pub fn judge(&self, sick: Sick, ledger: &Ledger) -> Result<Option<Duration>, String> {
+    pub fn judge(&self, sick: Sickness, ledger: &Ledger) -> Result<Option<Duration>, String> {
         let healed = self.of(sick);
         let until = healed.unwrap_or(DateTime::MAX);
         if let Some(id) = ledger.done_before(until, |place, kind| sick.concerns(place, kind)) {

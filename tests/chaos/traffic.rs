@@ -7,7 +7,7 @@ use bson::{Bson, DateTime, Document, doc};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::plan::{Kind, Plan, Sick};
+use crate::plan::{Kind, Plan, Sickness};
 use crate::support::outbox::record;
 use crate::support::producers::{Make, Name, in_order};
 
@@ -250,8 +250,8 @@ fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut 
     let deadly = if plan.setup.blocks { 1 } else { 2 };
     let of_its_broker =
         |kind: &str| if class.is_stream { format!("{STREAM}{kind}") } else { kind.to_owned() };
-    // In other plans the records are as they were before `Sick::Queue` was added.
-    let has_silent = !class.is_stream && plan.setup.mixed_options.sick.contains(&Sick::Queue);
+    // In other plans the records are as they were before `Sickness::Queue` was added.
+    let has_silent = !class.is_stream && plan.setup.mixed_options.sick.contains(&Sickness::Queue);
     match rng.random_range(0..100) {
         0..5 => made.extend(scheduled(rng)),
         5..10 => without_key(made),

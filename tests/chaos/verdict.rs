@@ -8,7 +8,7 @@ use bson::DateTime;
 
 use crate::appends::{self, Append};
 use crate::ledger::{Breach, Ledger, Tally};
-use crate::plan::{Kind, PROBE_MAX, Plan, Setup, Sick};
+use crate::plan::{Kind, PROBE_MAX, Plan, Setup, Sickness};
 use crate::sickness::Healings;
 use crate::support::history::{Arrival, Committed, Findings, judge};
 use crate::traffic::{Class, POISON, Place};
@@ -49,7 +49,7 @@ const FEWEST_LANES: usize = 20;
 /// - the history is calm: no process, link, server or privilege fails;
 /// - each key has room for a lane ([`FEWEST_LANES`]), so that none waits for the load alone;
 /// - the partitions were divided before the producers began, and had the same owners in the end;
-/// - no record takes connections down any more ([`Sick::Poison`]);
+/// - no record takes connections down any more ([`Sickness::Poison`]);
 /// - its key has a valid partition or none: others are corrected, or read in several partitions;
 /// - no record of its key that was inserted before it waited for any of that, or for an operator.
 ///
@@ -77,7 +77,7 @@ pub struct Verdict {
     /// Dead records without a copy at the dead-letter destination.
     pub without_copy: Vec<String>,
     /// Each sickness, and how long its sample waited: `None` means to the end.
-    pub sick: Vec<(Sick, Option<Duration>)>,
+    pub sick: Vec<(Sickness, Option<Duration>)>,
     /// Faults of the plan that had no effect: a destination that was not sick.
     pub without_effect: Vec<String>,
     /// A record that waited for another destination than its own.
@@ -265,7 +265,7 @@ impl Seen<'_> {
     fn sick<'a>(
         &'a self,
         plan: &'a Plan,
-    ) -> impl Iterator<Item = Result<(Sick, Option<Duration>), String>> + 'a {
+    ) -> impl Iterator<Item = Result<(Sickness, Option<Duration>), String>> + 'a {
         let sick = plan.setup.mixed_options.sick.iter();
         sick.map(|sick| Ok((*sick, self.healings.judge(*sick, self.ledger)?)))
     }

@@ -17,7 +17,7 @@ use crate::support::relay::{rounds, until_under_way};
 use crate::support::sink::{Fault, TestSink};
 
 /// A record that has failed before, with every field that a producer may write.
-fn worn(id: &str) -> Document {
+fn failed_record(id: &str) -> Document {
     let mut record = record(id, id);
     record.extend(doc! {
         "attempt": 4, "lastError": "an older one", "lastErrorAt": DateTime::from_millis(5),
@@ -34,12 +34,12 @@ fn changes(before: &Document, after: &Document) -> (Document, Vec<String>) {
     (changed.map(|(name, value)| (name.clone(), value.clone())).collect(), gone.cloned().collect())
 }
 
-/// Delivers one worn record until it is of `status`; returns its changes.
+/// Delivers one such record until it is of `status`; returns its changes.
 async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Document {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("a", faults);
-    outbox.insert([worn("a")]).await;
+    outbox.insert([failed_record("a")]).await;
     let before = outbox.record("a").await;
 
     let relay = start(&outbox.collections, sink.clone(), settings);
@@ -115,7 +115,7 @@ async fn a_released_record_is_as_if_never_leased() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     sink.script("head", [Fault::HoldThenAnswer(PublishFailure::SinkDown)]);
-    let mut head = worn("head");
+    let mut head = failed_record("head");
     head.insert("key", "k");
     let mut behind = record("behind", "k");
     behind.insert("x-own", 1);
@@ -147,7 +147,7 @@ async fn a_released_record_is_as_if_never_leased() {
 async fn a_done_record_is_never_touched_again() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let mut odd = worn("done");
+    let mut odd = failed_record("done");
     // As a crash between two writes of a naive relay might leave it.
     odd.extend(doc! {
         "status": "done", "leaseId": bson::Uuid::new(), "leaseUntil": DateTime::from_millis(9),

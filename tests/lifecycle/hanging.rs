@@ -14,14 +14,14 @@ use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of};
 use crate::util::{PROMPT_LIMIT, backlog, instances, says, with};
 
 /// A relay with a publish in flight to a broker that has frozen.
-struct Hanging {
+struct HangingRelay {
     outbox: TestOutbox,
     queue: Queue,
     proxy: FaultProxy,
     postrider: Postrider,
 }
 
-impl Hanging {
+impl HangingRelay {
     async fn start(more: &[&str]) -> Self {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
         let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
@@ -45,7 +45,7 @@ impl Hanging {
 #[fixture::test]
 async fn a_publish_beyond_the_shutdown_timeout_is_released() {
     let settings = ["relay.shutdown_timeout=2s", "relay.lease=60s", "sinks.rabbit.timeout=40s"];
-    let mut hanging = Hanging::start(&settings).await;
+    let mut hanging = HangingRelay::start(&settings).await;
 
     hanging.postrider.signal(Signal::TERM);
     hanging.postrider.until_logged("a second signal ends at once").await;
@@ -66,7 +66,7 @@ async fn a_publish_beyond_the_shutdown_timeout_is_released() {
 
 #[fixture::test]
 async fn a_hanging_publish_is_given_up_in_time_for_a_clean_stop() {
-    let mut hanging = Hanging::start(&["sinks.rabbit.timeout=2s"]).await;
+    let mut hanging = HangingRelay::start(&["sinks.rabbit.timeout=2s"]).await;
 
     let stopped = hanging.postrider.stop().await;
 
@@ -82,7 +82,7 @@ async fn a_second_signal_of_either_kind_ends_the_process() {
     use Signal as S;
     let pairs = [(S::TERM, S::TERM), (S::TERM, S::INT), (S::INT, S::TERM), (S::INT, S::INT)];
     join_all(pairs.map(async |(first, second)| {
-        let mut hanging = Hanging::start(&[]).await;
+        let mut hanging = HangingRelay::start(&[]).await;
         hanging.postrider.signal(first);
         hanging.postrider.until_logged("a second signal ends at once").await;
 
@@ -99,7 +99,7 @@ async fn a_second_signal_of_either_kind_ends_the_process() {
 #[fixture::test]
 async fn two_simultaneous_signals_end_the_process() {
     for second in [Signal::TERM, Signal::INT] {
-        let mut hanging = Hanging::start(&["sinks.rabbit.timeout=1s"]).await;
+        let mut hanging = HangingRelay::start(&["sinks.rabbit.timeout=1s"]).await;
 
         hanging.postrider.signal(Signal::TERM);
         hanging.postrider.signal(second);
@@ -113,7 +113,7 @@ async fn two_simultaneous_signals_end_the_process() {
 
 #[fixture::test]
 async fn readyz_reports_draining_until_the_end() {
-    let mut hanging = Hanging::start(&["sinks.rabbit.timeout=3s"]).await;
+    let mut hanging = HangingRelay::start(&["sinks.rabbit.timeout=3s"]).await;
     let instances =
         hanging.outbox.client.database(&hanging.outbox.database).collection::<Document>(INSTANCES);
     let address = hanging.postrider.address().await;

@@ -12,7 +12,7 @@ use crate::support::rabbitmq::address;
 use crate::util::{PROMPT_LIMIT, backlog, mongo_through, proxy_to_mongodb, with};
 
 /// Nothing expires within a test.
-const LONG: [&str; 2] = ["relay.lease=10m", "partitions.stale_after=10m"];
+const LONG_TIMES: [&str; 2] = ["relay.lease=10m", "partitions.stale_after=10m"];
 
 fn named(settings: &[String], name: &str) -> Vec<String> {
     with(settings.to_vec(), &[&format!("instance.name={name}")])
@@ -40,7 +40,7 @@ async fn names(outbox: &TestOutbox) -> Vec<String> {
 #[fixture::test]
 async fn a_restarted_instance_takes_over_its_partitions_and_leases() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    let settings = with(queue.settings(&outbox), &LONG);
+    let settings = with(queue.settings(&outbox), &LONG_TIMES);
     outbox.insert(backlog(2_000, 100)).await;
     let mut killed = Postrider::start(&settings);
     eventually("the first deliveries", async || outbox.count(doc! { "status": "done" }).await > 50)
@@ -64,7 +64,7 @@ async fn a_restarted_instance_takes_over_its_partitions_and_leases() {
 #[fixture::test]
 async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
     let outbox = TestOutbox::new().await;
-    let settings = named(&with(stdout_settings(&outbox), &LONG), "pod-1");
+    let settings = named(&with(stdout_settings(&outbox), &LONG_TIMES), "pod-1");
     let mut first = Postrider::start(&settings);
     first.until_ready().await;
     let refused = Postrider::start(&settings).until_ended(PROMPT_LIMIT).await.with_code(1);
@@ -80,7 +80,7 @@ async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
 #[fixture::test]
 async fn two_instances_of_one_configuration_have_different_names() {
     let outbox = TestOutbox::new().await;
-    let settings = with(stdout_settings(&outbox), &LONG);
+    let settings = with(stdout_settings(&outbox), &LONG_TIMES);
     let mut first = Postrider::start(&settings);
     first.until_ready().await;
 
@@ -101,7 +101,7 @@ async fn a_hanging_holder_is_replaced_and_publishes_nothing_later() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
     let through_proxy = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
-    let mut holder = Postrider::start(&named(&with(through_proxy, &LONG), "pod-1"));
+    let mut holder = Postrider::start(&named(&with(through_proxy, &LONG_TIMES), "pod-1"));
     holder.until_metric("postrider_partitions_owned", |owned| owned == 256.0).await;
     holder.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
     outbox.insert([record("before", "k")]).await;
@@ -112,7 +112,7 @@ async fn a_hanging_holder_is_replaced_and_publishes_nothing_later() {
     outbox.until_count(doc! { "leaseId": { "$exists": true } }, 60).await;
     holder.signal(Signal::STOP);
 
-    let settings = named(&with(queue.settings(&outbox), &LONG), "pod-1");
+    let settings = named(&with(queue.settings(&outbox), &LONG_TIMES), "pod-1");
     let mut next = Postrider::start(&settings);
     outbox.until_count(doc! { "status": "done" }, 61).await;
     // Confirms arrive now, after which it would publish the next ones.
@@ -135,7 +135,7 @@ async fn a_holder_cut_off_from_mongodb_is_replaced_and_ends() {
     let outbox = TestOutbox::new().await;
     let to_mongodb = proxy_to_mongodb(FaultProxy::to).await;
     let settings = [mongo_through(&to_mongodb, &outbox.database), stdout_sink()].concat();
-    let more = ["partitions.heartbeat=500ms", LONG[0], LONG[1]];
+    let more = ["partitions.heartbeat=500ms", LONG_TIMES[0], LONG_TIMES[1]];
     let mut holder = Postrider::start(&named(&with(settings, &more), "pod-1"));
     holder.until_ready().await;
     to_mongodb.freeze();
@@ -183,7 +183,7 @@ async fn a_poison_record_alone_dies_of_its_third_crash() {
     for max_attempts in [1, 2] {
         let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
         let attempts = format!("relay.max_attempts={max_attempts}");
-        let settings = with(queue.settings(&outbox), &[LONG[0], LONG[1], &attempts]);
+        let settings = with(queue.settings(&outbox), &[LONG_TIMES[0], LONG_TIMES[1], &attempts]);
         // In the middle of one key, with others in the same leases.
         outbox.insert(backlog(100, 20)).await;
         outbox.insert([record("poison", "k7")]).await;

@@ -93,7 +93,7 @@ fn each_panel_has_a_description_and_a_unit() {
 
 /// False claims, of the past or likely ones: a panel's title, with a word that its description must
 /// not have.
-const FALSE: [(&str, &str); 4] = [
+const FALSE_CLAIMS: [(&str, &str); 4] = [
     // The TTL index is partial on `done`.
     ("Dead", "or retention"),
     ("Dead", "retention removes them"),
@@ -104,7 +104,7 @@ const FALSE: [(&str, &str); 4] = [
 #[test]
 fn no_description_repeats_a_known_false_claim() {
     let panels = panels();
-    for (title, claim) in FALSE {
+    for (title, claim) in FALSE_CLAIMS {
         let panel = panels.iter().find(|panel| panel.title == title);
         let panel = panel.unwrap_or_else(|| panic!("no panel {title}"));
         let description = string(&panel.json["description"]);

@@ -16,7 +16,7 @@ use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::{eventually, record};
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
-const NOT_SEEN: [(&str, &str); 1] =
+const ALERTS_NOT_SEEN: [(&str, &str); 1] =
     [("PostriderRebalancesFlap", "partitions would have to move six times within the scene")];
 
 /// Rules that are true from the start, because of the outbox and the fixed partitions.
@@ -30,7 +30,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.
-const PEAKS: [(&str, f64); 19] = [
+const PANEL_PEAKS: [(&str, f64); 19] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -99,7 +99,7 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
     processes.high.stop().await;
     for Rule { name, .. } in &alerts.rules {
         let seen = alerts.seen.lock().unwrap().contains(name);
-        if !seen && !NOT_SEEN.iter().any(|(not_seen, _)| not_seen == name) {
+        if !seen && !ALERTS_NOT_SEEN.iter().any(|(not_seen, _)| not_seen == name) {
             alerts.until(name).await;
         }
     }
@@ -115,7 +115,7 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
             assert!(prometheus.ever(&nowhere).await.is_empty(), "{title}: {nowhere}");
         }
     }
-    for (wanted, peak) in PEAKS {
+    for (wanted, peak) in PANEL_PEAKS {
         let panels = panels();
         let panel = panels.iter().find(|panel| panel.title == wanted).expect(wanted);
         let values = prometheus.ever(&filled_in(&panel.queries[0], &[])).await;

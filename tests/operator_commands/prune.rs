@@ -16,7 +16,7 @@ const DAY: i64 = 86_400;
 
 /// An outbox where the server itself deletes nothing: its TTL monitor runs once a minute, and may
 /// do so in a test.
-async fn with_days() -> TestOutbox {
+async fn outbox_without_expiry() -> TestOutbox {
     let outbox = TestOutbox::new().await;
     let retention = Duration::from_secs(1_000 * DAY.unsigned_abs());
     let options = SchemaOptions { retention, validator: Validator::Error };
@@ -39,7 +39,7 @@ async fn with_days() -> TestOutbox {
 
 #[fixture::test]
 async fn prune_removes_done_records_older_than_the_retention() {
-    let outbox = with_days().await;
+    let outbox = outbox_without_expiry().await;
 
     assert_eq!(answer(&outbox, &["prune"]).await, json!({ "pruned": 2 }));
     assert_eq!(outbox.count(doc! { "_id": { "$in": ["done 8", "done 40"] } }).await, 0);
@@ -58,7 +58,7 @@ async fn prune_removes_done_records_older_than_the_retention() {
 
 #[fixture::test]
 async fn prune_keeps_dead_records_that_block_their_key() {
-    let outbox = with_days().await;
+    let outbox = outbox_without_expiry().await;
 
     let pruned = outbox_command(&outbox, &["prune", "--status", "dead", "--output", "json"]).await;
 

@@ -27,7 +27,7 @@ async fn instance(outbox: &TestOutbox, seconds: i64) -> bson::Uuid {
 }
 
 /// What an instance's relay reports about itself.
-async fn says_of_itself(outbox: &TestOutbox, id: bson::Uuid, relay: Document) {
+async fn set_report(outbox: &TestOutbox, id: bson::Uuid, relay: Document) {
     let database = outbox.client.database(&outbox.database);
     let instances = database.collection::<Document>(names::INSTANCES);
     let update = doc! { "$set": { "relay": relay } };
@@ -124,7 +124,7 @@ async fn show_names_the_lease_owner_and_its_end() {
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
     says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
-    says_of_itself(&outbox, owner, down).await;
+    set_report(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
 }
 
@@ -226,7 +226,7 @@ async fn the_owners_report_overrides_the_records() {
         (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next look of instance"),
         (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of the 33 records"),
     ] {
-        says_of_itself(&outbox, owner, state).await;
+        set_report(&outbox, owner, state).await;
 
         for id in ["a", "b"] {
             let waits_for = waits(&outbox, id).await;
@@ -246,7 +246,7 @@ async fn show_says_that_a_record_waits_for_its_dead_letter() {
     let owner = instance(&outbox, 0).await;
     says(&waits(&outbox, "a").await, "not_due", &["after delivery 10 of 10 failed: nack"]);
 
-    says_of_itself(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
+    set_report(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
 
     says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
 }

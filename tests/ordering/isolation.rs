@@ -66,7 +66,7 @@ fn never() -> Vec<Fault> {
 
 /// Relays `odd`, which is not confirmed, and `behind`, which waits for it, while others are
 /// delivered to the same destination, until `behind` has arrived: `odd` must be dead then.
-async fn odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
+async fn relay_until_odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("odd", "k"), record("behind", "k")]).await;
     let settings = Settings { max_attempts: 3, dead_letter, ..settings() };
@@ -97,7 +97,7 @@ async fn a_record_that_alone_is_unconfirmed_dies_and_its_key_continues() {
     let sink = TestSink::default();
     sink.script("odd", never());
 
-    odd_dies(&sink, None).await;
+    relay_until_odd_dies(&sink, None).await;
 }
 
 /// Dead letters to the only sink.
@@ -110,7 +110,7 @@ async fn an_unconfirmed_record_gets_its_dead_letter_on_the_same_sink() {
     let sink = TestSink::default();
     sink.script_at("", "odd", never());
 
-    odd_dies(&sink, to_the_same_sink()).await;
+    relay_until_odd_dies(&sink, to_the_same_sink()).await;
 
     let arrived = sink.arrived();
     let place = |id: &str| arrived.iter().position(|message| message.id == id).unwrap();

@@ -14,7 +14,7 @@ use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::relay::{parts, run, settings};
 use crate::support::sink::TestSink;
 
-const EACH: i32 = 30_000;
+const RECORDS_OF_EACH_KIND: i32 = 30_000;
 
 /// Everything of type `Down` to a sink that is down, the rest to one that is up.
 fn router() -> Router {
@@ -35,7 +35,7 @@ fn router() -> Router {
     Router::new(vec![to("down", "Down"), to("up", "*")], BTreeMap::from(sinks), None)
 }
 
-/// Makes [`EACH`] records on the server, with these fields; `$n` is the number of each.
+/// Makes [`RECORDS_OF_EACH_KIND`] records on the server, with these fields; `$n` is the number of each.
 async fn fill(outbox: &TestOutbox, name: &str, fields: Document) {
     let mut made = doc! {
         "_id": { "$concat": [name, " ", { "$toString": "$n" }] },
@@ -47,7 +47,7 @@ async fn fill(outbox: &TestOutbox, name: &str, fields: Document) {
     };
     made.extend(fields);
     let pipeline = [
-        doc! { "$documents": [{ "n": { "$range": [0, EACH] } }] },
+        doc! { "$documents": [{ "n": { "$range": [0, RECORDS_OF_EACH_KIND] } }] },
         doc! { "$unwind": "$n" },
         doc! { "$replaceWith": made },
         doc! { "$merge": "outbox_records" },
@@ -86,7 +86,7 @@ pub(crate) async fn reads(outbox: &TestOutbox) -> Vec<(i64, String)> {
     notes.into_iter().map(read).collect()
 }
 
-/// A relay among `EACH` records of each kind that must not slow it.
+/// A relay among `RECORDS_OF_EACH_KIND` records of each kind that must not slow it.
 async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     let outbox = TestOutbox::new().await;
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
@@ -120,7 +120,7 @@ async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     relay.stop().await;
 
     assert!(down.ids().is_empty());
-    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2 * EACH as u64);
+    assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2 * RECORDS_OF_EACH_KIND as u64);
     reads
 }
 

@@ -8,8 +8,8 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, many, no_errors, owned, sink_reports, to, until_counted, until_down, until_well,
-    waits, went_well,
+    all_settled, has_no_error, many, no_errors, owned, sink_reports, to, until_counted, until_down,
+    until_well, waits,
 };
 use crate::support::environment::unique;
 use crate::support::kafka::acl::{Operation, Resource};
@@ -67,7 +67,7 @@ async fn counted(secure: &Secure, topic: &Topic) {
         if followers.contains(&record.get_str("_id").unwrap()) {
             retry += u64::try_from(record.get_i32("attempt").unwrap()).unwrap() - 1
         } else {
-            assert!(went_well(record), "{record}")
+            assert!(has_no_error(record), "{record}")
         }
     }
     assert_eq!(
@@ -130,7 +130,7 @@ async fn down(mut secure: Secure, topic: &Topic) {
     }
 
     let (done, dead) = all_settled(&outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let reason = dead[0].get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
     let arrived: BTreeSet<String> = topic.read_ids().await.into_iter().collect();

@@ -149,7 +149,7 @@ pub async fn all_settled(outbox: &TestOutbox) -> (Vec<Document>, Vec<Document>) 
 }
 
 /// Whether it was delivered, without an error.
-pub fn went_well(record: &Document) -> bool {
+pub fn has_no_error(record: &Document) -> bool {
     let failed =
         ["lastError", "lastErrorAt", "visibleAt"].iter().any(|name| record.contains_key(name));
     let is = |field: &str, value: Bson| record.get(field) == Some(&value);

@@ -55,7 +55,7 @@ struct Trap {
 }
 
 /// Sees each whole message of MongoDB's protocol, and may change it.
-pub type Through = Box<dyn Fn(Direction, &mut Vec<u8>) + Send + Sync>;
+pub type MessageFilter = Box<dyn Fn(Direction, &mut Vec<u8>) + Send + Sync>;
 
 struct Shared {
     rules: watch::Sender<Rules>,
@@ -69,7 +69,7 @@ struct Shared {
     caught: AtomicUsize,
     accepted: AtomicUsize,
     sent: AtomicUsize,
-    through: Option<Through>,
+    through: Option<MessageFilter>,
 }
 
 /// A listener on loopback in front of a server. It ends when the value is dropped.
@@ -106,11 +106,11 @@ impl FaultProxy {
     }
 
     /// A proxy to a member of a replica set, whose messages all go through `through`.
-    pub fn to_member(listener: TcpListener, member: SocketAddr, through: Through) -> Self {
+    pub fn to_member(listener: TcpListener, member: SocketAddr, through: MessageFilter) -> Self {
         Self::on(listener, member.to_string(), Some(through))
     }
 
-    fn on(listener: TcpListener, server: String, through: Option<Through>) -> Self {
+    fn on(listener: TcpListener, server: String, through: Option<MessageFilter>) -> Self {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             rules: watch::Sender::new(Rules::default()),

@@ -97,7 +97,7 @@ impl Load {
         let mut before = usize::MAX;
         while before != self.sink.arrived().len() {
             before = self.sink.arrived().len();
-            until_looked(set, member, 40).await;
+            until_scanned(set, member, 40).await;
         }
     }
 
@@ -183,7 +183,7 @@ async fn a_rollback_under_load_keeps_the_promise() {
 
 /// URI options that the relay must override. `available` means `local` here, and `journal` changes
 /// nothing: no operation sets either, so on the wire they show that the URI was obeyed.
-const MISLEADING: &str =
+const MISLEADING_OPTIONS: &str =
     "readPreference=secondaryPreferred&readConcernLevel=available&w=1&journal=false";
 
 #[fixture::test]
@@ -191,7 +191,7 @@ async fn no_record_is_leased_before_a_majority_has_it() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
     let (primary, secondaries) = (set.primary().await, set.secondaries().await);
-    let uri = format!("{}&{MISLEADING}", set.uri());
+    let uri = format!("{}&{MISLEADING_OPTIONS}", set.uri());
     // The first client is Postrider's. The second obeys the URI, as a driver does: there each
     // operation must set its own concern.
     let outbox = TestOutbox::at(&uri).await;
@@ -216,7 +216,7 @@ async fn no_record_is_leased_before_a_majority_has_it() {
     for outbox in [&outbox, &obedient] {
         insert_on_primary_alone(outbox, &during).await;
     }
-    until_looked(&set, primary, 80).await;
+    until_scanned(&set, primary, 80).await;
 
     for (outbox, sink) in [&outbox, &obedient].into_iter().zip(&sinks) {
         assert_none_arrived(sink, &during);
@@ -290,7 +290,7 @@ async fn insert_on_primary_alone(outbox: &TestOutbox, ids: &[String]) {
 }
 
 /// Waits until the relays have read this many more times from `member`; there are no other clients.
-async fn until_looked(set: &ReplicaSet, member: usize, times: i64) {
+async fn until_scanned(set: &ReplicaSet, member: usize, times: i64) {
     let goal = set.commands(member, "find").await + times;
     let looked = || async { set.commands(member, "find").await >= goal };
     eventually("the relay to look at the primary", looked).await;
@@ -305,7 +305,7 @@ fn assert_none_arrived(sink: &TestSink, ids: &[String]) {
 
 /// A client that obeys the URI, and the list of commands on which the URI or a server default had
 /// an effect: sent to another member than `primary`, or without a concern of their own, or with one
-/// of [`MISLEADING`].
+/// of [`MISLEADING_OPTIONS`].
 async fn obedient_client(uri: &str, primary: String) -> (Client, Arc<StdMutex<Vec<String>>>) {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     let misled = Arc::new(StdMutex::new(Vec::new()));

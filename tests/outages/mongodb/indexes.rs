@@ -9,9 +9,9 @@ use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 
 /// Each of these log lines begins once, and ends once.
-const TAKES: [&str; 2] =
+const SCAN_MESSAGES: [&str; 2] =
     ["MongoDB refuses the relay: taking is paused", "MongoDB answers again: taking goes on"];
-const PROMOTES: [&str; 2] = [
+const PROMOTION_MESSAGES: [&str; 2] = [
     "MongoDB refuses the relay: scheduled records are not made pending",
     "scheduled records are made pending again",
 ];
@@ -99,7 +99,7 @@ async fn polls_without_their_index_report_it_and_resume_with_it() {
     assert!(listed.stderr.contains("lane_idx of outbox_records is missing"), "{listed}");
 
     outage.until_resumed(2).await;
-    outage.assert_once(&TAKES);
+    outage.assert_once(&SCAN_MESSAGES);
     assert!(!outage.postrider.stderr().contains("MongoDB does not answer"));
     outage.end().await;
 }
@@ -133,7 +133,7 @@ async fn scheduled_records_without_their_index_are_reported() {
     outage.outbox.until_count(doc! { "status": "done" }, 2).await;
 
     outage.until_resumed(3).await;
-    outage.assert_once(&PROMOTES);
+    outage.assert_once(&PROMOTION_MESSAGES);
     outage.end().await;
 }
 
@@ -148,7 +148,7 @@ async fn a_dropped_collection_is_read_again_with_its_indexes() {
     outage.until_reported("lane_idx", "take").await;
 
     outage.until_resumed(2).await;
-    outage.assert_once(&TAKES);
+    outage.assert_once(&SCAN_MESSAGES);
     outage.postrider.until_metric("postrider_follow_up", |up| up == 1.0).await;
     outage.end().await;
 }

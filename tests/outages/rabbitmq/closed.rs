@@ -4,7 +4,7 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, all_settled, many, no_errors, sink_reports, until_down, until_well, went_well,
+    Outage, all_settled, has_no_error, many, no_errors, sink_reports, until_down, until_well,
 };
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
@@ -18,7 +18,7 @@ async fn assert_all_went_well(outage: &Outage, postrider: &Postrider) {
     outage.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
     until_well(postrider).await;
     let (done, dead) = all_settled(&outage.outbox).await;
-    assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
+    assert!(dead.is_empty() && done.iter().all(has_no_error), "{done:#?}");
     assert_eq!(sink_reports(postrider), (1, 2), "{}", postrider.stderr());
     no_errors(postrider);
     is_whole_and_clean(postrider, &["rabbit"], Settled::done(COUNT as u64)).await;

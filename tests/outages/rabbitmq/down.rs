@@ -9,7 +9,7 @@ use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, no_errors, settings, sink_reports, to, until_down, until_well, went_well,
+    all_settled, has_no_error, no_errors, settings, sink_reports, to, until_down, until_well,
 };
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::outbox::TestOutbox;
@@ -20,14 +20,14 @@ use crate::support::rabbitmq::node::{Node, turn};
 const COUNT: usize = 30;
 
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
+enum BrokerFault {
     Stopped,
     Paused,
     OutOfMemory,
     OutOfDisk,
 }
 
-impl Trouble {
+impl BrokerFault {
     async fn begins(self, node: &Node) {
         match self {
             Self::Stopped => node.stop().await,
@@ -66,7 +66,7 @@ fn arrival(message: &BasicGetMessage) -> Arrival {
     Arrival { id: id(message), key: Some(key) }
 }
 
-async fn run_outage(trouble: Trouble, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
+async fn run_outage(trouble: BrokerFault, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
     let before = sink_reports(postrider);
     trouble.begins(node).await;
     let record =
@@ -114,14 +114,19 @@ async fn a_stopped_paused_or_full_broker_counts_no_attempt() {
     let more = ["relay.max_attempts=2", "relay.backoff.initial=50ms"];
     let mut postrider = Postrider::start(&settings(&outbox, &turn.node.uri(), &more));
     until_well(&postrider).await;
-    let troubles = [Trouble::Stopped, Trouble::OutOfMemory, Trouble::Paused, Trouble::OutOfDisk];
+    let troubles = [
+        BrokerFault::Stopped,
+        BrokerFault::OutOfMemory,
+        BrokerFault::Paused,
+        BrokerFault::OutOfDisk,
+    ];
 
     for trouble in troubles {
         run_outage(trouble, &turn.node, &outbox, &postrider).await;
     }
 
     let (done, dead) = all_settled(&outbox).await;
-    assert!(dead.is_empty() && done.iter().all(went_well), "{done:#?}");
+    assert!(dead.is_empty() && done.iter().all(has_no_error), "{done:#?}");
     let arrived = AmqpClient::on(&turn.node.uri()).await.take_all("durable").await;
     let arrived: Vec<Arrival> = arrived.iter().map(arrival).collect();
     judge(&read_back(&outbox.collections).await, &arrived).assert_kept();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 
-use crate::outage::{Outage, all_settled, no_errors, sink_reports, to, until_well, went_well};
+use crate::outage::{Outage, all_settled, has_no_error, no_errors, sink_reports, to, until_well};
 use crate::support::rabbitmq::vhost::PASSWORD;
 
 const EXCHANGE: &str = "events";
@@ -72,7 +72,7 @@ async fn a_forbidden_routing_key_counts_attempts_of_its_record_alone() {
     let (done, dead) = all_settled(outbox).await;
     assert_eq!(done.len() as u64, expected);
     for record in &done {
-        assert!(went_well(record), "{record}");
+        assert!(has_no_error(record), "{record}");
     }
     for record in &dead {
         assert!(id(record).starts_with("bad"), "{record}");
@@ -113,7 +113,7 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     outbox.insert((0..20).map(|number| event("bad.x", &number.to_string()))).await;
     outbox.until_count(doc! { "status": "done" }, 22).await;
     let (done, _) = all_settled(outbox).await;
-    assert!(done.iter().filter(|record| id(record) != "bad").all(went_well), "{done:#?}");
+    assert!(done.iter().filter(|record| id(record) != "bad").all(has_no_error), "{done:#?}");
     outage.vhost.drop_user(&user).await;
     outage.end(postrider).await;
 }
@@ -140,7 +140,7 @@ async fn forbidden_routing_keys_disturb_the_others_once() {
 
     outbox.until_count(doc! { "status": "dead" }, 50).await;
     let (done, _) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let mut arrived = amqp.take_ids("taken").await;
     arrived.sort();
     arrived.dedup();

@@ -13,18 +13,18 @@ use crate::support::queue_consumer::QueueConsumer;
 use crate::support::rabbitmq::{address, at};
 
 /// What is leased when the outage begins: three keys of three.
-const LEASED: u64 = 9;
+const LEASED_RECORDS: u64 = 9;
 
 /// Why the first instance cannot renew its lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Trouble {
+enum BrokerFault {
     /// It is suspended, as a whole host may be.
     Suspended,
     /// It runs, and MongoDB does not receive its requests.
     CutOff,
 }
 
-async fn run_outage(trouble: Trouble) {
+async fn run_outage(trouble: BrokerFault) {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
     let arrivals = QueueConsumer::at(&outage.vhost.uri(), "taken").await;
@@ -47,11 +47,11 @@ async fn run_outage(trouble: Trouble) {
 
     to_broker.hold_answers(true);
     outbox.insert(records(0)).await;
-    outbox.until_count(doc! { "leaseId": { "$ne": null }, "attempt": 1 }, LEASED).await;
+    outbox.until_count(doc! { "leaseId": { "$ne": null }, "attempt": 1 }, LEASED_RECORDS).await;
     arrivals.until(3).await;
     match trouble {
-        Trouble::Suspended => first.signal(Signal::STOP),
-        Trouble::CutOff => to_mongodb.freeze(),
+        BrokerFault::Suspended => first.signal(Signal::STOP),
+        BrokerFault::CutOff => to_mongodb.freeze(),
     }
     // While it is away the others arrive, and those behind what it has leased.
     let second = [settings(outbox, &outage.vhost.uri(), &more), named("second")].concat();
@@ -60,8 +60,8 @@ async fn run_outage(trouble: Trouble) {
     outbox.until_count(doc! { "status": "done" }, 18).await;
     let done = all_settled(outbox).await.0;
     match trouble {
-        Trouble::Suspended => first.signal(Signal::CONT),
-        Trouble::CutOff => to_mongodb.open(),
+        BrokerFault::Suspended => first.signal(Signal::CONT),
+        BrokerFault::CutOff => to_mongodb.open(),
     }
     to_broker.hold_answers(false);
 
@@ -93,7 +93,7 @@ async fn run_outage(trouble: Trouble) {
         postrider.metric(&series).await.unwrap() as u64
     };
     let by_first = counted(&first, "done").await;
-    let first_settled = Settled { lost: LEASED, ..Settled::done(by_first) };
+    let first_settled = Settled { lost: LEASED_RECORDS, ..Settled::done(by_first) };
     is_whole_and_clean(&first, &["rabbit"], first_settled).await;
     is_whole_and_clean(&second, &["rabbit"], Settled::done(27 - by_first)).await;
     let mut second = second;
@@ -103,5 +103,5 @@ async fn run_outage(trouble: Trouble) {
 
 #[fixture::test]
 async fn a_lease_that_ends_in_a_publish_counts_once() {
-    tokio::join!(run_outage(Trouble::Suspended), run_outage(Trouble::CutOff));
+    tokio::join!(run_outage(BrokerFault::Suspended), run_outage(BrokerFault::CutOff));
 }

@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, RABBIT_UP, all_settled, many, no_errors, sink_reports, to, until_down, until_well,
-    went_well,
+    Outage, RABBIT_UP, all_settled, has_no_error, many, no_errors, sink_reports, to, until_down,
+    until_well,
 };
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually};
@@ -50,7 +50,7 @@ async fn only_poison_dies(outbox: &TestOutbox, postrider: &Postrider) -> Documen
     outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 1).await;
     until_well(postrider).await;
     let (done, mut dead) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "nobody else was counted: {done:#?}");
+    assert!(done.iter().all(has_no_error), "nobody else was counted: {done:#?}");
     assert_eq!(dead.len(), 1);
     dead.remove(0)
 }
@@ -111,7 +111,7 @@ async fn run_outage(loss: Loss) {
     until_well(&postrider).await;
 
     let (done, _) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "{loss:?}: {done:#?}");
+    assert!(done.iter().all(has_no_error), "{loss:?}: {done:#?}");
     if arrived.is_empty() {
         arrived = take(amqp, COUNT).await;
     } else {
@@ -192,7 +192,7 @@ async fn records_stay_leased_when_a_connection_is_lost_briefly() {
 
     outbox.until_count(doc! { "status": "done" }, 2 * COUNT as u64).await;
     let (done, _) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let again = take(amqp, 2 * COUNT).await;
     assert!(first.iter().all(|id| again.contains(id)), "each again, with the same id: {again:?}");
     let of_key = again.iter().filter(|id| *id == "lost 000" || id.starts_with("more"));
@@ -229,7 +229,7 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     outbox.until_count(doc! { "status": "done" }, count).await;
     until_well(&postrider).await;
     let (done, _) = all_settled(outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let (downs, ups) = sink_reports(&postrider);
     assert_eq!(ups, downs + 1, "one line each\n{}", postrider.stderr());
     no_errors(&postrider);
@@ -385,7 +385,7 @@ async fn a_sink_that_is_down_is_probed_with_growing_pauses() {
     }
     postrider.until_metric(RABBIT_UP, |up| up == 1.0).await;
     outage.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
-    assert!(all_settled(&outage.outbox).await.0.iter().all(went_well));
+    assert!(all_settled(&outage.outbox).await.0.iter().all(has_no_error));
     assert_eq!(sink_reports(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
     is_whole_and_clean(&postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
     outage.end(postrider).await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bson::{Document, doc};
 
-use crate::outage::{RABBIT_UP, all_settled, many, settings, until_well, went_well};
+use crate::outage::{RABBIT_UP, all_settled, has_no_error, many, settings, until_well};
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
 use crate::support::rabbitmq::amqp_client::AmqpClient;
@@ -30,7 +30,7 @@ fn round_of(keys: usize, queue: &str, number: usize) -> Vec<Document> {
 }
 
 /// A relay to two queues of a cluster, after a round of each.
-struct Stage {
+struct TwoQueues {
     /// The last node is that of the relay and the queues; it is dropped last.
     cluster: [Node; 3],
     outbox: TestOutbox,
@@ -38,7 +38,7 @@ struct Stage {
     postrider: Postrider,
 }
 
-impl Stage {
+impl TwoQueues {
     /// The queue `sick` has lost its majority, and `well` needs none.
     async fn without_majority(more: &[&str]) -> Self {
         let cluster = Node::cluster().await;
@@ -60,8 +60,8 @@ impl Stage {
 /// Its records once had attempts counted, and died.
 #[fixture::test]
 async fn a_queue_without_a_majority_delays_only_its_own_records() {
-    let Stage { cluster, outbox, amqp, mut postrider } =
-        Stage::without_majority(&["relay.max_attempts=2"]).await;
+    let TwoQueues { cluster, outbox, amqp, mut postrider } =
+        TwoQueues::without_majority(&["relay.max_attempts=2"]).await;
     outbox.insert(round("sick", 1)).await;
     postrider.until_logged("destination does not confirm").await;
     for number in 1..=ROUNDS {
@@ -78,7 +78,7 @@ async fn a_queue_without_a_majority_delays_only_its_own_records() {
 
     outbox.until_count(doc! { "status": "done" }, ((2 + ROUNDS + 2) * KEYS) as u64).await;
     let (done, _) = all_settled(&outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let well = amqp.take_ids("well").await;
     assert_eq!(well.iter().collect::<HashSet<_>>().len(), (ROUNDS + 1) * KEYS);
     assert_eq!(well.len(), (ROUNDS + 1) * KEYS, "none of them twice");
@@ -101,7 +101,8 @@ async fn other_queues_get_another_connection_when_reading_stops() {
     const BURST_RECORDS: usize = 300;
     // What waits on the first connection must wait there for longer than this test runs.
     let patient = ["relay.max_attempts=1", "relay.lease=5m", "sinks.rabbit.timeout=2m"];
-    let Stage { cluster, outbox, amqp, mut postrider } = Stage::without_majority(&patient).await;
+    let TwoQueues { cluster, outbox, amqp, mut postrider } =
+        TwoQueues::without_majority(&patient).await;
     outbox.insert(round_of(BURST_RECORDS, "sick", 1)).await;
     let stopped = || postrider.stderr().contains("another connection is opened");
     let mut number = 0;
@@ -132,7 +133,7 @@ async fn other_queues_get_another_connection_when_reading_stops() {
 
     outbox.until_count(doc! { "status": "done" }, well + (KEYS + BURST_RECORDS) as u64).await;
     let (done, _) = all_settled(&outbox).await;
-    assert!(done.iter().all(went_well), "{done:#?}");
+    assert!(done.iter().all(has_no_error), "{done:#?}");
     let ids = amqp.take_ids("well").await;
     assert_eq!(ids.len() as u64, well, "none of them twice");
     let sick = amqp.take_ids("sick").await;

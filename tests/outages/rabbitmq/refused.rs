@@ -4,7 +4,7 @@ use bson::{Document, doc};
 use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
-use crate::outage::{Outage, all_settled, many, no_errors, to, until_counted, went_well};
+use crate::outage::{Outage, all_settled, has_no_error, many, no_errors, to, until_counted};
 use crate::support::rabbitmq::amqp_client::text;
 use crate::support::rabbitmq::vhost::PASSWORD;
 
@@ -54,9 +54,9 @@ async fn a_full_queue_counts_attempts_of_its_records_alone() {
         let at = record.get_datetime("doneAt").unwrap();
         match id(record) {
             "waits" => assert_eq!(record.get_str("lastError").unwrap(), words, "{record}"),
-            "behind" => assert!(at >= died && went_well(record), "{record}"),
-            "follows" => assert!(went_well(record), "{record}"),
-            other => assert!(at < died && went_well(record), "{other}: {record}"),
+            "behind" => assert!(at >= died && has_no_error(record), "{record}"),
+            "follows" => assert!(has_no_error(record), "{record}"),
+            other => assert!(at < died && has_no_error(record), "{other}: {record}"),
         }
     }
     let waited = done.iter().find(|record| id(record) == "waits").unwrap();
@@ -125,7 +125,7 @@ async fn an_unroutable_record_is_counted_alone_until_it_has_a_route() {
     let (done, _) = all_settled(outbox).await;
     let (counted, well): (Vec<_>, Vec<_>) =
         done.iter().partition(|record| followers.contains(&id(record)));
-    assert!(well.iter().all(|record| went_well(record)), "{well:#?}");
+    assert!(well.iter().all(|record| has_no_error(record)), "{well:#?}");
     assert_eq!(amqp.take_ids("late").await, ["returned"]);
     let arrived = amqp.take_ids("open").await;
     for key in ["missing", "forbidden"] {

@@ -14,7 +14,7 @@ use crate::support::publish::{AMPLE_TIMEOUT, AT_ONCE_LIMIT};
 use crate::support::rabbitmq::vhost::PASSWORD;
 
 /// A timeout that a test reaches.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asserts that the text of an error or sink contains no secret.
 #[track_caller]
@@ -27,7 +27,7 @@ fn assert_no_secret(words: &str) {
 }
 
 #[track_caller]
-fn discreet<E: Debug + Display>(error: E) -> E {
+fn without_secrets<E: Debug + Display>(error: E) -> E {
     assert_no_secret(&error.to_string());
     assert_no_secret(&format!("{error:?}"));
     error
@@ -37,7 +37,7 @@ type Publishing = JoinHandle<Result<(), PublishError>>;
 
 fn start<S: Sink>(sink: &Arc<S>, message: Message) -> Publishing {
     let sink = sink.clone();
-    tokio::spawn(async move { sink.publish(message).await.map_err(discreet) })
+    tokio::spawn(async move { sink.publish(message).await.map_err(without_secrets) })
 }
 
 async fn connected<H: Harness>(harness: &H, timeout: Duration) -> Arc<H::Sink> {
@@ -49,7 +49,7 @@ async fn connected<H: Harness>(harness: &H, timeout: Duration) -> Arc<H::Sink> {
 async fn failure(
     publishing: impl Future<Output = Result<(), PublishError>>,
 ) -> Option<PublishFailure> {
-    publishing.await.map_err(discreet).err().map(|error| error.failure)
+    publishing.await.map_err(without_secrets).err().map(|error| error.failure)
 }
 
 async fn ids<H: Harness>(harness: &H) -> Vec<String> {
@@ -59,7 +59,7 @@ async fn ids<H: Harness>(harness: &H) -> Vec<String> {
 /// Probes until the sink is up, as a relay does.
 async fn until_up<S: Sink>(sink: &S) {
     let deadline = Instant::now() + AMPLE_TIMEOUT;
-    while let Err(down) = sink.probe().await.map_err(discreet) {
+    while let Err(down) = sink.probe().await.map_err(without_secrets) {
         assert!(Instant::now() < deadline, "{down}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -164,7 +164,7 @@ pub async fn a_dropped_call_affects_no_other<H: Harness>(harness: &H) {
 }
 
 pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
-    let sink = connected(harness, SHORT).await;
+    let sink = connected(harness, SHORT_TIMEOUT).await;
     // From here on the sink knows that the destination exists.
     sink.publish(harness.message("before")).await.unwrap();
     harness.freeze().await;
@@ -179,7 +179,7 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
         assert!(unanswered, "{outcome:?}");
     }
     let took = begin.elapsed();
-    assert!(took < SHORT + AT_ONCE_LIMIT, "{took:?}");
+    assert!(took < SHORT_TIMEOUT + AT_ONCE_LIMIT, "{took:?}");
 
     // Once the sink knows that the broker does not answer, it publishes nothing more.
     tokio::time::timeout(AMPLE_TIMEOUT, sink.lost()).await.unwrap();
@@ -234,7 +234,7 @@ pub async fn a_probe_restores_a_lost_sink<H: Harness>(harness: &H) {
         harness.take_down().await;
         let lost = sink.publish(harness.message(&format!("lost {round}")));
         assert!(failure(lost).await.is_some());
-        discreet(sink.probe().await.unwrap_err());
+        without_secrets(sink.probe().await.unwrap_err());
         harness.bring_back().await;
 
         until_up(&*sink).await;
@@ -248,11 +248,11 @@ pub async fn an_idle_loss_is_noticed<H: Harness>(harness: &H) {
     let sink = connected(harness, AMPLE_TIMEOUT).await;
     let lost = {
         let sink = sink.clone();
-        tokio::spawn(async move { discreet(sink.lost().await) })
+        tokio::spawn(async move { without_secrets(sink.lost().await) })
     };
     sink.publish(harness.message("m")).await.unwrap();
     // A fixed time, since the test waits for nothing to happen.
-    tokio::time::sleep(SHORT).await;
+    tokio::time::sleep(SHORT_TIMEOUT).await;
     assert!(!lost.is_finished(), "{:?}", lost.await);
 
     harness.take_down().await;
@@ -311,7 +311,7 @@ pub async fn an_impossible_message_is_refused_before_it_is_sent<H: Harness>(harn
 
     for message in harness.impossible() {
         let begin = Instant::now();
-        let refused = sink.publish(message).await.map_err(discreet).unwrap_err();
+        let refused = sink.publish(message).await.map_err(without_secrets).unwrap_err();
         assert!(
             matches!(refused.failure, PublishFailure::Rejected | PublishFailure::TooLarge),
             "{refused:?}"
@@ -325,23 +325,23 @@ pub async fn an_impossible_message_is_refused_before_it_is_sent<H: Harness>(harn
 }
 
 pub async fn no_text_contains_a_payload_or_a_password<H: Harness>(harness: &H) {
-    let sink = connected(harness, SHORT).await;
+    let sink = connected(harness, SHORT_TIMEOUT).await;
     assert_no_secret(&format!("{sink:?}"));
     for bad in harness.undeliverable("bad").into_iter().chain(harness.impossible()) {
-        discreet(sink.publish(bad).await.unwrap_err());
+        without_secrets(sink.publish(bad).await.unwrap_err());
     }
     // While messages are in the sink, too.
     harness.freeze().await;
     let publishing: Vec<_> =
         (0..5).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
-    tokio::time::sleep(SHORT / 4).await;
+    tokio::time::sleep(SHORT_TIMEOUT / 4).await;
     assert_no_secret(&format!("{sink:?}"));
     for publishing in publishing {
         assert!(publishing.await.unwrap().is_err());
     }
     harness.take_down().await;
     harness.thaw().await;
-    discreet(sink.probe().await.unwrap_err());
+    without_secrets(sink.probe().await.unwrap_err());
     assert_no_secret(&format!("{sink:?}"));
     assert_no_secret(&format!("{:?}", harness.message("m")));
 }

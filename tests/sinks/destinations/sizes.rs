@@ -18,7 +18,7 @@ const LIMIT: usize = 1_000_000;
 
 /// Bytes that librdkafka counts for a record in addition to its key, value and headers: the maximum
 /// of its lengths and differences.
-const FRAME: usize = 36;
+const FRAME_BYTES: usize = 36;
 
 /// Settings of a relay from this outbox to the topic.
 fn to_topic(outbox: &TestOutbox, topic: &Topic, more: &[&str]) -> Vec<String> {
@@ -125,7 +125,7 @@ async fn the_limit_includes_key_headers_and_frame() {
     // So that only the sink checks the size.
     let topic = Topic::with(1, &[("max.message.bytes", "2000000")]).await;
     // Its id is 1 byte long, like the other one's.
-    let room = LIMIT - FRAME - "k".len() - size_of_headers(&ours("1"));
+    let room = LIMIT - FRAME_BYTES - "k".len() - size_of_headers(&ours("1"));
     let with_header = |id, size: usize| {
         let mut record = with_payload(id, incompressible(size));
         record.insert("headers", doc! { "h": "x".repeat(100) });

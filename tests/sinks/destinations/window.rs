@@ -69,7 +69,7 @@ async fn no_publish_begins_after_a_failure_in_the_window() {
 const KEYS: usize = 100;
 
 /// Five records of each key, the third made by `third`.
-fn fives(third: impl Fn(&mut Document)) -> Vec<Document> {
+fn five_of_each_key(third: impl Fn(&mut Document)) -> Vec<Document> {
     let numbers = (0..KEYS).flat_map(|key| (0..5).map(move |number| (key, number)));
     let made = numbers.map(|(key, number)| {
         let mut made = record(&format!("{key:03}/{number}"), &format!("k{key:03}"));
@@ -105,7 +105,7 @@ async fn no_publish_begins_after_a_record_that_is_not_sent() {
     let sink = TestSink::default();
     (0..KEYS).for_each(|key| sink.script(&format!("{key:03}/1"), [Fault::Hold]));
     outbox
-        .insert(fives(|malformed| {
+        .insert(five_of_each_key(|malformed| {
             malformed.insert("type", 5);
         }))
         .await;
@@ -131,7 +131,7 @@ async fn interrupted_records_are_sent_again_before_anything_new() {
     (0..KEYS).for_each(|key| {
         sink.script(&format!("{key:03}/2"), [Fault::Answer(PublishFailure::SinkDown)])
     });
-    outbox.insert(fives(|_| {})).await;
+    outbox.insert(five_of_each_key(|_| {})).await;
     let relay = start(&outbox.collections, sink.clone(), with_window(3));
 
     outbox.until_count(doc! { "status": "done" }, 5 * KEYS as u64).await;

@@ -16,14 +16,14 @@ use crate::support::rabbitmq::{address, at, sink};
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Two queues, of which `sick` takes nothing until it is resumed.
-struct Stage {
+struct SickQueue {
     vhost: Vhost,
     amqp: AmqpClient,
     proxy: FaultProxy,
     sink: Arc<RabbitMq>,
 }
 
-impl Stage {
+impl SickQueue {
     async fn new() -> Self {
         let vhost = Vhost::new().await;
         let amqp = vhost.amqp_client().await;
@@ -52,7 +52,7 @@ impl Stage {
 /// Publishes to `well` one by one while this many wait for `sick`; asserts the outcomes of these,
 /// and the number of connections.
 async fn publish_during_sickness(waiting: usize, expected: PublishFailure, connections: usize) {
-    let stage = Stage::new().await;
+    let stage = SickQueue::new().await;
     let sink = &stage.sink;
     let begin = Instant::now();
     let sick: Vec<_> = (0..waiting)
@@ -92,7 +92,7 @@ async fn many_unconfirmed_messages_get_their_own_connection() {
 
 #[fixture::test]
 async fn an_unconfirmed_message_is_published_again_with_its_id() {
-    let stage = Stage::new().await;
+    let stage = SickQueue::new().await;
     let sink = &stage.sink;
 
     // Nothing else is confirmed: the sink asks the broker.
@@ -119,7 +119,7 @@ async fn an_unconfirmed_message_is_published_again_with_its_id() {
 
 #[fixture::test]
 async fn another_queue_is_served_whatever_is_unconfirmed() {
-    let stage = Stage::new().await;
+    let stage = SickQueue::new().await;
     let sink = &stage.sink;
     // The broker itself takes no more on this connection once the queue owes it some hundreds.
     for round in 0..20 {
