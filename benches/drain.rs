@@ -19,9 +19,7 @@ use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
 use postrider::partition::share::Share;
-use postrider::partition::vigil::Vigil;
-use postrider::relay::{Relay, RelayParts};
-use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::relay::Relay;
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use postrider::wakeup::Wakeup;
 use support::cost;
@@ -94,12 +92,6 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
 async fn relay(collections: &Collections, count: usize) -> f64 {
     let stop = CancellationToken::new();
     let (_owner, share) = watch::channel(Share::of(0..=255));
-    let rules = SinkRules {
-        destination: Template::parse("").unwrap(),
-        key: Some(Template::parse("{type}").unwrap()),
-        allow: vec![Glob::new("*")],
-        source: None,
-    };
     let started = Instant::now();
     let confirmed = Arc::new(AtomicUsize::new(0));
     let counted = confirmed.clone();
@@ -107,18 +99,8 @@ async fn relay(collections: &Collections, count: usize) -> f64 {
         counted.fetch_add(1, Ordering::Relaxed);
     };
     let sink = support::ReportingSink { inner: Discard, given: |_: &str| {}, note };
-    let parts = RelayParts {
-        settings: support::settings(),
-        collections: collections.clone(),
-        owner: OwnerId::new(InstanceId::fresh()),
-        router: Router::new(Vec::new(), BTreeMap::from([("discard".into(), rules)]), None),
-        sinks: BTreeMap::from([("discard".to_owned(), sink)]),
-        share,
-        wakeup: Wakeup::default(),
-        delete_done: false,
-        vigil: Vigil::new(),
-        predecessor: None,
-    };
+    let sink = ("discard", sink);
+    let parts = support::relay_parts(collections, sink, "{type}", share, Wakeup::default());
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     support::until_drained(collections, (&confirmed, count), &running).await;
     let rate = count as f64 / started.elapsed().as_secs_f64();

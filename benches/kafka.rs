@@ -222,10 +222,8 @@ async fn live(count: usize, waiting: usize, keys: usize) -> (f64, f64) {
 /// `cargo bench --bench kafka -- drain hot` measures those parts alone.
 fn main() {
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let asked: Vec<String> = std::env::args().collect();
     let parts = ["drain", "hot", "both", "paused"];
-    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
-    let wanted = |part: &str| !any || asked.iter().any(|asked| asked == part);
+    let wanted = |part: &str| support::is_chosen(&parts, part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let count = support::records();
         let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

@@ -125,10 +125,8 @@ const LARGE: [(usize, usize); 3] = [(64_000, 2_000), (1_000_000, 300), (8_000_00
 fn main() {
     // The relay's warnings: none are expected.
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let asked: Vec<String> = std::env::args().collect();
     let parts = ["classic", "quorum", "hot", "large"];
-    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
-    let wanted = |part: &str| !any || asked.iter().any(|asked| asked == part);
+    let wanted = |part: &str| support::is_chosen(&parts, part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let count = support::records();
         let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

@@ -179,9 +179,7 @@ async fn replicas(phase: Duration) {
 fn main() {
     let phase = Duration::from_secs(bench::seconds_or(60) as u64);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let chosen: Vec<String> =
-        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
+    let is_chosen = |part: &str| bench::is_chosen(&["killer", "replicas", "majority"], part);
     runtime.block_on(async {
         if is_chosen("killer") {
             killer(phase).await;

@@ -304,12 +304,10 @@ async fn steady(flow: Scenario, time: Duration) {
 
 /// `cargo bench --bench steady -- rabbitmq slow` measures those alone.
 fn main() {
-    let asked: Vec<String> = std::env::args().collect();
-    let is_asked = |name: &str| asked.iter().any(|asked| asked == name);
-    let any = SCENARIOS.iter().any(|flow| is_asked(flow.name));
+    let names = SCENARIOS.map(|flow| flow.name);
     let time = Duration::from_secs(support::seconds_or(600) as u64);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    for flow in SCENARIOS.into_iter().filter(|flow| !any || is_asked(flow.name)) {
+    for flow in SCENARIOS.into_iter().filter(|flow| support::is_chosen(&names, flow.name)) {
         runtime.block_on(steady(flow, time));
     }
 }

@@ -14,14 +14,9 @@ use bson::{Document, doc};
 /// `cargo bench --bench append -- rate load` measures those parts alone.
 fn main() {
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let asked: Vec<String> = std::env::args().collect();
     let parts = ["rate", "load", "relay"];
-    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-        for part in parts {
-            if any && !asked.iter().any(|asked| asked == part) {
-                continue;
-            }
+        for part in parts.into_iter().filter(|part| support::is_chosen(&parts, part)) {
             match part {
                 "rate" => rate::measure().await,
                 "load" => load::measure().await,

@@ -1,7 +1,7 @@
 //! The latency of a single record, and where its time is spent: the relay and its change stream in
 //! this process, with a client that reports each command.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,10 @@ use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::{ClientOptions, ReadConcern};
 use postrider::change_stream::{Follower, Following};
-use postrider::ids::{InstanceId, RecordId};
+use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
-use postrider::outbox::lease::OwnerId;
 use postrider::partition::share::Share;
-use postrider::partition::vigil::Vigil;
-use postrider::relay::{Relay, RelayParts};
-use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::relay::Relay;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
 use postrider::store::connect;
 use postrider::wakeup::Wakeup;
@@ -185,12 +182,6 @@ async fn in_process(follow: bool) {
     let client = observed(notes.clone()).await;
     let collections = Collections::new(client, outbox.database().name(), "");
     let queue = Queue::declare("classic").await;
-    let rules = SinkRules {
-        destination: Template::parse("").unwrap(),
-        key: Some(Template::parse(&queue.name).unwrap()),
-        allow: vec![Glob::new("*")],
-        source: None,
-    };
     let inner = RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap();
     let (to_give, to_confirm) = (notes.clone(), notes.clone());
     let sink = support::ReportingSink {
@@ -200,18 +191,8 @@ async fn in_process(follow: bool) {
     };
     let (stop, wakeup) = (CancellationToken::new(), Wakeup::default());
     let (_owner, share) = watch::channel(Share::of(0..=255));
-    let parts = RelayParts {
-        settings: support::settings(),
-        collections: collections.clone(),
-        owner: OwnerId::new(InstanceId::fresh()),
-        router: Router::new(Vec::new(), BTreeMap::from([("rabbit".into(), rules)]), None),
-        sinks: BTreeMap::from([("rabbit".to_owned(), sink)]),
-        share,
-        wakeup: wakeup.clone(),
-        delete_done: false,
-        vigil: Vigil::new(),
-        predecessor: None,
-    };
+    let sink = ("rabbit", sink);
+    let parts = support::relay_parts(&collections, sink, &queue.name, share, wakeup.clone());
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     if follow {
         let follower = Follower::new(collections, wakeup);

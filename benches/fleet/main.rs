@@ -16,14 +16,9 @@ mod support;
 fn main() {
     // The relay's warnings: none are expected.
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let asked: Vec<String> = std::env::args().collect();
     let parts = ["latency", "scale", "gap", "kill", "restart", "idle"];
-    let any = parts.iter().any(|part| asked.iter().any(|asked| asked == part));
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-        for part in parts {
-            if any && !asked.iter().any(|asked| asked == part) {
-                continue;
-            }
+        for part in parts.into_iter().filter(|part| support::is_chosen(&parts, part)) {
             match part {
                 "latency" => latency::measure().await,
                 "scale" => scale::measure().await,

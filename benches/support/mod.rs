@@ -14,6 +14,7 @@ pub mod flow;
 pub mod queue;
 pub mod topic;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,12 +22,20 @@ use std::time::Duration;
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::{Bson, Timestamp, doc};
 use futures_util::future::join_all;
+use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
+use postrider::outbox::lease::OwnerId;
 use postrider::outbox::snapshot::LANE_INDEX;
+use postrider::partition::share::Share;
+use postrider::partition::vigil::Vigil;
+use postrider::relay::RelayParts;
 use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
+use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::schema::{self, SchemaOptions};
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
+use postrider::wakeup::Wakeup;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The number of records: `POSTRIDER_BENCH_RECORDS`.
@@ -67,7 +76,7 @@ pub fn settings() -> Settings {
         probe_max: Duration::from_secs(5),
         audit_interval: Duration::from_secs(60),
         dead_letter: None,
-        key_windows: std::collections::BTreeMap::new(),
+        key_windows: BTreeMap::new(),
     }
 }
 
@@ -77,6 +86,41 @@ pub fn mongodb_uri() -> String {
 
 pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make bench`"))
+}
+
+/// Whether the command line names this part of a benchmark, or none of its parts.
+pub fn is_chosen(parts: &[&str], part: &str) -> bool {
+    let named: Vec<String> =
+        std::env::args().filter(|argument| parts.contains(&argument.as_str())).collect();
+    named.is_empty() || named.iter().any(|name| name == part)
+}
+
+/// The parts of a relay to one sink, whose messages have this template as their key.
+pub fn relay_parts<S: Sink>(
+    collections: &Collections,
+    (name, sink): (&str, S),
+    key: &str,
+    share: watch::Receiver<Share>,
+    wakeup: Wakeup,
+) -> RelayParts<S> {
+    let rules = SinkRules {
+        destination: Template::parse("").unwrap(),
+        key: Some(Template::parse(key).unwrap()),
+        allow: vec![Glob::new("*")],
+        source: None,
+    };
+    RelayParts {
+        settings: settings(),
+        collections: collections.clone(),
+        owner: OwnerId::new(InstanceId::fresh()),
+        router: Router::new(Vec::new(), BTreeMap::from([(name.into(), rules)]), None),
+        sinks: BTreeMap::from([(name.to_owned(), sink)]),
+        share,
+        wakeup,
+        delete_done: false,
+        vigil: Vigil::new(),
+        predecessor: None,
+    }
 }
 
 /// A fresh outbox with its schema.

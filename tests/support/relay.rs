@@ -92,7 +92,7 @@ impl Drop for Running {
     }
 }
 
-/// The builder of a relay that owns every partition.
+/// The parts of a relay with one sink.
 pub fn parts<S: Sink>(
     collections: &Collections,
     sink: S,
