@@ -15,7 +15,7 @@ use crate::support::rival_relay::RivalRelay;
 use crate::{in_seconds, outbox_command};
 
 /// `relay.poll_interval` of these relays.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// The limit for a freed key: two intervals, and a margin for a busy machine. All other events that
 /// might free a key come later: the end of a wait, of a lease, an audit.
@@ -44,7 +44,7 @@ impl Blocked {
             "routes=[{type = \"X\", sink = \"kafka\", destination = \"t\"}]".to_owned(),
             "relay.default_sink=rabbit".to_owned(),
             format!("relay.follow={follow}"),
-            format!("relay.poll_interval={}ms", POLL_INTERVAL.as_millis()),
+            format!("relay.poll_interval={}ms", POLL.as_millis()),
             "relay.audit_interval=1h".to_owned(),
         ];
         let settings = [mongo_settings(&outbox.database), queue.sink(&amqp_uri()), more.to_vec()];
@@ -121,7 +121,7 @@ impl Head {
 
 /// An action on the head of a key.
 #[derive(Clone, Copy, Debug)]
-enum HeadAction {
+enum Action {
     Discard,
     Delete,
     Edit,
@@ -130,7 +130,7 @@ enum HeadAction {
     Requeue,
 }
 
-impl HeadAction {
+impl Action {
     /// Executes it; returns when it was done.
     async fn on(self, outbox: &TestOutbox, head: &Head, id: &str) -> Instant {
         let (records, it) = (outbox.records(), doc! { "_id": id });
@@ -158,9 +158,9 @@ impl HeadAction {
 }
 
 /// Each action frees the key that its head has blocked, and no other key.
-async fn assert_each_frees_its_key(head: &Head, acts: &[HeadAction]) {
-    let key = |act: &HeadAction| format!("{act:?}");
-    let follower = |act: &HeadAction, number: usize| format!("{}-{number}", key(act));
+async fn assert_each_frees(head: &Head, acts: &[Action]) {
+    let key = |act: &Action| format!("{act:?}");
+    let follower = |act: &Action, number: usize| format!("{}-{number}", key(act));
     for follow in [true, false] {
         let mut heads: Vec<Document> = acts.iter().map(|act| head.of(&key(act))).collect();
         let followers =
@@ -195,11 +195,7 @@ async fn a_key_continues_when_its_head_for_a_paused_sink_is_resolved() {
         edit: doc! { "$set": { "type": "Y" } },
     };
 
-    assert_each_frees_its_key(
-        &head,
-        &[HeadAction::Discard, HeadAction::Delete, HeadAction::Edit, HeadAction::Done],
-    )
-    .await;
+    assert_each_frees(&head, &[Action::Discard, Action::Delete, Action::Edit, Action::Done]).await;
 }
 
 #[fixture::test]
@@ -210,11 +206,7 @@ async fn a_key_continues_when_its_scheduled_head_is_resolved() {
         edit: doc! { "$set": { "visibleAt": DateTime::now() } },
     };
 
-    assert_each_frees_its_key(
-        &head,
-        &[HeadAction::Discard, HeadAction::Delete, HeadAction::Edit, HeadAction::Done],
-    )
-    .await;
+    assert_each_frees(&head, &[Action::Discard, Action::Delete, Action::Edit, Action::Done]).await;
 }
 
 #[fixture::test]
@@ -227,11 +219,8 @@ async fn a_key_continues_when_its_dead_head_is_resolved() {
     let edit = doc! { "$unset": { "blocks": "" } };
     let head = Head { reason: "blocked", fields, edit };
 
-    assert_each_frees_its_key(
-        &head,
-        &[HeadAction::Discard, HeadAction::Delete, HeadAction::Edit, HeadAction::Requeue],
-    )
-    .await;
+    assert_each_frees(&head, &[Action::Discard, Action::Delete, Action::Edit, Action::Requeue])
+        .await;
 }
 
 /// The peer has a connection to the broker. Its lease ends long after the limit.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::doc;
 use postrider::partition::of_key;
 
-use crate::instance::{Instance, InstanceOptions, assignments, counts};
+use crate::instance::{Instance, Options, assignments, counts};
 use crate::support::history::{arrivals, judge, read_back};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::producers::Producers;
@@ -17,9 +17,9 @@ use crate::support::sink::{Fault, TestSink};
 async fn partitions_of_a_stopping_instance_are_claimed_at_once() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let one = Instance::start(&outbox.collections, &sink, &InstanceOptions::patient());
+    let one = Instance::start(&outbox.collections, &sink, &Options::patient());
     one.until_owned(256).await;
-    let two = Instance::start(&outbox.collections, &sink, &InstanceOptions::patient());
+    let two = Instance::start(&outbox.collections, &sink, &Options::patient());
     eventually("it to ask", || async {
         let asks = doc! { "asks": true };
         let instances =
@@ -43,13 +43,13 @@ async fn partitions_of_a_stopping_instance_are_claimed_at_once() {
 async fn a_partition_is_released_when_its_records_are_settled() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
-    let one = Instance::start(&outbox.collections, &old, &InstanceOptions::default());
+    let one = Instance::start(&outbox.collections, &old, &Options::default());
     one.until_owned(256).await;
     old.script("k/0", [Fault::Hold]);
     outbox.insert((0..20).map(|n| record(&format!("k/{n}"), &key()))).await;
     eventually("the first to be in flight", || async { old.is_under_way("k/0") }).await;
 
-    let two = Instance::start(&outbox.collections, &new, &InstanceOptions::default());
+    let two = Instance::start(&outbox.collections, &new, &Options::default());
     two.until_owned(127).await;
 
     // All but the one that waits for its broker.
@@ -76,12 +76,12 @@ fn key() -> String {
 async fn a_stopping_instance_releases_idle_partitions_first() {
     let outbox = TestOutbox::new().await;
     let (old, new) = (TestSink::default(), TestSink::default());
-    let one = Instance::start(&outbox.collections, &old, &InstanceOptions::patient());
+    let one = Instance::start(&outbox.collections, &old, &Options::patient());
     one.until_owned(256).await;
     old.script("k/0", [Fault::Hold]);
     outbox.insert([record("k/0", &key())]).await;
     eventually("it to be in flight", || async { old.is_under_way("k/0") }).await;
-    let two = Instance::start(&outbox.collections, &new, &InstanceOptions::patient());
+    let two = Instance::start(&outbox.collections, &new, &Options::patient());
 
     one.ask_to_stop();
 
@@ -98,10 +98,10 @@ async fn a_stopping_instance_releases_idle_partitions_first() {
 async fn instances_that_come_and_die_under_load_keep_the_promise() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let choice = InstanceOptions {
+    let choice = Options {
         stale_after: Duration::from_secs(2),
         lease: Duration::from_secs(3),
-        ..InstanceOptions::default()
+        ..Options::default()
     };
     let start = || Instance::start(&outbox.collections, &sink, &choice);
     let one = start();

@@ -26,7 +26,7 @@ use crate::support::sink::TestSink;
 
 /// The options of an instance, with short waits.
 #[derive(Clone, Debug)]
-pub struct InstanceOptions {
+pub struct Options {
     pub heartbeat: Duration,
     pub stale_after: Duration,
     pub rebalance: Duration,
@@ -34,7 +34,7 @@ pub struct InstanceOptions {
     pub lease: Duration,
 }
 
-impl Default for InstanceOptions {
+impl Default for Options {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(300),
@@ -46,7 +46,7 @@ impl Default for InstanceOptions {
     }
 }
 
-impl InstanceOptions {
+impl Options {
     /// Long times, so that only messages between instances can be the reason for an event.
     pub fn patient() -> Self {
         let minute = Duration::from_secs(60);
@@ -68,10 +68,9 @@ pub struct Instance {
 }
 
 impl Instance {
-    pub fn start(collections: &Collections, sink: &TestSink, choice: &InstanceOptions) -> Self {
+    pub fn start(collections: &Collections, sink: &TestSink, choice: &Options) -> Self {
         let id = InstanceId::fresh();
-        let InstanceOptions { heartbeat, stale_after, rebalance, block_on_dead, lease } =
-            choice.clone();
+        let Options { heartbeat, stale_after, rebalance, block_on_dead, lease } = choice.clone();
         let fingerprint = Fingerprint { ordered: true, block_on_dead, prefix: String::new() };
         let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned(), name: None };
         let (owner_id, vigil) = (OwnerId::new(id), Vigil::new());

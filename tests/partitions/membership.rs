@@ -6,7 +6,7 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::InstanceId;
 
-use crate::instance::{Instance, InstanceOptions, assignments, counts};
+use crate::instance::{Instance, Options, assignments, counts};
 use crate::peer::Peer;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::sink::TestSink;
@@ -36,7 +36,7 @@ fn instances(outbox: &TestOutbox) -> mongodb::Collection<Document> {
 #[fixture::test]
 async fn instances_share_evenly_and_move_few_partitions() {
     let outbox = TestOutbox::new().await;
-    let (sink, choice) = (TestSink::default(), InstanceOptions::default());
+    let (sink, choice) = (TestSink::default(), Options::default());
     let start = || Instance::start(&outbox.collections, &sink, &choice);
 
     let one = start();
@@ -65,7 +65,7 @@ async fn instances_share_evenly_and_move_few_partitions() {
 #[fixture::test]
 async fn many_that_start_at_once_agree() {
     let outbox = TestOutbox::new().await;
-    let (sink, choice) = (TestSink::default(), InstanceOptions::default());
+    let (sink, choice) = (TestSink::default(), Options::default());
 
     let fleet: Vec<Instance> =
         (0..5).map(|_| Instance::start(&outbox.collections, &sink, &choice)).collect();
@@ -77,7 +77,7 @@ async fn many_that_start_at_once_agree() {
 #[fixture::test]
 async fn partitions_of_a_dead_instance_are_claimed_when_it_is_stale() {
     let outbox = TestOutbox::new().await;
-    let (sink, choice) = (TestSink::default(), InstanceOptions::default());
+    let (sink, choice) = (TestSink::default(), Options::default());
     let one = Instance::start(&outbox.collections, &sink, &choice);
     let two = Instance::start(&outbox.collections, &sink, &choice);
     until_balanced(&outbox, &[&one, &two]).await;
@@ -108,15 +108,13 @@ async fn a_peer_with_its_share_keeps_it() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     peer.own(&outbox, 100..=227).await;
-    let choice =
-        InstanceOptions { stale_after: Duration::from_secs(1), ..InstanceOptions::default() };
+    let choice = Options { stale_after: Duration::from_secs(1), ..Options::default() };
 
     let one = Instance::start(&outbox.collections, &TestSink::default(), &choice);
     one.until_owned(128).await;
 
     // Another one starts, takes nothing by force, and stops: enough rounds to take too much.
-    let two =
-        Instance::start(&outbox.collections, &TestSink::default(), &InstanceOptions::patient());
+    let two = Instance::start(&outbox.collections, &TestSink::default(), &Options::patient());
     two.until_owned(43).await;
     two.stop().await;
     one.until_owned(128).await;
@@ -128,8 +126,7 @@ async fn a_peer_that_releases_nothing_loses_the_excess() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
     peer.own(&outbox, 0..=255).await;
-    let choice =
-        InstanceOptions { stale_after: Duration::from_secs(1), ..InstanceOptions::default() };
+    let choice = Options { stale_after: Duration::from_secs(1), ..Options::default() };
 
     let one = Instance::start(&outbox.collections, &TestSink::default(), &choice);
 
@@ -142,8 +139,7 @@ async fn a_peer_that_releases_nothing_loses_the_excess() {
 async fn partitions_that_a_peer_does_not_claim_get_an_owner() {
     let outbox = TestOutbox::new().await;
     let peer = Peer::beat(&outbox).await;
-    let choice =
-        InstanceOptions { stale_after: Duration::from_secs(1), ..InstanceOptions::default() };
+    let choice = Options { stale_after: Duration::from_secs(1), ..Options::default() };
 
     let one = Instance::start(&outbox.collections, &TestSink::default(), &choice);
     // First it keeps its share…
@@ -160,13 +156,13 @@ async fn partitions_that_a_peer_does_not_claim_get_an_owner() {
 async fn a_newcomer_with_another_configuration_claims_nothing() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
-    let blocks = InstanceOptions { block_on_dead: true, ..InstanceOptions::default() };
-    let old = Instance::start(&outbox.collections, &sink, &InstanceOptions::default());
+    let blocks = Options { block_on_dead: true, ..Options::default() };
+    let old = Instance::start(&outbox.collections, &sink, &Options::default());
     old.until_owned(256).await;
 
     let new = Instance::start(&outbox.collections, &sink, &blocks);
     eventually("it to say so", || async { new.standing.borrow().differs.is_some() }).await;
-    let third = Instance::start(&outbox.collections, &sink, &InstanceOptions::default());
+    let third = Instance::start(&outbox.collections, &sink, &Options::default());
     until_balanced(&outbox, &[&old, &third]).await;
     assert_eq!(new.owned(), 0);
     assert!(new.standing.borrow().differs.as_ref().unwrap().contains("on_dead = \"skip\""));
@@ -205,8 +201,7 @@ async fn invalid_documents_do_not_disturb_instances() {
     let control = database.collection::<Document>("outbox_control");
     control.insert_one(doc! { "_id": "relay", "paused": "perhaps" }).await.unwrap();
 
-    let one =
-        Instance::start(&outbox.collections, &TestSink::default(), &InstanceOptions::default());
+    let one = Instance::start(&outbox.collections, &TestSink::default(), &Options::default());
 
     one.until_owned(256).await;
     assert_eq!(counts(&outbox, &[one.id]).await, [256]);
@@ -227,8 +222,7 @@ async fn names_of_vanished_instances_are_removed_after_an_hour() {
     let names = [name("gone", hours_ago(2)), name("starting", hours_ago(0))];
     control.insert_many(names).await.unwrap();
 
-    let one =
-        Instance::start(&outbox.collections, &TestSink::default(), &InstanceOptions::default());
+    let one = Instance::start(&outbox.collections, &TestSink::default(), &Options::default());
 
     eventually("the old name to be removed", || async {
         control.count_documents(doc! { "_id": "name:gone" }).await.unwrap() == 0

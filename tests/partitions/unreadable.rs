@@ -7,7 +7,7 @@ use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document, doc, rawdoc};
 use serde_json::Value;
 
-use crate::instance::{Instance, InstanceOptions, counts};
+use crate::instance::{Instance, Options, counts};
 use crate::peer::Peer;
 use crate::support::command_line::list_of;
 use crate::support::outbox::{TestOutbox, eventually, record};
@@ -114,7 +114,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
 #[fixture::test]
 async fn a_partition_with_an_unreadable_owner_waits_for_its_owner() {
     let outbox = TestOutbox::new().await;
-    let (sink, choice) = (TestSink::default(), InstanceOptions::default());
+    let (sink, choice) = (TestSink::default(), Options::default());
     let one = Instance::start(&outbox.collections, &sink, &choice);
     let two = Instance::start(&outbox.collections, &sink, &choice);
     eventually("a balance", || async { counts(&outbox, &[one.id, two.id]).await == [128, 128] })
@@ -151,7 +151,7 @@ async fn an_unreadable_heartbeat_is_not_stale_before_its_time() {
     let id = Bson::from(peer.id);
     // It sends no more heartbeats, and its last one cannot be read.
     drop(peer);
-    let choice = InstanceOptions::default();
+    let choice = Options::default();
 
     let began = Instant::now();
     break_fields(&outbox, INSTANCES, id, doc! { "lastHeartbeat": "MARK" }).await;

@@ -20,14 +20,14 @@ use crate::support::rabbitmq::node::{Node, turn};
 const COUNT: usize = 30;
 
 #[derive(Clone, Copy, Debug)]
-enum BrokerFault {
+enum Fault {
     Stopped,
     Paused,
     OutOfMemory,
     OutOfDisk,
 }
 
-impl BrokerFault {
+impl Fault {
     async fn begins(self, node: &Node) {
         match self {
             Self::Stopped => node.stop().await,
@@ -66,7 +66,7 @@ fn arrival(message: &BasicGetMessage) -> Arrival {
     Arrival { id: id(message), key: Some(key) }
 }
 
-async fn run_outage(trouble: BrokerFault, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
+async fn run_outage(trouble: Fault, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
     let before = sink_reports(postrider);
     trouble.begins(node).await;
     let record =
@@ -114,12 +114,7 @@ async fn a_stopped_paused_or_full_broker_counts_no_attempt() {
     let more = ["relay.max_attempts=2", "relay.backoff.initial=50ms"];
     let mut postrider = Postrider::start(&settings(&outbox, &turn.node.uri(), &more));
     until_well(&postrider).await;
-    let troubles = [
-        BrokerFault::Stopped,
-        BrokerFault::OutOfMemory,
-        BrokerFault::Paused,
-        BrokerFault::OutOfDisk,
-    ];
+    let troubles = [Fault::Stopped, Fault::OutOfMemory, Fault::Paused, Fault::OutOfDisk];
 
     for trouble in troubles {
         run_outage(trouble, &turn.node, &outbox, &postrider).await;

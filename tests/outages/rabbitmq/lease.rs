@@ -17,14 +17,14 @@ const LEASED_RECORDS: u64 = 9;
 
 /// Why the first instance cannot renew its lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum BrokerFault {
+enum Fault {
     /// It is suspended, as a whole host may be.
     Suspended,
     /// It runs, and MongoDB does not receive its requests.
     CutOff,
 }
 
-async fn run_outage(trouble: BrokerFault) {
+async fn run_outage(trouble: Fault) {
     let outage = Outage::new().await;
     let outbox = &outage.outbox;
     let arrivals = QueueConsumer::at(&outage.vhost.uri(), "taken").await;
@@ -50,8 +50,8 @@ async fn run_outage(trouble: BrokerFault) {
     outbox.until_count(doc! { "leaseId": { "$ne": null }, "attempt": 1 }, LEASED_RECORDS).await;
     arrivals.until(3).await;
     match trouble {
-        BrokerFault::Suspended => first.signal(Signal::STOP),
-        BrokerFault::CutOff => to_mongodb.freeze(),
+        Fault::Suspended => first.signal(Signal::STOP),
+        Fault::CutOff => to_mongodb.freeze(),
     }
     // While it is away the others arrive, and those behind what it has leased.
     let second = [settings(outbox, &outage.vhost.uri(), &more), named("second")].concat();
@@ -60,8 +60,8 @@ async fn run_outage(trouble: BrokerFault) {
     outbox.until_count(doc! { "status": "done" }, 18).await;
     let done = all_settled(outbox).await.0;
     match trouble {
-        BrokerFault::Suspended => first.signal(Signal::CONT),
-        BrokerFault::CutOff => to_mongodb.open(),
+        Fault::Suspended => first.signal(Signal::CONT),
+        Fault::CutOff => to_mongodb.open(),
     }
     to_broker.hold_answers(false);
 
@@ -103,5 +103,5 @@ async fn run_outage(trouble: BrokerFault) {
 
 #[fixture::test]
 async fn a_lease_that_ends_in_a_publish_counts_once() {
-    tokio::join!(run_outage(BrokerFault::Suspended), run_outage(BrokerFault::CutOff));
+    tokio::join!(run_outage(Fault::Suspended), run_outage(Fault::CutOff));
 }

@@ -22,7 +22,7 @@ use crate::support::outbox::eventually;
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long librdkafka assumes that an unknown topic is merely new.
-const PROPAGATION_SETTING: &str = "topic.metadata.propagation.max.ms";
+const NEW_TOPIC_WAIT: &str = "topic.metadata.propagation.max.ms";
 
 fn consumer(brokers: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
@@ -43,10 +43,8 @@ async fn a_send_to_a_missing_topic_fails_after_its_timeout() {
         ("60000", "2000", RDKafkaErrorCode::MessageTimedOut),
     ];
     for (hope, timeout, code) in cases {
-        let producer = producer(
-            &broker.direct(),
-            &[(PROPAGATION_SETTING, hope), ("message.timeout.ms", timeout)],
-        );
+        let producer =
+            producer(&broker.direct(), &[(NEW_TOPIC_WAIT, hope), ("message.timeout.ms", timeout)]);
         let topic = unique("test-");
 
         let sent = send(&producer, record(&topic, "x", b"x")).await;
@@ -67,7 +65,7 @@ async fn a_topic_deleted_in_use_is_found_again_by_a_look_up() {
     let broker = ProxiedBroker::take().await;
     let topic = broker.topic(1).await;
     let producer =
-        producer(&broker.direct(), &[(PROPAGATION_SETTING, "0"), ("message.timeout.ms", "60000")]);
+        producer(&broker.direct(), &[(NEW_TOPIC_WAIT, "0"), ("message.timeout.ms", "60000")]);
     send(&producer, record(&topic.name, "before", b"x")).await.outcome.unwrap();
 
     topic.delete().await;

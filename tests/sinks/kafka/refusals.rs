@@ -14,7 +14,7 @@ use crate::support::kafka::topic::Topic;
 const BOTH: [&str; 2] = ["true", "false"];
 
 /// The one of eleven that is refused.
-const BAD_INDEX: usize = 5;
+const BAD_AT: usize = 5;
 
 const NUMBERS: [&str; 11] = ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"];
 
@@ -49,19 +49,14 @@ async fn send_eleven_with_future_times(
 async fn send_eleven_one_large(producer: &FutureProducer, topic: &Topic) -> Vec<Sent> {
     let large = vec![b'x'; 5_000];
     let records = NUMBERS.iter().enumerate().map(|(number, id)| {
-        let payload = if number == BAD_INDEX { large.as_slice() } else { b"small" };
+        let payload = if number == BAD_AT { large.as_slice() } else { b"small" };
         record(&topic.name, id, payload)
     });
     send_all(producer, records).await
 }
 
 fn all_but_the_bad() -> Vec<&'static str> {
-    NUMBERS
-        .iter()
-        .enumerate()
-        .filter(|(number, _)| *number != BAD_INDEX)
-        .map(|(_, id)| *id)
-        .collect()
+    NUMBERS.iter().enumerate().filter(|(number, _)| *number != BAD_AT).map(|(_, id)| *id).collect()
 }
 
 fn assert_all(sent: &[Sent], code: RDKafkaErrorCode) {
@@ -72,11 +67,7 @@ fn assert_all(sent: &[Sent], code: RDKafkaErrorCode) {
 async fn assert_only_the_bad(sent: &[Sent], code: RDKafkaErrorCode, topic: &Topic) {
     for (number, one) in sent.iter().enumerate() {
         let bad = one.outcome == Err(code);
-        assert!(
-            if number == BAD_INDEX { bad } else { one.outcome.is_ok() },
-            "{:?}",
-            outcomes(sent)
-        );
+        assert!(if number == BAD_AT { bad } else { one.outcome.is_ok() }, "{:?}", outcomes(sent));
     }
     assert_eq!(topic.read_ids().await, all_but_the_bad());
 }
@@ -121,7 +112,7 @@ async fn a_message_refused_alone_leaves_the_others_in_order() {
         assert_only_the_bad(&sent, RDKafkaErrorCode::MessageSizeTooLarge, &topic).await;
 
         let topic = broker.topic(1).await;
-        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_INDEX]).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_AT]).await;
         assert_only_the_bad(&sent, RDKafkaErrorCode::InvalidTimestamp, &topic).await;
     }
 }
@@ -134,7 +125,7 @@ async fn one_wrong_timestamp_fails_the_whole_batch() {
         let topic = broker.topic(1).await;
         let producer = in_one_batch(&broker, idempotent);
 
-        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_INDEX]).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_AT]).await;
 
         // The broker names the culprit; librdkafka 2.12 overwrites that answer when there is only
         // one (`rd_kafka_interceptors_on_acknowledgement_queue`).
@@ -150,11 +141,11 @@ async fn two_wrong_timestamps_are_named_without_the_reason() {
         let topic = broker.topic(1).await;
         let producer = in_one_batch(&broker, idempotent);
 
-        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_INDEX, 7]).await;
+        let sent = send_eleven_with_future_times(&producer, &topic, &[BAD_AT, 7]).await;
 
         for (number, one) in sent.iter().enumerate() {
             let code = match number {
-                BAD_INDEX | 7 => RDKafkaErrorCode::InvalidRecord,
+                BAD_AT | 7 => RDKafkaErrorCode::InvalidRecord,
                 _ => RDKafkaErrorCode::InvalidDifferentRecord,
             };
             assert_eq!(one.outcome, Err(code), "{:?}", outcomes(&sent));
@@ -169,7 +160,7 @@ async fn a_compacted_topic_refuses_a_batch_with_a_keyless_message() {
     let topic = broker.topic_with(1, &[("cleanup.policy", "compact")]).await;
     let records = NUMBERS.iter().enumerate().map(|(number, id)| {
         let mut record = record(&topic.name, id, b"x");
-        record.key = record.key.filter(|_| number != BAD_INDEX);
+        record.key = record.key.filter(|_| number != BAD_AT);
         record
     });
 
