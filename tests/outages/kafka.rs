@@ -8,7 +8,7 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, has_no_error, many, no_errors, owned, sink_reports, to, until_counted, until_down,
+    all_settled, has_no_error, logged, many, no_errors, owned, to, until_counted, until_down,
     until_well, waits,
 };
 use crate::support::environment::unique;
@@ -109,24 +109,14 @@ async fn down(mut secure: Secure, topic: &Topic) {
             doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
         assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble}: uncharged");
         outages += 1;
-        assert_eq!(
-            sink_reports(&postrider),
-            (outages, outages),
-            "{trouble}: {}",
-            postrider.stderr()
-        );
+        assert_eq!(logged(&postrider), (outages, outages), "{trouble}: {}", postrider.stderr());
         match trouble {
             "stopped" => secure.node.start_again().await,
             _ => secure.node.thaw(),
         }
         outbox.until_count(doc! { "status": "done" }, (outages * COUNT) as u64).await;
         until_well(&postrider).await;
-        assert_eq!(
-            sink_reports(&postrider),
-            (outages, outages + 1),
-            "{trouble}: {}",
-            postrider.stderr()
-        );
+        assert_eq!(logged(&postrider), (outages, outages + 1), "{trouble}: {}", postrider.stderr());
     }
 
     let (done, dead) = all_settled(&outbox).await;

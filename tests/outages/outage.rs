@@ -97,6 +97,15 @@ pub async fn until_down(postrider: &Postrider, sink: &str) -> String {
     detail
 }
 
+/// Waits until the sink `rabbit` is down with these words in the detail of `/readyz`.
+pub async fn until_down_with(postrider: &Postrider, words: &str) {
+    until_down(postrider, "rabbit").await;
+    let says = |report: &serde_json::Value| {
+        report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(words)
+    };
+    postrider.until_report(words, says).await;
+}
+
 /// Waits until a failed attempt of this record is counted and no new lease follows; checks its
 /// fields, and returns them. `backoff` is in milliseconds, after this many attempts.
 pub async fn until_counted(
@@ -157,7 +166,7 @@ pub fn has_no_error(record: &Document) -> bool {
 }
 
 /// How often the log reports the sink as down, and as up.
-pub fn sink_reports(postrider: &Postrider) -> (usize, usize) {
+pub fn logged(postrider: &Postrider) -> (usize, usize) {
     let lines = postrider.lines();
     let count = |level: &str, words: &str| {
         let is_it = |line: &&serde_json::Value| {

@@ -4,7 +4,7 @@ use bson::doc;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, all_settled, has_no_error, many, no_errors, sink_reports, until_down, until_well,
+    Outage, all_settled, has_no_error, logged, many, no_errors, until_down_with, until_well,
 };
 use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
@@ -19,7 +19,7 @@ async fn assert_all_went_well(outage: &Outage, postrider: &Postrider) {
     until_well(postrider).await;
     let (done, dead) = all_settled(&outage.outbox).await;
     assert!(dead.is_empty() && done.iter().all(has_no_error), "{done:#?}");
-    assert_eq!(sink_reports(postrider), (1, 2), "{}", postrider.stderr());
+    assert_eq!(logged(postrider), (1, 2), "{}", postrider.stderr());
     no_errors(postrider);
     is_whole_and_clean(postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
 }
@@ -41,12 +41,7 @@ async fn records_wait_without_attempts_while_the_password_is_wrong() {
     outage.vhost.close_connections(&outage.vhost.connections_of(&user).await).await;
     // Some are published before the relay notices.
     outage.outbox.insert(many("durable", "record", COUNT)).await;
-    let words = "check user and password";
-    let says = |report: &serde_json::Value| {
-        report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(words)
-    };
-    until_down(&postrider, "rabbit").await;
-    postrider.until_report(words, says).await;
+    until_down_with(&postrider, "check user and password").await;
     outage.vhost.set_password(&user, PASSWORD).await;
 
     assert_all_went_well(&outage, &postrider).await;
@@ -63,12 +58,7 @@ async fn records_wait_without_attempts_while_the_vhost_is_gone() {
     outage.vhost.delete().await;
     // Some are published before the relay notices.
     outage.outbox.insert(many("durable", "record", COUNT)).await;
-    let words = "add_vhost";
-    let says = |report: &serde_json::Value| {
-        report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(words)
-    };
-    until_down(&postrider, "rabbit").await;
-    postrider.until_report(words, says).await;
+    until_down_with(&postrider, "add_vhost").await;
     // The relay's own user gets its rights last: not before the queue is there.
     let amqp = outage.vhost.make_again(async |amqp| amqp.classic("durable").await).await;
 

@@ -9,7 +9,7 @@ use lapin::types::AMQPValue;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    all_settled, has_no_error, no_errors, settings, sink_reports, to, until_down, until_well,
+    all_settled, has_no_error, logged, no_errors, settings, to, until_down_with, until_well,
 };
 use crate::support::history::{Arrival, judge, read_back};
 use crate::support::outbox::TestOutbox;
@@ -67,17 +67,13 @@ fn arrival(message: &BasicGetMessage) -> Arrival {
 }
 
 async fn run_outage(trouble: Fault, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {
-    let before = sink_reports(postrider);
+    let before = logged(postrider);
     trouble.begins(node).await;
     let record =
         |n: usize| to("durable", &format!("{trouble:?} {n:02}"), &format!("key {}", n % 10));
     outbox.insert((0..COUNT).map(record)).await;
-    until_down(postrider, "rabbit").await;
     // The first detail may be of what was in flight.
-    let says = |report: &serde_json::Value| {
-        report["parts"]["sink rabbit"]["detail"].as_str().unwrap().contains(trouble.words())
-    };
-    postrider.until_report(trouble.words(), says).await;
+    until_down_with(postrider, trouble.words()).await;
 
     // Twenty times what all attempts and their backoffs take.
     let counted = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
@@ -88,18 +84,13 @@ async fn run_outage(trouble: Fault, node: &Node, outbox: &TestOutbox, postrider:
     }
     let waiting = doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
     assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble:?}: given back, uncharged");
-    assert_eq!(
-        sink_reports(postrider),
-        (before.0 + 1, before.1),
-        "{trouble:?}: {}",
-        postrider.stderr()
-    );
+    assert_eq!(logged(postrider), (before.0 + 1, before.1), "{trouble:?}: {}", postrider.stderr());
     trouble.ends(node).await;
 
     outbox.until_count(doc! { "status": { "$ne": "done" } }, 0).await;
     until_well(postrider).await;
     assert_eq!(
-        sink_reports(postrider),
+        logged(postrider),
         (before.0 + 1, before.1 + 1),
         "{trouble:?}: {}",
         postrider.stderr()

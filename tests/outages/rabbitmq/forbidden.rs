@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 
-use crate::outage::{Outage, all_settled, has_no_error, no_errors, sink_reports, to, until_well};
+use crate::outage::{Outage, all_settled, has_no_error, logged, no_errors, to, until_well};
 use crate::support::rabbitmq::vhost::PASSWORD;
 
 const EXCHANGE: &str = "events";
@@ -84,7 +84,7 @@ async fn a_forbidden_routing_key_counts_attempts_of_its_record_alone() {
     arrived.dedup();
     assert_eq!(arrived.len() as u64, expected);
     // The first refusal closes the channel of the others, and no later one does.
-    let (downs, _) = sink_reports(&postrider);
+    let (downs, _) = logged(&postrider);
     assert!(downs <= 1, "{downs}: {}", postrider.stderr());
     no_errors(&postrider);
     outage.vhost.drop_user(&user).await;
@@ -145,7 +145,7 @@ async fn forbidden_routing_keys_disturb_the_others_once() {
     arrived.sort();
     arrived.dedup();
     assert_eq!(arrived.len(), 210);
-    let (downs, _) = sink_reports(&postrider);
+    let (downs, _) = logged(&postrider);
     assert!(downs <= 1, "{downs}: {}", postrider.stderr());
     no_errors(&postrider);
     outage.vhost.drop_user(&user).await;

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
-    Outage, RABBIT_UP, all_settled, has_no_error, many, no_errors, sink_reports, to, until_down,
+    Outage, RABBIT_UP, all_settled, has_no_error, logged, many, no_errors, to, until_down,
     until_well,
 };
 use crate::support::fault_proxy::FaultProxy;
@@ -121,7 +121,7 @@ async fn run_outage(loss: Loss) {
         assert_eq!(again, ids, "{loss:?}: each again, by the same id");
     }
     assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), ids, "{loss:?}");
-    assert_eq!(sink_reports(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
+    assert_eq!(logged(&postrider), (1, 2), "{loss:?}: one line each\n{}", postrider.stderr());
     no_errors(&postrider);
     let settled = Settled::done(COUNT as u64 + 1);
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
@@ -159,7 +159,7 @@ async fn a_record_that_loses_every_connection_dies_alone() {
     );
     // Twice together with others, on the main connection, and twice alone, on the isolated one. One
     // of its neighbours is sent there too, before the others may go to their own destination.
-    assert_eq!(sink_reports(&postrider), (2, 3), "{}", postrider.stderr());
+    assert_eq!(logged(&postrider), (2, 3), "{}", postrider.stderr());
     assert!((5..=6).contains(&proxy.accepted()), "{} connections", proxy.accepted());
     let arrived: BTreeSet<String> = take(amqp, COUNT + 1).await.into_iter().collect();
     assert_eq!(arrived.len(), COUNT + 1);
@@ -230,7 +230,7 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     until_well(&postrider).await;
     let (done, _) = all_settled(outbox).await;
     assert!(done.iter().all(has_no_error), "{done:#?}");
-    let (downs, ups) = sink_reports(&postrider);
+    let (downs, ups) = logged(&postrider);
     assert_eq!(ups, downs + 1, "one line each\n{}", postrider.stderr());
     no_errors(&postrider);
     // Each record at most once.
@@ -278,7 +278,7 @@ async fn a_destination_that_kills_connections_is_isolated() {
 
     let well = doc! { "type": "taken", "status": "done" };
     outbox.until_count(well, 2 * ROUNDS as u64).await;
-    let (downs, _) = sink_reports(&postrider);
+    let (downs, _) = logged(&postrider);
     assert!((1..=4).contains(&downs), "{downs} times\n{}", postrider.stderr());
     proxy.cut_at("");
     outbox.until_count(doc! { "status": "pending" }, 0).await;
@@ -337,7 +337,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
     // Twice together with others, twice alone, and up to four times with the dead letter.
     assert!(proxy.accepted() <= 12, "{} connections", proxy.accepted());
-    assert_eq!(sink_reports(&postrider).0, 2, "{}", postrider.stderr());
+    assert_eq!(logged(&postrider).0, 2, "{}", postrider.stderr());
     no_errors(&postrider);
     let [sent, failed] = postrider.dead_letters("rabbit").await;
     let letters = amqp.take_ids("buried").await;
@@ -386,7 +386,7 @@ async fn a_sink_that_is_down_is_probed_with_growing_pauses() {
     postrider.until_metric(RABBIT_UP, |up| up == 1.0).await;
     outage.outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
     assert!(all_settled(&outage.outbox).await.0.iter().all(has_no_error));
-    assert_eq!(sink_reports(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
+    assert_eq!(logged(&postrider), (1, 2), "not a line per probe: {}", postrider.stderr());
     is_whole_and_clean(&postrider, &["rabbit"], Settled::done(COUNT as u64)).await;
     outage.end(postrider).await;
 }
