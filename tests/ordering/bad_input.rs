@@ -482,9 +482,7 @@ async fn a_message_above_the_brokers_limit_dies_alone() {
 #[fixture::test]
 async fn an_unknown_status_is_counted_and_never_delivered() {
     let outbox = TestOutbox::new().await;
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let mut kinds: Vec<(String, Bson)> =
         kinds_but(&[]).into_iter().map(|(kind, value)| (kind.into(), value)).collect();
     kinds.extend(["Pending", "pending ", "", "failed"].map(|text| (text.into(), text.into())));

@@ -44,9 +44,7 @@ fn to_topic(outbox: &TestOutbox, topic: &Topic) -> Vec<String> {
 #[fixture::test]
 async fn a_queue_receives_every_kind_of_payload_as_documented() {
     let outbox = TestOutbox::new().await;
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let cases = payloads::all();
     outbox.collections.records().insert_many(payloads::records(&cases)).await.unwrap();
 
@@ -118,9 +116,7 @@ async fn standard_output_has_every_kind_of_payload_as_documented() {
 #[fixture::test]
 async fn records_too_large_for_a_lease_die() {
     let outbox = TestOutbox::new().await;
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let (fits, payload) = of_size("fits", MAX_DOCUMENT_BYTES - LEASE_BYTES);
     let (over, _) = of_size("over", MAX_DOCUMENT_BYTES - LEASE_BYTES + 1);
     let (full, _) = of_size("full", MAX_DOCUMENT_BYTES);
@@ -221,9 +217,7 @@ async fn with_headers(headers: &[Header]) -> TestOutbox {
 async fn a_queue_receives_every_kind_of_header_as_documented() {
     let sent = headers::all();
     let outbox = with_headers(&sent).await;
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
 
     let mut relay = Postrider::start(&to_queue(&outbox, &vhost));
     outbox.until_count(doc! { "status": "done" }, 1).await;

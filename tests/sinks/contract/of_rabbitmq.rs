@@ -29,9 +29,7 @@ impl Harness for Broker {
     const CONNECTS: bool = true;
 
     async fn new() -> Self {
-        let vhost = Vhost::new().await;
-        let amqp = vhost.amqp_client().await;
-        amqp.classic(QUEUE).await;
+        let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
         let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
         Self { vhost, amqp, proxy, found: Mutex::default() }
     }

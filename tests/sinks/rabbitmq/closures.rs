@@ -32,9 +32,7 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<Outcome>, Vec<Outcome>) {
 
 #[fixture::test]
 async fn a_missing_exchange_counts_and_closes_no_channel() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
 
@@ -115,9 +113,7 @@ pub async fn disturbs_once(sink: &Arc<RabbitMq>, exchange: &str) {
 
 #[fixture::test]
 async fn an_exchange_deleted_after_its_look_up_disturbs_others_once() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     amqp.topic("gone").await;
     amqp.bind(QUEUE, "gone", "#").await;
     let sink = connected(&vhost.uri()).await;
@@ -129,9 +125,7 @@ async fn an_exchange_deleted_after_its_look_up_disturbs_others_once() {
 
 #[fixture::test]
 async fn a_forbidden_exchange_counts_and_disturbs_others_once() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     amqp.topic("forbidden").await;
     let user = format!("{}-limited", vhost.name);
     vhost.add_user(&user, r"^amq\.default$").await;
@@ -146,9 +140,7 @@ async fn a_forbidden_exchange_counts_and_disturbs_others_once() {
 
 #[fixture::test]
 async fn a_forbidden_default_exchange_counts_attempts() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, _amqp) = Vhost::with_queue(QUEUE).await;
     let user = format!("{}-limited", vhost.name);
     vhost.add_user(&user, "^other$").await;
     let sink = connected(&vhost.uri_of(&user, PASSWORD)).await;

@@ -31,9 +31,7 @@ async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
 
 #[fixture::test]
 async fn a_connection_lost_before_the_confirm_is_indeterminate() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     let messages = || (0..20).map(|number| message(format!("{number:02}"), "", QUEUE));
@@ -59,9 +57,7 @@ async fn a_connection_lost_before_the_confirm_is_indeterminate() {
 
 #[fixture::test]
 async fn connections_closed_by_the_operator_are_replaced() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     proxy.hold_answers(true);
@@ -87,9 +83,7 @@ async fn connections_closed_by_the_operator_are_replaced() {
 
 #[fixture::test]
 async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, _amqp) = Vhost::with_queue(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let limit = Duration::from_secs(1);
     let sink = std::sync::Arc::new(sink(&at(&vhost.uri(), proxy.address()), limit));
@@ -157,9 +151,7 @@ async fn a_half_closed_connection_is_lost() {
 
 #[fixture::test]
 async fn a_connection_cut_again_and_again_loses_no_message() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
     let sink = connected(&at(&vhost.uri(), proxy.address())).await;
     let cutting = async {

@@ -124,9 +124,7 @@ async fn pass(client: TcpStream, broker: TcpStream) {
 /// Regression: after a refused look-up the sink went down, and up again at once, for ever.
 #[fixture::test]
 async fn an_exchange_without_a_look_up_right_is_published_to() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     amqp.topic("there").await;
     amqp.bind(QUEUE, "there", "#").await;
     let sink = connected(&hiding(&vhost.uri()).await).await;

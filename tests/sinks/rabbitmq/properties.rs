@@ -17,9 +17,7 @@ const QUEUE: &str = "q";
 
 #[fixture::test]
 async fn a_consumer_receives_the_documented_properties() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let message = Message { tenant_id: Some("t-1".into()), ..message("m-1", "", QUEUE) };
 
@@ -43,9 +41,7 @@ async fn a_consumer_receives_the_documented_properties() {
 
 #[fixture::test]
 async fn headers_arrive_with_their_types_and_ours_take_precedence() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let object_id = ObjectId::from_str("65f1c0ffee0123456789abcd").unwrap();
     let uuid = Uuid::from_str("0123abcd-89ef-4567-8901-abcdef012345").unwrap();
@@ -84,9 +80,7 @@ async fn headers_arrive_with_their_types_and_ours_take_precedence() {
 
 #[fixture::test]
 async fn absent_fields_are_absent_properties() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let bare = Message { key: None, payload: None, timestamp: None, ..message("m-1", "", QUEUE) };
     // An empty key is a key.
@@ -107,9 +101,7 @@ async fn absent_fields_are_absent_properties() {
 
 #[fixture::test]
 async fn a_body_of_many_frames_arrives_whole() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic(QUEUE).await;
+    let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     let sink = connected(&vhost.uri()).await;
     let payload: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     let message = Message { payload: Some(payload.clone()), ..message("m-1", "", QUEUE) };

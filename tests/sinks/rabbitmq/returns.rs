@@ -80,9 +80,7 @@ async fn assert_exactly_the_unroutable_fail(
 
 #[fixture::test]
 async fn only_unroutable_fail_on_default_exchange_to_classic_queue() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic("taken").await;
+    let (vhost, amqp) = Vhost::with_queue("taken").await;
 
     assert_exactly_the_unroutable_fail(&vhost, &amqp, "", "taken").await;
 }
@@ -153,9 +151,7 @@ async fn a_full_queue_counts_attempts_of_its_messages_alone() {
 
 #[fixture::test]
 async fn the_same_id_routable_and_unroutable_gets_both_outcomes() {
-    let vhost = Vhost::new().await;
-    let amqp = vhost.amqp_client().await;
-    amqp.classic("taken").await;
+    let (vhost, amqp) = Vhost::with_queue("taken").await;
     let sink = connected(&vhost.uri()).await;
     let to = |key| -> Message { message("same", "", key) };
 

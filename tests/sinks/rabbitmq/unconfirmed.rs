@@ -25,9 +25,7 @@ struct SickQueue {
 
 impl SickQueue {
     async fn new() -> Self {
-        let vhost = Vhost::new().await;
-        let amqp = vhost.amqp_client().await;
-        amqp.classic("sick").await;
+        let (vhost, amqp) = Vhost::with_queue("sick").await;
         amqp.classic("well").await;
         let proxy = FaultProxy::to_address(address(&vhost.uri())).await;
         let sink = Arc::new(sink(&at(&vhost.uri(), proxy.address()), LIMIT));

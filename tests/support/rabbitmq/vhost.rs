@@ -46,6 +46,14 @@ impl Vhost {
         vhost
     }
 
+    /// A vhost with a classic queue, and a client of it.
+    pub async fn with_queue(queue: &str) -> (Self, AmqpClient) {
+        let vhost = Self::new().await;
+        let amqp = vhost.amqp_client().await;
+        amqp.classic(queue).await;
+        (vhost, amqp)
+    }
+
     /// The URI of the vhost's own user.
     pub fn uri(&self) -> String {
         self.uri_of(&self.name, PASSWORD)
