@@ -155,7 +155,7 @@ async fn a_record_that_breaks_the_connection_dies_alone() {
         "attempts exhausted: 3 deliveries failed, the last one with: the connection broke"
     );
     let of_others = doc! { "_id": { "$ne": "poison" }, "attempt": 1, "lastError": null };
-    assert_eq!(outbox.count(of_others).await, 21, "nobody else was charged");
+    assert_eq!(outbox.count(of_others).await, 21, "no other was counted");
     let publishes = sink.neighbours("poison");
     assert_eq!(publishes.len(), 2 + 3, "twice in company, then alone until it was dead");
     assert!(publishes[2..].iter().all(|with| with.is_empty()), "{publishes:?}");

@@ -69,7 +69,7 @@ async fn during_the_backoff_of_a_retry() {
 
     assert_stops_at_once(postrider).await;
 
-    assert_eq!(outbox.count(failed).await, 1, "charged once, and due as it was");
+    assert_eq!(outbox.count(failed).await, 1, "counted once, and due as before");
     let behind = doc! { "_id": "behind", "status": "pending", "attempt": { "$in": [0, null] } };
     assert_eq!(outbox.count(behind).await, 1);
     assert_clean_state(&outbox).await;

@@ -83,7 +83,7 @@ async fn a_failing_record_holds_back_only_its_own_key() {
     assert_eq!(outbox.record("bad").await.get_i32("attempt").unwrap(), 3);
     assert_eq!(outbox.record("bad").await.get_str("lastError").unwrap(), "scripted Retryable");
     let behind = outbox.record("behind").await;
-    assert_eq!(behind.get_i32("attempt").unwrap(), 1, "a follower is not charged: {behind}");
+    assert_eq!(behind.get_i32("attempt").unwrap(), 1, "one attempt: {behind}");
     relay.stop().await;
 }
 
@@ -239,7 +239,7 @@ async fn a_sink_that_is_down_counts_no_attempt_and_resumes() {
     let relay = start(&outbox.collections, sink.clone(), settings());
     eventually("the sink is probed while it is down", || async { sink.probes() >= 3 }).await;
     assert_eq!(sink.ids(), Vec::<String>::new());
-    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "nothing is charged");
+    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "no attempt is counted");
 
     sink.set_down(false);
 

@@ -210,7 +210,11 @@ async fn undeliverable_records_die_alone_among_good_ones() {
     outbox.until_count(doc! { "status": "done" }, 500).await;
     outbox.until_count(doc! { "status": "dead" }, 5).await;
     arrivals.until(500).await;
-    assert_eq!(outbox.count(doc! { "status": "done", "attempt": 1 }).await, 500, "none is charged");
+    assert_eq!(
+        outbox.count(doc! { "status": "done", "attempt": 1 }).await,
+        500,
+        "one attempt each"
+    );
     for (id, reason, attempt) in [
         ("no-exchange", "attempts exhausted: ", Some(3)),
         ("no-queue", "attempts exhausted: ", Some(3)),

@@ -81,7 +81,7 @@ async fn a_partial_renewal_loses_a_peers_record_and_its_followers() {
 
     sink.release();
     outbox.until_count(doc! { "_id": "a1", "status": "done" }, 1).await;
-    eventually("a3 is given back", || is_free(&outbox, "a3")).await;
+    eventually("a3 is released", || is_free(&outbox, "a3")).await;
     rounds(&outbox, &sink).await;
 
     assert_eq!(arrived(&sink), ["a1"]);

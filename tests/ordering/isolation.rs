@@ -242,7 +242,7 @@ async fn records_wait_for_a_sink_that_is_down_for_the_grace_only() {
     .await;
     assert_eq!(outbox.count(leased.clone()).await, COUNT, "they wait");
     outbox.until_count(leased, 0).await;
-    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "uncharged");
+    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "not counted");
     sink.set_down(false);
     outbox.until_count(doc! { "status": "done" }, COUNT).await;
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, COUNT);

@@ -56,7 +56,7 @@ async fn counted(secure: &Secure, topic: &Topic) {
     outbox.until_count(doc! { "status": "done" }, COUNT as u64).await;
     let untouched =
         doc! { "status": "pending", "lastError": null, "attempt": { "$in": [null, 0] } };
-    assert_eq!(outbox.count(untouched).await, 2, "the followers wait, uncharged");
+    assert_eq!(outbox.count(untouched).await, 2, "the followers wait");
     let made = Topic::named(&secure.node.brokers(), &missing, 1, &[]).await;
     acl.delete(&secure.node.brokers()).await;
     outbox.until_count(doc! { "status": "done" }, COUNT as u64 + 4).await;
@@ -107,7 +107,7 @@ async fn down(mut secure: Secure, topic: &Topic) {
         }
         let waiting =
             doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
-        assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble}: uncharged");
+        assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble}: not counted");
         outages += 1;
         assert_eq!(logged(&postrider), (outages, outages), "{trouble}: {}", postrider.stderr());
         match trouble {

@@ -42,7 +42,7 @@ async fn records_leased_behind_a_gap_are_released_when_mongodb_permits() {
         let free = doc! { "_id": { "$in": ["a3", "a4"] }, "leaseId": null, "attempt": 0 };
         outbox.count(free).await == 2
     };
-    eventually("they are given back", is_free).await;
+    eventually("they are released", is_free).await;
     assert_eq!(lanes.len(), 1, "the front goes");
     harness.deliver(lanes).await;
 }

@@ -83,7 +83,7 @@ async fn run_outage(trouble: Fault, node: &Node, outbox: &TestOutbox, postrider:
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let waiting = doc! { "status": "pending", "leaseId": null, "attempt": { "$in": [null, 0] } };
-    assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble:?}: given back, uncharged");
+    assert_eq!(outbox.count(waiting).await, COUNT as u64, "{trouble:?}: released, not counted");
     assert_eq!(logged(postrider), (before.0 + 1, before.1), "{trouble:?}: {}", postrider.stderr());
     trouble.ends(node).await;
 

@@ -115,7 +115,7 @@ async fn an_unroutable_record_is_counted_alone_until_it_has_a_route() {
     assert_eq!(others.len(), 50, "{others:?}");
     let untouched =
         doc! { "status": "pending", "lastError": null, "attempt": { "$in": [null, 0] } };
-    assert_eq!(outbox.count(untouched).await, 3, "the followers wait, uncharged");
+    assert_eq!(outbox.count(untouched).await, 3, "the followers wait");
     amqp.topic("missing").await;
     amqp.bind("open", "missing", "#").await;
     amqp.classic("late").await;

@@ -50,7 +50,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let reason = died.get_str("deadReason").unwrap();
     assert!(reason.starts_with("attempts exhausted: 2 deliveries failed"), "{reason}");
     let counted = doc! { "status": "done", "lastError": { "$exists": true } };
-    assert_eq!(outbox.count(counted).await, 0, "nobody else is charged");
+    assert_eq!(outbox.count(counted).await, 0, "no other is counted");
     assert!(
         died.get_datetime("deadAt").unwrap()
             <= outbox.record("behind").await.get_datetime("doneAt").unwrap()

@@ -70,7 +70,7 @@ async fn assert_exactly_the_unroutable_fail(
         }
         let ids = |lost| (0..COUNT).filter(move |number| is_lost(*number) == lost);
         let name = |number| format!("{round}/{number}");
-        assert_eq!(lost, ids(true).map(name).collect::<Vec<_>>(), "charged in round {round}");
+        assert_eq!(lost, ids(true).map(name).collect::<Vec<_>>(), "counted in round {round}");
         let mut found = amqp.take_ids(queue).await;
         found.sort();
         there.sort();
