@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::cli::{Failure, Given, block_on, output};
 use crate::context::Context;
-use crate::events::json::{AppendAnswer, AppendRequest};
+use crate::events::json::{AppendRequest, BodyError, read_body};
 use crate::events::{Append, AppendError, EventStore, Flaw, Trace};
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::collections::Collections;
@@ -57,9 +57,7 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
         }
         let store = EventStore::new(Context::new(client, plan.context.clone()), outbox);
         match store.append(append).await {
-            Ok(done) => output::json(
-                &serde_json::to_value(AppendAnswer::from(done)).map_err(anyhow::Error::from)?,
-            ),
+            Ok(done) => output::json(&serde_json::to_value(done).map_err(anyhow::Error::from)?),
             Err(AppendError::Invalid(flaws)) => Err(invalid(&flaws)),
             Err(error) => Err(Failure::Failed(error.into())),
         }
@@ -90,7 +88,10 @@ fn read(options: &Options) -> Result<Append, Failure> {
     if let Some(request) = &options.request_id {
         members.insert("requestId", request);
     }
-    let request = AppendRequest::parse(&text, members).map_err(|flaws| invalid(&flaws))?;
+    let request = read_body::<AppendRequest>(&text, members).map_err(|error| match error {
+        BodyError::Syntax(error) => usage("the body", format!("invalid JSON: {error}")),
+        BodyError::Invalid(flaws) => invalid(&flaws),
+    })?;
     Ok(request.into_append(name, id, Trace::default()))
 }
 

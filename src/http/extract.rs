@@ -9,14 +9,14 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use bson::{Bson, Document};
+use bson::Document;
 use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::events::Flaw;
-use crate::events::json::{Form, Request as RequestBody, parse, read};
+use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_body};
 use crate::http::auth::Scope;
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
@@ -75,9 +75,15 @@ impl<S: Required, P: DeserializeOwned, Q: DeserializeOwned> FromRequestParts<Sha
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        let path =
-            read(path, Form::Strings, Vec::new(), |_| Vec::new()).map_err(Problem::invalid)?;
-        let query = query(parts.uri.query().unwrap_or_default()).map_err(Problem::invalid)?;
+        let path = read(path, Form::Strings, Vec::new());
+        let query = query(parts.uri.query().unwrap_or_default());
+        let (path, query) = match (path, query) {
+            (Ok(path), Ok(query)) => (path, query),
+            (path, query) => {
+                let flaws = [path.err(), query.err()].into_iter().flatten().flatten();
+                return Err(Problem::invalid(flaws.collect()));
+            }
+        };
         Ok(Self { actor, path, query, state: shared.clone(), scope: PhantomData })
     }
 }
@@ -95,7 +101,7 @@ fn query<Q: DeserializeOwned>(text: &str) -> Result<Q, Vec<Flaw>> {
             (None, _) => flaws.push(Flaw::new("", "a parameter's name is not UTF-8")),
         }
     }
-    read(parameters, Form::Strings, flaws, |_| Vec::new())
+    read(parameters, Form::Strings, flaws)
 }
 
 fn decoded(text: &str) -> Option<String> {
@@ -122,13 +128,10 @@ impl<T: RequestBody> FromRequest<Shared> for Body<T> {
         }
         let bytes = bytes(request, shared.max_body).await?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not UTF-8"))?;
-        match parse(text) {
-            Ok((Bson::Document(members), flaws)) => {
-                read(members, Form::Json, flaws, T::conflicts).map(Self).map_err(Problem::invalid)
-            }
-            Ok(_) => Err(Problem::wrong("", "the body must be an object")),
-            Err(error) => Err(Problem::malformed(format!("invalid JSON: {error}"))),
-        }
+        read_body(text, Document::new()).map(Self).map_err(|error| match error {
+            BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
+            BodyError::Invalid(flaws) => Problem::invalid(flaws),
+        })
     }
 }
 
@@ -168,7 +171,10 @@ async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use bson::doc;
+
     use super::*;
+    use crate::http::params::AggregatePath;
 
     #[derive(Debug, Deserialize, PartialEq)]
     struct Parameters {
@@ -182,6 +188,16 @@ mod tests {
 
         assert_eq!(found, Parameters { key: Some("a/b c".to_owned()), limit: Some(7) });
         assert_eq!(query::<Parameters>("key=").unwrap().key.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_a_path_is_reported_at_once() {
+        let path = doc! { "name": "1x", "id": "" };
+
+        let flaws = read::<AggregatePath>(path, Form::Strings, Vec::new()).unwrap_err();
+
+        let fields: Vec<&str> = flaws.iter().map(|flaw| &*flaw.field).collect();
+        assert_eq!(fields, ["name", "id"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
 use crate::failpoint;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, retry_advice};
 use crate::http::state::Shared;
 
 /// Names a request, in answers and logs.
@@ -32,12 +32,13 @@ pub(super) async fn surround(
     next: Next,
 ) -> Response {
     let id = request_id(request.headers());
+    let advice = retry_advice(request.method(), request.uri().path());
     let span = info_span!("request", request_id = id);
     let answered = within_limits(&shared, request, next).instrument(span).await;
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         let kept = std::mem::take(response.headers_mut());
-        response = problem.render(&id);
+        response = problem.render(&id, advice);
         // Allow, of an unknown method.
         if let Some(allow) = kept.get(axum::http::header::ALLOW) {
             response.headers_mut().insert(axum::http::header::ALLOW, allow.clone());
@@ -63,10 +64,7 @@ async fn within_limits(shared: &Shared, request: Request, next: Next) -> Result<
     drop(permit);
     answer.map_err(|_| {
         warn!(timeout = ?shared.timeout, "a request timed out");
-        Problem::unavailable(
-            "not answered within api.timeout; whether a write took effect is unknown; retry with \
-             the same id (retries are idempotent)",
-        )
+        Problem::unconfirmed("not answered within api.timeout")
     })
 }
 

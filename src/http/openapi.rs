@@ -136,6 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn times_in_queries_are_0_or_above() {
+        let text = describe(crate::http::calls().into_openapi());
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let call = &whole["paths"]["/v1/aggregates/{name}/{id}/events"]["get"];
+        let parameters = call["parameters"].as_array().unwrap();
+        for name in ["fromTime", "toTime"] {
+            let parameter = parameters.iter().find(|parameter| parameter["name"] == name).unwrap();
+            assert_eq!(parameter["schema"]["anyOf"][1]["minimum"], 0, "{parameter}");
+        }
+    }
+
+    #[test]
     fn calls_have_unique_ids_and_typed_answers() {
         let calls = crate::http::calls().into_openapi();
         let mut ids = BTreeSet::new();

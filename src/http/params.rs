@@ -5,10 +5,14 @@ use std::time::Duration;
 use bson::DateTime;
 use postrider_settings::units::duration;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
-use utoipa::{IntoParams, ToSchema};
+use serde::de::Deserializer;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AnyOfBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type,
+};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 
-use crate::events::json::{IdText, checked};
+use crate::events::json::{checked, int64};
 use crate::http::problem::Problem;
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::undecoded::RawId;
@@ -18,8 +22,7 @@ use crate::outbox::undecoded::RawId;
 #[into_params(parameter_in = Path)]
 pub struct KindPath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
 }
 
@@ -28,12 +31,10 @@ pub struct KindPath {
 #[into_params(parameter_in = Path)]
 pub struct AggregatePath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
     /// The aggregate.
-    #[serde(deserialize_with = "aggregate_id")]
-    #[param(value_type = IdText, inline)]
+    #[param(inline)]
     pub id: AggregateId,
 }
 
@@ -42,12 +43,10 @@ pub struct AggregatePath {
 #[into_params(parameter_in = Path)]
 pub struct VersionPath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
     /// The aggregate.
-    #[serde(deserialize_with = "aggregate_id")]
-    #[param(value_type = IdText, inline)]
+    #[param(inline)]
     pub id: AggregateId,
     /// The version.
     #[param(value_type = i64, minimum = 0)]
@@ -109,6 +108,15 @@ impl<'de> Deserialize<'de> for TimeText {
     }
 }
 
+impl PartialSchema for TimeText {
+    fn schema() -> RefOr<Schema> {
+        let date = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+        let text = ObjectBuilder::new().schema_type(Type::String).format(Some(date));
+        let millis = int64().minimum(Some(0_isize));
+        AnyOfBuilder::new().item(text).item(millis).into()
+    }
+}
+
 /// A duration with units, such as `1h30m`.
 #[derive(Clone, Copy, Debug, Default, ToSchema)]
 #[schema(value_type = String, pattern = "^([0-9]{1,4}(ms|s|m|h|d)){1,3}$", example = "1h30m")]
@@ -122,12 +130,6 @@ impl<'de> Deserialize<'de> for DurationText {
         })
     }
 }
-
-/// The name of a kind of aggregate or of prepare key.
-#[derive(Debug, ToSchema)]
-#[schema(pattern = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", example = "order")]
-#[expect(dead_code, reason = "describes a parameter")]
-pub struct AggregateNameText(String);
 
 /// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
 /// force one.
@@ -155,11 +157,3 @@ impl RecordIdText {
 /// What is wrong with a text that can mean no id.
 pub const INVALID_ID: &str =
     "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one";
-
-fn aggregate_name<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateName, D::Error> {
-    AggregateName::new(&String::deserialize(from)?).map_err(D::Error::custom)
-}
-
-fn aggregate_id<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateId, D::Error> {
-    AggregateId::new(&String::deserialize(from)?).map_err(D::Error::custom)
-}

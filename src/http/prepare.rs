@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use bson::{Bson, DateTime, doc};
-use serde::de::{Deserializer, Error};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use utoipa::openapi::schema::{AnyOfBuilder, Object, ObjectBuilder, Schema, Type};
@@ -17,7 +17,7 @@ use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
 };
 use crate::http::extract::{Append, Body, Call, NoBody, Read};
-use crate::http::params::{AggregateNameText, DurationText};
+use crate::http::params::DurationText;
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
 use crate::prepare::{Outcome, PrepareError, PrepareKey, PrepareName, Ttl};
@@ -32,16 +32,11 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 #[into_params(parameter_in = Path)]
 struct KeyPath {
     /// The kind of key.
-    #[serde(deserialize_with = "prepare_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     name: PrepareName,
     /// The key.
     #[param(inline)]
     key: IdText,
-}
-
-fn prepare_name<'de, D: Deserializer<'de>>(from: D) -> Result<PrepareName, D::Error> {
-    PrepareName::new(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// The value under which a key is taken, and until when: `ttl` or `ttlAt`, not both.
@@ -200,7 +195,7 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
         match parse(&text) {
             Ok((value, flaws)) => {
                 let member = doc! { "value": value };
-                let read = read(member, Form::Json, flaws, |_| Vec::new());
+                let read = read(member, Form::Json, flaws);
                 let first = |flaws: Vec<Flaw>| flaws.into_iter().next().map(|flaw| flaw.detail);
                 read.map(|JsonMember { value }| Some(value))
                     .map_err(|f| first(f).unwrap_or_default())
@@ -282,11 +277,7 @@ impl From<PrepareError> for Problem {
             PrepareError::Decode(_) => Self::fault(&error),
             PrepareError::Contended => Self::unavailable(detail),
             PrepareError::Schema(source) => Self::of_schema(&source),
-            PrepareError::Store(source) => {
-                let detail = "MongoDB did not confirm the write; whether the key was changed is \
-                              unknown: read it";
-                Self::of_meaning(source.meaning(), &source, detail)
-            }
+            PrepareError::Store(source) => source.into(),
         }
     }
 }

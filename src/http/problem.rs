@@ -3,13 +3,14 @@
 use std::error::Error;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
 
 use crate::events::Flaw;
+use crate::events::json::MAX_FLAWS;
 use crate::ops::origin::Foreign;
 use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
@@ -44,6 +45,8 @@ pub struct Problem {
     detail: String,
     errors: Vec<FieldError>,
     actual: Option<i64>,
+    /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
+    is_unconfirmed: bool,
 }
 
 /// A problem (RFC 9457).
@@ -79,7 +82,8 @@ pub struct ProblemAnswer {
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), errors: Vec::new(), actual: None }
+        let detail = detail.into();
+        Self { status, code, detail, errors: Vec::new(), actual: None, is_unconfirmed: false }
     }
 
     /// The body is not JSON.
@@ -129,8 +133,10 @@ impl Problem {
     /// Fields or parameters that are wrong.
     pub fn invalid(flaws: Vec<Flaw>) -> Self {
         let detail = match flaws.as_slice() {
-            [one] if one.field.is_empty() => one.detail.clone(),
             [one] => one.to_string(),
+            several if several.len() > MAX_FLAWS => {
+                format!("more than {MAX_FLAWS} fields are wrong")
+            }
             several => format!("{} fields are wrong", several.len()),
         };
         let errors = flaws.into_iter().map(FieldError::from).collect();
@@ -150,6 +156,11 @@ impl Problem {
     /// Something that the request requires is unavailable at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    /// A request that was begun, and of which the end is unknown.
+    pub fn unconfirmed(detail: impl Into<String>) -> Self {
+        Self { is_unconfirmed: true, ..Self::unavailable(detail) }
     }
 
     /// The same problem, with the version of the aggregate.
@@ -200,14 +211,18 @@ impl Problem {
     }
 
     /// The answer to the request with this id.
-    pub fn render(self, request_id: &str) -> Response {
+    pub fn render(self, request_id: &str, retry_advice: &str) -> Response {
         let status = self.status;
+        let detail = match self.is_unconfirmed {
+            true => format!("{}; {retry_advice}", self.detail),
+            false => self.detail,
+        };
         let body = ProblemAnswer {
             kind: format!("urn:postrider:problem:{}", self.code),
             title: status.canonical_reason().unwrap_or_default().to_owned(),
             status: status.as_u16(),
             code: self.code,
-            detail: self.detail,
+            detail,
             errors: self.errors,
             actual: self.actual,
             request_id: request_id.to_owned(),
@@ -250,8 +265,48 @@ impl From<StoreError> for Problem {
         if let StoreError::NoIndex { .. } = error {
             return Self::unusable(error.to_string());
         }
-        let detail = "MongoDB did not confirm the write; retry with the same id (retries are \
-                      idempotent)";
-        Self::of_meaning(error.meaning(), &error, detail)
+        let answer =
+            Self::of_meaning(error.meaning(), &error, "MongoDB did not complete the request");
+        Self { is_unconfirmed: error.meaning() == Meaning::Transient, ..answer }
+    }
+}
+
+/// What the client of an unconfirmed request should do.
+pub fn retry_advice(method: &Method, path: &str) -> &'static str {
+    let area = path.strip_prefix("/v1/").unwrap_or_default();
+    if method == Method::GET {
+        "retry"
+    } else if area.starts_with("aggregates/") {
+        "whether it was written is unknown; retry with the same body, which takes effect once"
+    } else if area.starts_with("prepare/") {
+        "whether the key was changed is unknown; read it"
+    } else if area == "outbox/records" {
+        "whether the record was enqueued is unknown; retry with the same id, since without an id a \
+         retry enqueues another record"
+    } else {
+        "whether it took effect is unknown; read the current state before a retry"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_advice_depends_on_the_kind_of_request() {
+        for (method, path, expected) in [
+            (Method::GET, "/v1/outbox/records", "retry"),
+            (Method::POST, "/v1/aggregates/order/1/events", "same body"),
+            (Method::PUT, "/v1/aggregates/order/1/snapshot", "same body"),
+            (Method::DELETE, "/v1/prepare/name/ada", "the key was changed is unknown; read it"),
+            (Method::POST, "/v1/outbox/records", "without an id"),
+            (Method::POST, "/v1/outbox/records/1/requeue", "read the current state"),
+            (Method::POST, "/v1/relay/pause", "read the current state"),
+        ] {
+            let advice = retry_advice(&method, path);
+
+            assert!(advice.contains(expected), "{path}: {advice}");
+            assert_eq!(advice == "retry", method == Method::GET, "{path}: {advice}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::api::{Answer, Api, converse, read_to_end};
@@ -31,6 +32,10 @@ async fn a_request_that_takes_too_long_is_given_up() {
 
     answer.is(503, "unavailable");
     assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(answer.body["detail"], "not answered within api.timeout; retry");
+    let enqueued = api.post("/v1/outbox/records", &json!({ "type": "T", "payload": 1 })).await;
+    enqueued.is(503, "unavailable");
+    assert!(enqueued.text.contains("without an id"), "{enqueued:?}");
     proxy.open();
     api.stop().await;
 }

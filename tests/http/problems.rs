@@ -101,6 +101,13 @@ async fn all_that_is_wrong_is_told_at_once() {
     assert_eq!(api.get("/v1/outbox/stats?x=1").await.wrong(), ["x"]);
     assert_eq!(api.get("/v1/outbox/records/oid:7").await.wrong(), ["id"]);
     assert_eq!(api.get("/v1/aggregates/1x/1/events").await.wrong(), ["name"]);
+    let long = "a".repeat(256);
+    let answer = api.get(&format!("/v1/aggregates/1x/{long}/events?limit=0")).await;
+    assert_eq!(answer.wrong(), ["name", "id", "limit"]);
+    let many = format!(r#"{{"requestId":"r","events":[{}5]}}"#, "5,".repeat(1000));
+    let answer = api.post_text(EVENTS, &many).await;
+    assert_eq!((answer.wrong().len(), answer.wrong()[100]), (101, ""));
+    assert_eq!(answer.body["detail"], "more than 100 fields are wrong");
     assert_eq!(api.get("/v1/aggregates/%ff/1/events").await.status, 422);
     let deep = format!("{{\"type\":\"T\",\"payload\":{}1{}}}", "[".repeat(110), "]".repeat(110));
     assert!(api.post_text(RECORDS, &deep).await.wrong()[0].starts_with("payload[0]"));

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bson::Document;
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::names::{AggregateId, AggregateName};
@@ -68,22 +69,28 @@ pub enum Expected {
     Exact(i64),
 }
 
-/// What came of an append.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An append that a majority has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = AppendAnswer))]
+#[serde(rename_all = "camelCase")]
 pub struct Appended {
-    /// The event stream document's id.
+    /// The id of the event stream document.
     pub id: String,
     /// The aggregate.
     pub aggregate_id: String,
-    /// Its version now.
+    /// The aggregate's version now.
+    #[cfg_attr(feature = "json", schema(example = 1))]
     pub version: i64,
-    /// How many events there were.
+    /// The number of events.
+    #[cfg_attr(feature = "json", schema(example = 1))]
     pub size: i64,
-    /// When, by the server's clock: epoch milliseconds.
+    /// The time by MongoDB's clock, in milliseconds since 1970.
     pub create_time: i64,
-    /// The outbox records, one for each event: their message ids.
+    /// The message ids of the events, in their order.
     pub records: Vec<Uuid>,
-    /// Whether it was appended by an earlier request of the same id.
+    /// Whether an earlier request with this id has appended it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "json", schema(required = false))]
     pub replayed: bool,
 }
 

@@ -107,7 +107,7 @@ impl UnitError {
 /// One thing that is wrong with what was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// The field, such as `events[0].name`.
+    /// The field, such as `events[0].name`; empty for the whole body.
     pub field: String,
     /// What is wrong, and what would be right.
     pub detail: String,
@@ -122,7 +122,10 @@ impl Flaw {
 
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.detail)
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.detail)
     }
 }
 

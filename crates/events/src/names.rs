@@ -23,47 +23,74 @@ pub enum WrongName {
     Id,
 }
 
-/// The name of a kind of aggregate, such as `order`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AggregateName(Arc<str>);
+/// Defines a text that is checked when it is made.
+macro_rules! checked_text {
+    ($(#[$doc:meta])* $name:ident, $check:ident, $pattern:tt, $example:tt) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
+        #[cfg_attr(
+            feature = "json",
+            schema(value_type = String, pattern = $pattern, example = $example)
+        )]
+        pub struct $name(Arc<str>);
 
-impl AggregateName {
-    /// The name, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it breaks.
-    pub fn new(text: &str) -> Result<Self, WrongName> {
-        check_name(text)?;
-        Ok(Self(text.into()))
-    }
+        impl $name {
+            /// Checks the text.
+            ///
+            /// # Errors
+            ///
+            /// The rule that it breaks.
+            pub fn new(text: &str) -> Result<Self, WrongName> {
+                $check(text)?;
+                Ok(Self(text.into()))
+            }
 
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
+
+        #[cfg(feature = "json")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = crate::json::checked(from, |text: String| match $check(&text) {
+                    Ok(()) => Ok(text),
+                    Err(rule) => Err(rule.to_string()),
+                })?;
+                Ok(Self(text.into()))
+            }
+        }
+    };
 }
 
-/// What tells the aggregates of a name apart: 1 to 255 characters. Also the ordering key of
-/// their events.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AggregateId(Arc<str>);
+checked_text! {
+    /// The name of a kind of aggregate, such as `order`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+    AggregateName, check_name, "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", "order"
+}
 
-impl AggregateId {
-    /// The id, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it breaks.
-    pub fn new(text: &str) -> Result<Self, WrongName> {
-        check_id(text)?;
-        Ok(Self(text.into()))
-    }
+checked_text! {
+    /// The name of a kind of prepare key, such as `username`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+    PrepareName, check_name, "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", "username"
+}
 
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// Identifies an aggregate among those of its name: 1 to 255 characters. Also the ordering key of
+    /// its events.
+    AggregateId, check_id, "^[\\s\\S]{1,255}$", "o-1"
 }
 
 /// Whether a collection can be called after it.
@@ -84,18 +111,6 @@ pub fn check_id(text: &str) -> Result<(), WrongName> {
     match (1..=LONGEST_ID).contains(&text.chars().count()) {
         true => Ok(()),
         false => Err(WrongName::Id),
-    }
-}
-
-impl fmt::Display for AggregateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for AggregateId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use tracing::debug;
 
-use crate::events::AppendError;
-use crate::events::json::{AppendAnswer, AppendRequest};
+use crate::events::json::AppendRequest;
+use crate::events::{AppendError, Appended};
 use crate::http::extract::{Append, Body, Call};
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
@@ -19,8 +19,8 @@ use crate::http::trace;
         "events": [{ "name": "OrderPlaced", "body": { "total": 120 } }],
     })),
     responses(
-        (status = 201, description = "a majority has it", body = AppendAnswer),
-        (status = 200, description = "an earlier request with this id appended it: its answer", body = AppendAnswer),
+        (status = 201, description = "a majority has it", body = Appended),
+        (status = 200, description = "an earlier request with this id appended it: its answer", body = Appended),
         (status = 404, description = "`not_found`: this instance hosts no events"),
         (status = 409, description = "`version_conflict` or `duplicate_aggregate`, with `actual`; `duplicate_request`"),
     ),
@@ -29,7 +29,7 @@ pub(super) async fn append_events(
     call: Call<Append, AggregatePath>,
     headers: HeaderMap,
     Body(body): Body<AppendRequest>,
-) -> Result<(StatusCode, Json<AppendAnswer>), Problem> {
+) -> Result<(StatusCode, Json<Appended>), Problem> {
     let append = body.into_append(call.path.name, call.path.id, trace::of(&headers));
     let done = call.state.event_store()?.append(append).await?;
     debug!(
@@ -40,7 +40,7 @@ pub(super) async fn append_events(
         "appended"
     );
     let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(done.into())))
+    Ok((status, Json(done)))
 }
 
 impl From<AppendError> for Problem {

@@ -6,13 +6,13 @@
 //! ```
 
 mod append;
+mod flaws;
 mod reader;
-mod stream;
 mod tree;
 mod value;
 
-pub use append::{AppendAnswer, AppendRequest, EventName, EventRequest, ExpectedVersion};
-pub use reader::{Form, Request, checked, if_present, read};
-pub use stream::{EventAnswer, EventStreamAnswer};
-pub use tree::{FieldPath, integer, parse};
-pub use value::{IdText, Json, JsonObject, Time};
+pub use append::{AppendRequest, EventName, EventRequest, ExpectedVersion};
+pub use flaws::MAX_FLAWS;
+pub use reader::{BodyError, Form, Request, checked, if_present, read, read_body};
+pub use tree::parse;
+pub use value::{IdText, Json, JsonObject, Time, int64};

@@ -4,8 +4,6 @@
 //! notes what is wrong under the path of the field and continues with a placeholder of that type.
 //! A value that was read counts only where nothing was noted.
 
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -18,7 +16,11 @@ use serde::de::{
 use serde::{Deserialize, forward_to_deserialize_any};
 
 use crate::Flaw;
-use crate::json::tree::{FieldPath, integer};
+use crate::json::flaws::{FieldPath, FlawList};
+use crate::json::tree::{integer, parse};
+
+/// The deepest nesting of one value: MongoDB accepts it wherever the value is stored.
+const MAX_LEVELS: usize = 100;
 
 /// How values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,26 +39,56 @@ pub trait Request: DeserializeOwned {
     }
 }
 
-/// Reads the members of a body, of a query, or of a path.
+/// Why a text is not the body that is asked for.
+#[derive(Debug)]
+pub enum BodyError {
+    /// It is not JSON. The error names the position and quotes nothing.
+    Syntax(serde_json::Error),
+    /// It is not an object of this form.
+    Invalid(Vec<Flaw>),
+}
+
+/// Reads a body from a JSON text, in which `members` replace those of the same name.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with them, after the flaws that are known already.
+/// [`BodyError`], with all flaws.
+pub fn read_body<T: Request>(text: &str, members: Document) -> Result<T, BodyError> {
+    let (value, flaws) = parse(text).map_err(BodyError::Syntax)?;
+    let Bson::Document(mut body) = value else {
+        return Err(BodyError::Invalid(vec![Flaw::new("", "the body must be an object")]));
+    };
+    body.extend(members);
+    read_with(body, Form::Json, flaws, T::conflicts).map_err(BodyError::Invalid)
+}
+
+/// Reads the members of a query or of a path, and of an object with [`Form::Json`].
+///
+/// # Errors
+///
+/// All that is wrong with them, after the flaws that are known already.
 pub fn read<T: DeserializeOwned>(
+    members: Document,
+    form: Form,
+    flaws: Vec<Flaw>,
+) -> Result<T, Vec<Flaw>> {
+    read_with(members, form, flaws, |_| Vec::new())
+}
+
+fn read_with<T: DeserializeOwned>(
     members: Document,
     form: Form,
     flaws: Vec<Flaw>,
     conflicts: fn(&T) -> Vec<Flaw>,
 ) -> Result<T, Vec<Flaw>> {
-    let fields = flaws.iter().map(|flaw| flaw.field.clone()).collect();
-    let notes = Notes { flaws: RefCell::new(flaws), fields: RefCell::new(fields) };
-    let place = Place { path: FieldPath::Body, form, notes: Some(&notes) };
+    let flaws = FlawList::from(flaws);
+    let place = Place { path: FieldPath::Body, form, level: 0, flaws: Some(&flaws) };
     let reader = Reader { value: Some(Bson::Document(members)), place };
-    let read = T::deserialize(reader).map_err(|error| error.note(FieldPath::Body, Some(&notes)));
+    let read = T::deserialize(reader).map_err(|error| error.note(FieldPath::Body, Some(&flaws)));
     for Flaw { field, detail } in read.iter().flat_map(conflicts) {
-        Refused(Some(detail)).note(FieldPath::Field(&FieldPath::Body, &field), Some(&notes));
+        flaws.add(FieldPath::Field(&FieldPath::Body, &field), || detail);
     }
-    match (read, notes.flaws.into_inner()) {
+    match (read, flaws.into_report()) {
         (Ok(value), flaws) if flaws.is_empty() => Ok(value),
         (_, flaws) => Err(flaws),
     }
@@ -127,12 +159,6 @@ impl<'de, R: Deserialize<'de>, T, F: FnOnce(R) -> Result<T, String>> Deserialize
     }
 }
 
-/// What was found to be wrong so far, one flaw for each field.
-struct Notes {
-    flaws: RefCell<Vec<Flaw>>,
-    fields: RefCell<HashSet<String>>,
-}
-
 /// A field is not as it must be: with the reason until it has been noted.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("invalid"))]
@@ -145,13 +171,10 @@ impl de::Error for Refused {
 }
 
 impl Refused {
-    /// Notes the reason, unless another one is known for this field.
-    fn note(self, path: FieldPath<'_>, notes: Option<&Notes>) -> Self {
-        if let (Some(detail), Some(notes)) = (self.0, notes) {
-            let field = path.to_string();
-            if notes.fields.borrow_mut().insert(field.clone()) {
-                notes.flaws.borrow_mut().push(Flaw { field, detail });
-            }
+    /// Notes the reason, unless it has been noted.
+    fn note(self, path: FieldPath<'_>, flaws: Option<&FlawList>) -> Self {
+        if let (Some(detail), Some(flaws)) = (self.0, flaws) {
+            flaws.add(path, || detail);
         }
         Self(None)
     }
@@ -162,8 +185,10 @@ impl Refused {
 struct Place<'a> {
     path: FieldPath<'a>,
     form: Form,
+    /// The depth within a value of any form.
+    level: usize,
     /// Not set below a value that is wrong already.
-    notes: Option<&'a Notes>,
+    flaws: Option<&'a FlawList>,
 }
 
 /// One value; absent where it is not set.
@@ -175,13 +200,15 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn note(&self, detail: &str) {
         let detail = if self.value.is_none() { "is missing" } else { detail };
-        Refused(Some(detail.to_owned())).note(self.place.path, self.place.notes);
+        if let Some(flaws) = self.place.flaws {
+            flaws.add(self.place.path, || detail.to_owned());
+        }
     }
 
     /// Reads by a seed, and notes why it refuses the value.
     fn give<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
-        let Place { path, notes, .. } = self.place;
-        seed.deserialize(self).map_err(|refused| refused.note(path, notes))
+        let Place { path, flaws, .. } = self.place;
+        seed.deserialize(self).map_err(|refused| refused.note(path, flaws))
     }
 
     fn string(self, otherwise: &str) -> String {
@@ -199,6 +226,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     type Error = Refused;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        if self.place.level > MAX_LEVELS {
+            self.note(&format!("is nested deeper than {MAX_LEVELS} levels"));
+            return visitor.visit_unit();
+        }
+        let place = Place { level: self.place.level + 1, ..self.place };
         match self.value {
             None => {
                 self.note("");
@@ -211,14 +243,14 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             Some(Bson::String(text)) => visitor.visit_string(text),
             Some(Bson::Array(items)) => {
                 let items = items.into_iter().enumerate();
-                visitor.visit_seq(ItemAccess { items, place: &self.place })
+                visitor.visit_seq(ItemAccess { items, place: &place })
             }
             Some(Bson::Document(members)) => visitor.visit_map(MemberAccess {
                 present: members.into_iter(),
                 known: None,
                 absent: Vec::new(),
                 next: None,
-                place: &self.place,
+                place: &place,
             }),
             // JSON has no more.
             Some(_) => visitor.visit_unit(),
@@ -314,12 +346,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refused> {
-        let mut place = self.place;
+        let mut place = Place { level: 0, ..self.place };
         let members = match self.value {
             Some(Bson::Document(members)) => members,
             _ => {
                 self.note("must be an object");
-                place.notes = None;
+                place.flaws = None;
                 Document::new()
             }
         };
@@ -340,6 +372,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 }
 
 impl<'a> Place<'a> {
+    /// Whether nothing more is reported, so that nothing more must be read.
+    fn is_full(&self) -> bool {
+        self.flaws.is_some_and(FlawList::is_full)
+    }
+
     fn member(&'a self, name: &'a str, value: Option<Bson>) -> Reader<'a> {
         Reader { value, place: Self { path: FieldPath::Field(&self.path, name), ..*self } }
     }
@@ -371,7 +408,8 @@ impl<'de, I: Iterator<Item = (usize, Bson)>> SeqAccess<'de> for ItemAccess<'_, I
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        let Some((index, item)) = self.items.next() else { return Ok(None) };
+        let next = self.items.next().filter(|_| !self.place.is_full());
+        let Some((index, item)) = next else { return Ok(None) };
         let place = Place { path: FieldPath::Item(&self.place.path, index), ..*self.place };
         Reader { value: Some(item), place }.give(seed).map(Some)
     }
@@ -395,7 +433,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        for (name, value) in self.present.by_ref() {
+        while let Some((name, value)) = self.present.next().filter(|_| !self.place.is_full()) {
             if self.known.is_none_or(|known| known.contains(&name.as_str())) {
                 let key: StrDeserializer<'_, Refused> = name.as_str().into_deserializer();
                 let key = seed.deserialize(key);
@@ -439,6 +477,8 @@ mod tests {
         kind: Option<Kind>,
     }
 
+    impl Request for Order {}
+
     #[derive(Debug, Deserialize, PartialEq)]
     struct Line {
         count: i64,
@@ -452,12 +492,8 @@ mod tests {
         Old,
     }
 
-    fn none<T>(_: &T) -> Vec<Flaw> {
-        Vec::new()
-    }
-
     fn fields(members: Document) -> Vec<String> {
-        let flaws = read::<Order>(members, Form::Json, Vec::new(), none).unwrap_err();
+        let flaws = read::<Order>(members, Form::Json, Vec::new()).unwrap_err();
         flaws.into_iter().map(|flaw| flaw.field).collect()
     }
 
@@ -468,7 +504,7 @@ mod tests {
             "lines": [{ "count": 2.0, "item": { "$oid": "x" } }],
         };
 
-        let order: Order = read(members, Form::Json, Vec::new(), none).unwrap();
+        let order: Order = read(members, Form::Json, Vec::new()).unwrap();
 
         assert_eq!((order.id.as_str(), order.is_paid), ("o", None));
         assert_eq!(order.placed_at.unwrap().millis(), 1_000);
@@ -506,9 +542,31 @@ mod tests {
         let nested = |levels| (0..levels).fold(Bson::Int32(1), |inner, _| Bson::Array(vec![inner]));
         let order = |note: Bson| doc! { "id": "o", "lines": [], "note": note };
 
-        assert!(read::<Order>(order(nested(100)), Form::Json, Vec::new(), none).is_ok());
-        let deep = read::<Order>(order(nested(101)), Form::Json, Vec::new(), none).unwrap_err();
+        assert!(read::<Order>(order(nested(100)), Form::Json, Vec::new()).is_ok());
+        let deep = read::<Order>(order(nested(101)), Form::Json, Vec::new()).unwrap_err();
         assert!(deep[0].field.starts_with("note[0][0]") && deep.len() == 1, "{deep:?}");
+        let twice = Bson::Array(vec![nested(101), Bson::Int32(1), nested(102)]);
+        let deep = read::<Order>(order(twice), Form::Json, Vec::new()).unwrap_err();
+        let begins: Vec<&str> = deep.iter().map(|flaw| &flaw.field[..10]).collect();
+        assert_eq!(begins, ["note[0][0]", "note[2][0]"]);
+    }
+
+    #[test]
+    fn at_most_100_flaws_of_a_body_are_reported() {
+        let of = |lines: usize| doc! { "id": "o", "lines": vec![Bson::Int32(1); lines] };
+
+        assert_eq!(fields(of(100)).len(), 100);
+        for lines in [101, 100_000] {
+            let flaws = read::<Order>(of(lines), Form::Json, Vec::new()).unwrap_err();
+
+            assert_eq!((flaws.len(), &*flaws[99].field), (101, "lines[99]"));
+            assert_eq!(flaws[100], Flaw::new("", "has more flaws; the first 100 are reported"));
+        }
+        let text = format!("{{\"id\":[{}]}}", vec!["18446744073709551616"; 300].join(","));
+        let Err(BodyError::Invalid(flaws)) = read_body::<Order>(&text, Document::new()) else {
+            panic!("the body is invalid")
+        };
+        assert_eq!((flaws.len(), &*flaws[99].field), (101, "id[99]"));
     }
 
     #[test]
@@ -520,10 +578,10 @@ mod tests {
         }
         let members = doc! { "limit": "7", "dry": "true" };
 
-        let query: Query = read(members, Form::Strings, Vec::new(), none).unwrap();
+        let query: Query = read(members, Form::Strings, Vec::new()).unwrap();
 
         assert_eq!((query.limit, query.dry), (Some(7), Some(true)));
         let wrong = doc! { "limit": "x", "dry": "", "z": "" };
-        assert_eq!(read::<Query>(wrong, Form::Strings, Vec::new(), none).unwrap_err().len(), 3);
+        assert_eq!(read::<Query>(wrong, Form::Strings, Vec::new()).unwrap_err().len(), 3);
     }
 }

@@ -16,6 +16,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::json::reader::checked;
 use crate::json::tree::{AsWritten, integer};
 use crate::names::check_id;
+use crate::stream::as_json;
 
 /// What identifies something: 1 to 255 characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -106,7 +107,7 @@ struct Parsed(Bson);
 
 impl<'de> Deserialize<'de> for Parsed {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        AsWritten::again().deserialize(from).map(Self)
+        AsWritten::PARSED.deserialize(from).map(Self)
     }
 }
 
@@ -125,12 +126,12 @@ impl<'de> Deserialize<'de> for JsonObject {
 
 impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.0.iter().map(|(name, value)| (name, shown::value(value))))
+        as_json(&self.0, to)
     }
 }
 
 /// The schema of an integer of 64 bits.
-pub(super) fn int64() -> ObjectBuilder {
+pub fn int64() -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))

@@ -15,11 +15,10 @@ use super::document::{
     while_reserved,
 };
 use super::equal::equal;
-use super::name::PrepareName;
 use super::ttl::Ttl;
 use super::value::{decoded, encoded};
 use crate::context::{Context, Kind};
-use crate::names::check_id;
+use crate::names::{PrepareName, check_id};
 
 /// How often a write is tried that finds something else than it was to find. Each time somebody
 /// else has succeeded.

@@ -10,13 +10,12 @@ mod equal;
 mod error;
 mod key;
 mod moving;
-mod name;
 mod ttl;
 mod using;
 mod value;
 
+pub use crate::names::PrepareName;
 pub use error::PrepareError;
 pub use key::{Outcome, PrepareKey, Prepared};
-pub use name::PrepareName;
 pub use ttl::Ttl;
 pub use using::UsingError;
