@@ -9,7 +9,8 @@ use utoipa::openapi::{
     ContentBuilder, HeaderBuilder, OpenApi as Description, RefOr, Response, ResponseBuilder,
 };
 
-use crate::http::problem::{FieldError, ProblemAnswer};
+use crate::events::Flaw;
+use crate::http::problem::ProblemAnswer;
 use crate::http::{outbox, prepare};
 
 /// What no call declares by itself.
@@ -20,7 +21,7 @@ use crate::http::{outbox, prepare};
         description = "Transactional outbox relay and event store for MongoDB.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    components(schemas(ProblemAnswer, FieldError))
+    components(schemas(ProblemAnswer, Flaw))
 )]
 struct Common;
 

@@ -13,7 +13,6 @@ use utoipa::openapi::schema::{
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 
 use crate::events::json::{checked, int64};
-use crate::http::problem::Problem;
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::undecoded::RawId;
 
@@ -133,7 +132,7 @@ impl<'de> Deserialize<'de> for DurationText {
 
 /// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
 /// force one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, ToSchema)]
 #[schema(
     pattern = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])"
 )]
@@ -141,16 +140,17 @@ pub struct RecordIdText(pub String);
 
 impl RecordIdText {
     /// The ids that the text can mean: at least one.
-    ///
-    /// # Errors
-    ///
-    /// It can mean none.
-    pub fn readings(&self) -> Result<Vec<RawId>, Problem> {
-        let ids = RawId::readings(&self.0);
-        if self.0.is_empty() || ids.is_empty() {
-            return Err(Problem::wrong("id", INVALID_ID));
-        }
-        Ok(ids)
+    pub fn ids(&self) -> Vec<RawId> {
+        RawId::readings(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for RecordIdText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| match RawId::readings(&text).is_empty() || text.is_empty() {
+            true => Err(INVALID_ID.to_owned()),
+            false => Ok(Self(text)),
+        })
     }
 }
 

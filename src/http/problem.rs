@@ -19,23 +19,6 @@ use crate::telemetry::chain;
 /// The seconds after which a repeated request may succeed.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// What is wrong with one field or parameter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct FieldError {
-    /// Its name or path, such as `events[0].name`; empty for the whole body.
-    #[schema(example = "events[0].name")]
-    field: String,
-    /// What is wrong, and what would be right.
-    #[schema(example = "is missing")]
-    detail: String,
-}
-
-impl From<Flaw> for FieldError {
-    fn from(Flaw { field, detail }: Flaw) -> Self {
-        Self { field, detail }
-    }
-}
-
 /// Why a request is not answered otherwise.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -43,7 +26,7 @@ pub struct Problem {
     pub status: StatusCode,
     code: &'static str,
     detail: String,
-    errors: Vec<FieldError>,
+    errors: Vec<Flaw>,
     actual: Option<i64>,
     /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
     is_unconfirmed: bool,
@@ -71,7 +54,7 @@ pub struct ProblemAnswer {
     /// With `invalid`: each field that is wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    errors: Vec<FieldError>,
+    errors: Vec<Flaw>,
     /// With `version_conflict` and `duplicate_aggregate`: the version that the aggregate has.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -139,8 +122,7 @@ impl Problem {
             }
             several => format!("{} fields are wrong", several.len()),
         };
-        let errors = flaws.into_iter().map(FieldError::from).collect();
-        Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
+        Self { errors: flaws, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
     }
 
     /// One field or parameter that is wrong.

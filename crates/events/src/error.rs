@@ -8,6 +8,7 @@ use postrider_store::StoreError;
 use postrider_store::codes::TOO_LARGE;
 use postrider_store::insert::Refusal;
 use postrider_store::schema::SchemaError;
+use serde::Serialize;
 
 use crate::append::Expected;
 
@@ -104,12 +105,15 @@ impl UnitError {
     }
 }
 
-/// One thing that is wrong with what was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is wrong with one field or parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = FieldError))]
 pub struct Flaw {
-    /// The field, such as `events[0].name`; empty for the whole body.
+    /// Its name or path, such as `events[0].name`; empty for the whole body.
+    #[cfg_attr(feature = "json", schema(example = "events[0].name"))]
     pub field: String,
     /// What is wrong, and what would be right.
+    #[cfg_attr(feature = "json", schema(example = "is missing"))]
     pub detail: String,
 }
 

@@ -10,10 +10,9 @@ use crate::cli::Failure;
 use crate::cli::outbox::readings;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
-use crate::dates::rfc3339;
 use crate::outbox::collections::Collections;
 use crate::outbox::prune::{self, Over};
-use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Refusal, Removable};
+use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Removable};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
@@ -163,7 +162,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
             }
             Err(refusal) => {
                 refused += 1;
-                eprintln!("error: {text}: {}", words(redrive, &refusal));
+                eprintln!("error: {text}: {}", refusal.explain(redrive, "--redeliver"));
             }
         }
     }
@@ -173,37 +172,6 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
         return Err(Failure::Failed(anyhow!("{refused} of {all} records were left as they are")));
     }
     Ok(())
-}
-
-fn words(redrive: Redrive, refusal: &Refusal) -> String {
-    match (refusal, redrive) {
-        (Refusal::Missing, _) => "there is no record with this id".to_owned(),
-        (Refusal::Leased { until }, _) => {
-            let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
-            let until = until.unwrap_or_default();
-            format!("it is leased{until}: a relay delivers it; try again when it has settled")
-        }
-        (Refusal::TooLarge, _) => {
-            "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
-        }
-        (Refusal::Server(code), _) => format!(
-            "MongoDB refuses the change (code {code}): let the validator of outbox_records permit it"
-        ),
-        (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
-            "it is done; --redeliver sends it to its consumers once more".to_owned()
-        }
-        (Refusal::Status(status), Redrive::Requeue) => {
-            format!("it is {status}, and only dead records are requeued")
-        }
-        (Refusal::Status(status), Redrive::Redeliver) => {
-            format!("it is {status}, and only dead and done records are delivered again")
-        }
-        (Refusal::Status(status), Redrive::Discard) => {
-            format!(
-                "it is {status}, and only dead, scheduled, pending and invalid records are discarded"
-            )
-        }
-    }
 }
 
 fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Failure> {

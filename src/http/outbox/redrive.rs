@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::dates::rfc3339;
 use crate::events::json::Request;
 use crate::http::extract::{Admin, Body, Call, NoBody};
 use crate::http::outbox::unknown_record;
@@ -126,14 +125,14 @@ async fn redrive_one(
     id: &RecordIdText,
     dry_run: bool,
 ) -> Result<(), Problem> {
-    let ids = id.readings()?;
     let services = state.services()?;
     let redriver = Redriver::new(services.collections.clone());
-    let done = match dry_run {
-        true => redriver.would(redrive, &ids).await?,
-        false => redriver.one(redrive, &ids).await?,
+    let done = if dry_run {
+        redriver.would(redrive, &id.ids()).await?
+    } else {
+        redriver.one(redrive, &id.ids()).await?
     };
-    done.map_err(|refusal| refused(redrive, &id.0, refusal))?;
+    done.map_err(|refusal| refused(redrive, &id.0, &refusal))?;
     if !dry_run {
         info!(actor, id = id.0, act = ?redrive, "changed a record");
         // Its key may be unblocked, or the record itself is pending.
@@ -142,35 +141,13 @@ async fn redrive_one(
     Ok(())
 }
 
-fn refused(redrive: Redrive, id: &str, refusal: Refusal) -> Problem {
-    let wrong = |detail: String| Problem::conflict("wrong_status", detail);
-    match (refusal, redrive) {
-        (Refusal::Missing, _) => unknown_record(id),
-        (Refusal::Leased { until }, _) => {
-            let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
-            let until = until.unwrap_or_default();
-            let detail = format!("it is leased{until}: a relay delivers it; try again afterwards");
-            Problem::conflict("record_leased", detail)
-        }
-        (Refusal::TooLarge, _) => Problem::conflict(
-            "too_large",
-            "it is so near to 16 MiB that nothing fits in; shorten its payload first",
-        ),
-        (Refusal::Server(code), _) => Problem::conflict(
-            "refused",
-            format!("MongoDB refuses the change (code {code}): is there a validator not ours?"),
-        ),
-        (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
-            wrong("it is done; redeliver=true sends it to its consumers once more".to_owned())
-        }
-        (Refusal::Status(status), Redrive::Requeue) => {
-            wrong(format!("it is {status}, and only dead records are requeued"))
-        }
-        (Refusal::Status(status), Redrive::Redeliver) => {
-            wrong(format!("it is {status}, and only dead and done records are delivered again"))
-        }
-        (Refusal::Status(status), Redrive::Discard) => {
-            wrong(format!("it is {status}, and only others are discarded"))
-        }
-    }
+fn refused(redrive: Redrive, id: &str, refusal: &Refusal) -> Problem {
+    let code = match refusal {
+        Refusal::Missing => return unknown_record(id),
+        Refusal::Leased { .. } => "record_leased",
+        Refusal::TooLarge => "too_large",
+        Refusal::Server(_) => "refused",
+        Refusal::Status(_) => "wrong_status",
+    };
+    Problem::conflict(code, refusal.explain(redrive, "redeliver=true"))
 }
