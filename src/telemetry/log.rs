@@ -66,8 +66,20 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 const LISTS: [&str; 3] = ["sinks", "collections", "indexes"];
 
 /// Fields that hold a name, which a producer, a broker or a caller chose.
-const NAMES: [&str; 9] =
-    ["id", "record_id", "key", "type", "destination", "exchange", "queue", "topic", "actor"];
+const NAMES: [&str; 12] = [
+    "id",
+    "record_id",
+    "key",
+    "type",
+    "destination",
+    "exchange",
+    "queue",
+    "topic",
+    "actor",
+    "aggregate",
+    "request",
+    "request_id",
+];
 
 /// Characters of any other text, which is a sentence with such names in it.
 const LONGEST: usize = 2_000;

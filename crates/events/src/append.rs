@@ -4,6 +4,7 @@ use std::fmt;
 
 use bson::Document;
 use serde::Serialize;
+use tracing::{Span, debug_span};
 use uuid::Uuid;
 
 use crate::names::{AggregateId, AggregateName};
@@ -119,6 +120,11 @@ impl Append {
     /// The same, if the aggregate has this version.
     pub fn expecting(self, expected: Expected) -> Self {
         Self { expected, ..self }
+    }
+
+    /// The span of this append in the log.
+    pub(crate) fn span(&self) -> Span {
+        debug_span!("append", stream = %self.name, aggregate = %self.id, request = self.request_id)
     }
 
     /// The same for a tenant.

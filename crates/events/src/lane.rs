@@ -18,7 +18,7 @@ use postrider_store::text::chain;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::append::Appended;
 use crate::context::Context;
@@ -227,6 +227,7 @@ impl Lane {
     }
 
     fn on_committed(&mut self, waiting: &mut Vec<Waiting>, going: &[(usize, Place)]) {
+        debug!(appends = going.len(), "committed appends");
         for ((_, place), gone) in going.iter().zip(take(waiting, going)) {
             let Place { version, create_time } = *place;
             self.heads.learn(gone.append.aggregate(), Head { version, create_time });

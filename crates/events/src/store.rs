@@ -6,17 +6,19 @@ use std::time::Instant;
 
 use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::Wakeup;
+use postrider_store::text::chain;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, debug};
 
 use crate::append::{Append, Appended};
 use crate::context::{Context, Kind};
 use crate::error::AppendError;
 use crate::lane::{Lane, Shared, Waiting};
-use crate::metrics::AppendMetrics;
+use crate::metrics::{AppendMetrics, outcome};
 use crate::prepared::Prepared;
 
 /// Transactions under way at once. While one waits for its commit, the other is filled.
@@ -129,14 +131,20 @@ impl EventStore {
     /// [`AppendError`]: nothing was written, but where it is [`AppendError::Unknown`].
     pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let since = Instant::now();
-        match self.enqueue(append, since).await {
-            // The lane counts what it answers. One that has panicked may have been in the middle of it.
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
-            Err(error) => {
-                self.inner.shared.metrics.answered(since, Err(&error));
-                Err(error)
-            }
-        }
+        let span = append.span();
+        let appending = async {
+            let answer = match self.enqueue(append, since).await {
+                // The lane counts what it answers. One that has panicked may have been in the middle of it.
+                Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+                Err(error) => {
+                    self.inner.shared.metrics.answered(since, Err(&error));
+                    Err(error)
+                }
+            };
+            log_answer(answer.as_ref());
+            answer
+        };
+        appending.instrument(span).await
     }
 
     async fn enqueue(
@@ -191,6 +199,16 @@ impl EventStore {
     pub fn context(&self) -> &Context {
         &self.inner.shared.context
     }
+}
+
+/// Logs the answer of an append in its span.
+pub(super) fn log_answer(answer: Result<&Appended, &AppendError>) {
+    debug!(
+        outcome = outcome(answer),
+        version = answer.ok().map(|appended| appended.version),
+        error = answer.err().map(|error| chain(error)),
+        "answered an append"
+    );
 }
 
 fn unanswered() -> AppendError {

@@ -11,7 +11,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::wakeup::ScanHint;
 use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, StoreError};
-use tracing::warn;
+use tracing::{Instrument, warn};
 
 use crate::append::{Append, Appended};
 use crate::context::{Kind, RequestIds};
@@ -118,6 +118,11 @@ impl UnitOfWork {
     /// taken otherwise: nothing of it is in the unit. [`UnitError::Interrupted`] begins the unit
     /// again in any case.
     pub async fn append(&mut self, append: Append) -> Result<Appended, UnitError> {
+        let span = append.span();
+        self.plan(append).instrument(span).await
+    }
+
+    async fn plan(&mut self, append: Append) -> Result<Appended, UnitError> {
         let append = Prepared::new(append).map_err(AppendError::Invalid)?;
         if let Some(twin) = self.twin(&append) {
             return Err(AppendError::DuplicateRequest { aggregate_id: twin.to_owned() }.into());

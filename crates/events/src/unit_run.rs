@@ -7,12 +7,13 @@ use mongodb::ClientSession;
 use mongodb::error::TRANSIENT_TRANSACTION_ERROR;
 use postrider_store::StoreError;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tracing::debug_span;
 
 use crate::append::Appended;
 use crate::context::Kind;
 use crate::error::{AppendError, UnitError};
 use crate::names::AggregateName;
-use crate::store::EventStore;
+use crate::store::{EventStore, log_answer};
 use crate::transaction::{begin, end, passes, pause};
 use crate::unit_of_work::{Interruption, Known, Trouble, UnitOfWork};
 
@@ -114,9 +115,14 @@ impl EventStore {
             Ok(Outcome::Committed { appended, .. } | Outcome::Replayed { appended }) => {
                 for appended in appended {
                     metrics.answered(began, Ok(appended));
+                    let span = debug_span!("append", aggregate = appended.aggregate_id);
+                    span.in_scope(|| log_answer(Ok(appended)));
                 }
             }
-            Err(UnitError::Append(error)) => metrics.answered(began, Err(error)),
+            Err(UnitError::Append(error)) => {
+                metrics.answered(began, Err(error));
+                log_answer(Err(error));
+            }
             Err(_) => {}
         }
         ended
