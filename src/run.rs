@@ -176,8 +176,9 @@ async fn work(
         false => BTreeMap::new(),
     };
     let wake = Wakeup::default();
-    let events =
-        plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
+    let events = plan
+        .events_enabled
+        .then(|| EventStore::with_wakeup(context, collections.clone(), wake.clone()));
     let broken = async {
         match &events {
             Some(events) => events.broken().await,

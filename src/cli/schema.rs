@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use crate::cli::{Failure, Given, block_on, collections, output};
 use crate::config::Resolved;
-use crate::context::{Context, Kind};
+use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateName, check_name};
 use crate::schema::{self, Applied, Difference, SchemaError};
 use crate::store::connect;
@@ -53,12 +53,12 @@ impl Named {
         self.aggregate.is_empty() && self.prepare.is_empty()
     }
 
-    fn collections(&self) -> impl Iterator<Item = (Kind, &str)> {
-        let of_aggregates = self
-            .aggregate
-            .iter()
-            .flat_map(|name| [Kind::Events, Kind::Snapshots].map(|kind| (kind, name.as_str())));
-        of_aggregates.chain(self.prepare.iter().map(|name| (Kind::Prepare, name.as_str())))
+    fn collections(&self) -> impl Iterator<Item = (CollectionKind, &str)> {
+        let of_aggregates = self.aggregate.iter().flat_map(|name| {
+            [CollectionKind::Events, CollectionKind::Snapshots].map(|kind| (kind, name.as_str()))
+        });
+        of_aggregates
+            .chain(self.prepare.iter().map(|name| (CollectionKind::Prepare, name.as_str())))
     }
 }
 

@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::context::Kind;
+use crate::context::CollectionKind;
 use crate::events::Flaw;
 use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
@@ -20,7 +20,7 @@ use crate::http::extract::{Append, Body, Call, NoBody, Read};
 use crate::http::params::DurationText;
 use crate::http::problem::Problem;
 use crate::http::state::Shared;
-use crate::prepare::{Outcome, PrepareError, PrepareKey, PrepareName, Ttl};
+use crate::prepare::{KeyOutcome, PrepareError, PrepareKey, PrepareName, Ttl};
 use crate::store::ServerClock;
 
 pub(super) fn calls() -> OpenApiRouter<Shared> {
@@ -241,7 +241,7 @@ async fn end(
         return Ok(None);
     }
     let context = state.event_store()?.context();
-    let now = ServerClock::asked(&context.database(Kind::Prepare)).await?;
+    let now = ServerClock::asked(&context.database(CollectionKind::Prepare)).await?;
     let end = ttl_at.map(Time::date).unwrap_or_else(|| {
         let millis = ttl.unwrap_or_default().0.as_micros().div_ceil(1000);
         let millis = i64::try_from(millis).unwrap_or(i64::MAX);
@@ -250,11 +250,11 @@ async fn end(
     Ok(Ttl::end_at(end.max(now)))
 }
 
-fn check(outcome: Outcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
+fn check(outcome: KeyOutcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
     match outcome {
-        Outcome::Done => Ok(()),
-        Outcome::NotHeld => Err(not_taken(keys, key)),
-        Outcome::Differs => {
+        KeyOutcome::Done => Ok(()),
+        KeyOutcome::NotHeld => Err(not_taken(keys, key)),
+        KeyOutcome::Differs => {
             let detail = format!("{} {:?} has another value", keys.name(), key.as_str());
             Err(Problem::conflict("value_mismatch", detail))
         }

@@ -2,7 +2,7 @@
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::Collection;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::names::{AggregateId, AggregateName};
 use postrider::prepare::{PrepareKey, PrepareName};
 use postrider::snapshot::SnapshotStore;
@@ -24,7 +24,7 @@ impl Home {
         let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
         let database = format!("test_{}", uuid::Uuid::new_v4().simple());
         let context = Context::new(client, ContextSettings::new(&database));
-        let database = context.database(Kind::Prepare);
+        let database = context.database(CollectionKind::Prepare);
         let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
         Self { context, _cleanup }
     }
@@ -45,7 +45,7 @@ impl Home {
 
     /// The prepare keys as they are stored.
     pub fn stored(&self) -> Collection<Document> {
-        self.context.collection(Kind::Prepare, KEYS)
+        self.context.collection(CollectionKind::Prepare, KEYS)
     }
 
     /// One of them.
@@ -58,14 +58,14 @@ impl Home {
         let expired = doc! {
             "_id": key, "value": value.into(), "ttlAt": DateTime::from_millis(1_000),
         };
-        let stored = self.context.ready(Kind::Prepare, KEYS).await.unwrap();
+        let stored = self.context.ready(CollectionKind::Prepare, KEYS).await.unwrap();
         stored.insert_one(&expired).await.unwrap();
         expired
     }
 
     /// The server's time.
     pub async fn now(&self) -> DateTime {
-        ServerClock::asked(&self.context.database(Kind::Prepare)).await.unwrap()
+        ServerClock::asked(&self.context.database(CollectionKind::Prepare)).await.unwrap()
     }
 }
 

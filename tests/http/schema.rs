@@ -2,7 +2,7 @@
 
 use mongodb::IndexModel;
 use mongodb::bson::doc;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -46,9 +46,11 @@ async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
     }
 
     let context = Context::new(outbox.client.clone(), ContextSettings::new(&outbox.database));
-    for (kind, name) in
-        [(Kind::Events, "order"), (Kind::Snapshots, "order"), (Kind::Prepare, "username")]
-    {
+    for (kind, name) in [
+        (CollectionKind::Events, "order"),
+        (CollectionKind::Snapshots, "order"),
+        (CollectionKind::Prepare, "username"),
+    ] {
         context.apply(kind, name).await.unwrap();
     }
 
@@ -79,7 +81,10 @@ async fn a_database_of_another_context_is_named() {
     let api = Api::start(&outbox, &[]).await;
     let settings =
         ContextSettings { name: "other".into(), ..ContextSettings::new(&outbox.database) };
-    Context::new(outbox.client.clone(), settings).apply(Kind::Prepare, "email").await.unwrap();
+    Context::new(outbox.client.clone(), settings)
+        .apply(CollectionKind::Prepare, "email")
+        .await
+        .unwrap();
 
     for (method, path, body, _) in writes() {
         is_told(&write(&api, method, path, &body).await, "belongs to the context \"other\"");

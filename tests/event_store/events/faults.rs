@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::events::{AppendError, Expected, UnitError};
 
 use crate::events::unit::committed;
@@ -234,7 +234,7 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
     for commits in [true, false] {
         let test = TestStore::new().await;
         test.store.append(append("0", "first")).await.unwrap();
-        let streams = test.store.context().collection(Kind::Events, "order");
+        let streams = test.store.context().collection(CollectionKind::Events, "order");
         let client = test.outbox.hand.client();
         let mut session = client.start_session().await.unwrap();
         session.start_transaction().await.unwrap();

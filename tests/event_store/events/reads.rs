@@ -12,7 +12,8 @@ async fn ranges_of_versions_and_times_are_inclusive_and_ascending() {
     for request in ["a", "b", "c", "d"] {
         test.store.append(append("1", request)).await.unwrap();
     }
-    let streams = test.store.context().collection(postrider::context::Kind::Events, "order");
+    let streams =
+        test.store.context().collection(postrider::context::CollectionKind::Events, "order");
     for version in 1..=4_i64 {
         let time = doc! { "$set": { "createTime": 100 * version } };
         streams.update_one(doc! { "version": version }, time).await.unwrap();

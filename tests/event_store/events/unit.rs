@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::Collection;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{
-    Append, AppendError, Appended, EventStore, Expected, Outcome, UnitError, UnitOfWork,
+    Append, AppendError, Appended, EventStore, Expected, UnitError, UnitOfWork, UnitOutcome,
 };
 use postrider::ids::RecordId;
 use postrider::names::AggregateName;
@@ -39,17 +39,17 @@ pub async fn work(unit: &mut UnitOfWork, own: &Collection<Document>) -> Result<i
     Ok(appended.version)
 }
 
-pub fn committed<T>(outcome: Outcome<T>) -> (T, Vec<Appended>) {
+pub fn committed<T>(outcome: UnitOutcome<T>) -> (T, Vec<Appended>) {
     match outcome {
-        Outcome::Committed { value, appended } => (value, appended),
-        Outcome::Replayed { appended } => panic!("a replay of {appended:?}"),
+        UnitOutcome::Committed { value, appended } => (value, appended),
+        UnitOutcome::Replayed { appended } => panic!("a replay of {appended:?}"),
     }
 }
 
-pub fn replayed<T>(outcome: Outcome<T>) -> Vec<Appended> {
+pub fn replayed<T>(outcome: UnitOutcome<T>) -> Vec<Appended> {
     match outcome {
-        Outcome::Committed { appended, .. } => panic!("committed {appended:?}"),
-        Outcome::Replayed { appended } => appended,
+        UnitOutcome::Committed { appended, .. } => panic!("committed {appended:?}"),
+        UnitOutcome::Replayed { appended } => appended,
     }
 }
 
@@ -185,7 +185,7 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
     let test = TestStore::new().await;
     let recorder = CommandRecorder::on(&test.outbox).await;
     let store = another(&test.outbox, recorder.collections.client().clone());
-    let streams = store.context().collection(Kind::Events, "order");
+    let streams = store.context().collection(CollectionKind::Events, "order");
     let runs = AtomicU32::new(0);
     let once = async |request: &str| {
         let outcome = store.unit_of_work(async |mut unit| {
@@ -215,7 +215,7 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
+    let store = EventStore::with_wakeup(context, outbox.hand.clone(), wake.clone());
 
     let failed = store.unit_of_work(async |mut unit| {
         unit.append(append("order-123", "r")).await?;

@@ -2,13 +2,13 @@
 
 use bson::doc;
 use postrider::context::{ContextSettings, RequestIds};
-use postrider::events::{Append, AppendError, Appended, EventStore, Outcome, UnitError};
+use postrider::events::{Append, AppendError, Appended, EventStore, UnitError, UnitOutcome};
 use postrider::outbox::NewRecord;
 
 use crate::events::unit::{committed, left, own, replayed, work};
 use crate::events::util::{TestStore, another_with, append, exactly};
 
-async fn two(store: &EventStore, one: Append, two: Append) -> Result<Outcome<()>, UnitError> {
+async fn two(store: &EventStore, one: Append, two: Append) -> Result<UnitOutcome<()>, UnitError> {
     let own = own(store);
     let outcome = store.unit_of_work(async |mut unit| {
         unit.append(one.clone()).await?;

@@ -3,7 +3,7 @@
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::Client;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{Append, EventStore, EventStream, Expected, NewEvent, Range};
 use postrider::names::{AggregateId, AggregateName};
 use postrider::outbox::collections::Collections;
@@ -28,7 +28,7 @@ impl TestStore {
 
     /// The documents of the aggregates of this name, as they are.
     pub async fn streams(&self, name: &str) -> Vec<Document> {
-        let streams = self.store.context().collection(Kind::Events, name);
+        let streams = self.store.context().collection(CollectionKind::Events, name);
         let found = streams.find(doc! {}).sort(doc! { "aggregateId": 1, "version": 1 });
         found.await.unwrap().try_collect().await.unwrap()
     }

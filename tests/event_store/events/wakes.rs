@@ -15,7 +15,7 @@ async fn an_append_wakes_the_relay_at_its_key() {
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.hand.clone(), wake.clone());
+    let store = EventStore::with_wakeup(context, outbox.hand.clone(), wake.clone());
 
     store.append(append("order-123", "r")).await.unwrap();
 

@@ -1,15 +1,15 @@
 //! What is refused before it is sent, and what MongoDB would not take.
 
 use bson::{Bson, bson};
-use postrider::names::WrongName;
+use postrider::names::InvalidName;
 use postrider::prepare::{PrepareError, PrepareName, Ttl};
 
 use crate::home::Home;
 
 #[test]
 fn a_name_is_refused_early() {
-    assert_eq!(PrepareName::new("1st"), Err(WrongName::Name));
-    assert_eq!(PrepareName::new(""), Err(WrongName::Name));
+    assert_eq!(PrepareName::new("1st"), Err(InvalidName::Name));
+    assert_eq!(PrepareName::new(""), Err(InvalidName::Name));
     assert!(PrepareName::new("user.name-idx_2").is_ok());
 }
 
@@ -29,7 +29,7 @@ async fn a_key_is_refused_early_in_every_operation() {
             keys.move_key("right", &one, &wrong, &one, Ttl::Forever).await,
         ];
         for outcome in outcomes {
-            assert!(matches!(outcome, Err(PrepareError::Key(WrongName::Id))), "{outcome:?}");
+            assert!(matches!(outcome, Err(PrepareError::Key(InvalidName::Id))), "{outcome:?}");
         }
     }
     assert!(keys.prepare(&"ß".repeat(255), &one, Ttl::Forever).await.unwrap());

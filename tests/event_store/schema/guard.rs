@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bson::{Bson, Document, doc};
 use futures_util::future::join_all;
-use postrider::context::{ContextSettings, Kind};
+use postrider::context::{CollectionKind, ContextSettings};
 use postrider::schema::SchemaError;
 use postrider::store::Meaning;
 
@@ -19,14 +19,17 @@ fn named(name: &str, settings: ContextSettings) -> ContextSettings {
 #[fixture::test]
 async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_nothing() {
     let home = Home::new().await;
-    home.context(named("shop", home.together())).ready(Kind::Events, "order").await.unwrap();
+    home.context(named("shop", home.together()))
+        .ready(CollectionKind::Events, "order")
+        .await
+        .unwrap();
     let before = home.layout().await;
     let other = home.context(named("bank", home.together()));
 
     let errors = [
-        other.ready(Kind::Snapshots, "order").await.unwrap_err(),
-        other.apply(Kind::Prepare, "order").await.unwrap_err(),
-        other.verify(Kind::Events, "order").await.unwrap_err(),
+        other.ready(CollectionKind::Snapshots, "order").await.unwrap_err(),
+        other.apply(CollectionKind::Prepare, "order").await.unwrap_err(),
+        other.verify(CollectionKind::Events, "order").await.unwrap_err(),
         other.guard().await.unwrap_err(),
     ];
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-aggregate.js");
@@ -82,7 +85,7 @@ async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_s
             let context = home.context(named(&format!("context{}", number % 4), home.together()));
             let name = format!("a{}", number % 4);
             tokio::spawn(async move {
-                let ready = context.ready(Kind::Events, &name).await;
+                let ready = context.ready(CollectionKind::Events, &name).await;
                 ready.map(|_| context.settings().name.clone())
             })
         });
@@ -107,9 +110,9 @@ async fn each_database_of_a_context_is_claimed_when_something_is_made_there() {
     context.guard().await.unwrap();
     assert!(home.layout().await.values().all(|layout| layout.guard.is_none()), "it never inserts");
 
-    context.ready(Kind::Events, "order").await.unwrap();
+    context.ready(CollectionKind::Events, "order").await.unwrap();
     let after_events = home.layout().await;
-    context.ready(Kind::Prepare, "email").await.unwrap();
+    context.ready(CollectionKind::Prepare, "email").await.unwrap();
     let after_keys = home.layout().await;
     let settings = ContextSettings { events: home.name.clone(), ..home.apart() };
     let foreign = home.context(named("bank", settings)).guard().await.unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::Client;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::schema::roles::{APPEND, Configured, RELAY, SCHEMA};
 use postrider::store::connect;
 
@@ -23,7 +23,7 @@ const CONFIGURED: Configured =
 /// One use of each collection, as the append path makes them.
 async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> {
     let client = context.client();
-    let streams = context.collection(Kind::Events, "order");
+    let streams = context.collection(CollectionKind::Events, "order");
     let records = client.database(outbox).collection::<Document>("outbox_records");
     let mut session = client.start_session().await?;
     session.start_transaction().await?;
@@ -32,11 +32,11 @@ async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> 
     records.insert_one(record("r", "a")).session(&mut session).await?;
     session.commit_transaction().await?;
     streams.find_one(doc! { "aggregateId": "a" }).await?;
-    let snapshots = context.collection(Kind::Snapshots, "order");
+    let snapshots = context.collection(CollectionKind::Snapshots, "order");
     let set = doc! { "$set": { "version": 1 } };
     snapshots.update_one(doc! { "_id": "a" }, set.clone()).upsert(true).await?;
     snapshots.find_one(doc! { "_id": "a" }).await?;
-    let keys = context.collection(Kind::Prepare, "email");
+    let keys = context.collection(CollectionKind::Prepare, "email");
     keys.update_one(doc! { "_id": "k" }, set).upsert(true).await?;
     keys.find_one(doc! { "_id": "k" }).await?;
     keys.delete_one(doc! { "_id": "k" }).await?;
@@ -85,17 +85,20 @@ async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_the
     let makes = Context::new(makes, settings.clone());
     let uses = Context::new(uses, ContextSettings { auto_init_schema: false, ..settings.clone() });
 
-    for (kind, called) in
-        [(Kind::Events, "order"), (Kind::Snapshots, "order"), (Kind::Prepare, "email")]
-    {
+    for (kind, called) in [
+        (CollectionKind::Events, "order"),
+        (CollectionKind::Snapshots, "order"),
+        (CollectionKind::Prepare, "email"),
+    ] {
         uses.ready(kind, called).await.unwrap_err();
         makes.ready(kind, called).await.unwrap();
         uses.ready(kind, called).await.unwrap();
     }
     use_all(&uses, name).await.unwrap();
     uses.guard().await.unwrap();
-    let too_much = uses.apply(Kind::Events, "cart").await.unwrap_err();
-    let removal = uses.collection(Kind::Events, "order").delete_one(doc! {}).await.unwrap_err();
+    let too_much = uses.apply(CollectionKind::Events, "cart").await.unwrap_err();
+    let removal =
+        uses.collection(CollectionKind::Events, "order").delete_one(doc! {}).await.unwrap_err();
 
     let too_much = postrider::telemetry::chain(&too_much);
     assert!(too_much.contains("not authorized"), "{too_much}");

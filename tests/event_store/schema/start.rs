@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::context::{ContextSettings, Kind};
+use postrider::context::{CollectionKind, ContextSettings};
 
 use crate::schema::Home;
 use crate::support::mongod::Mongod;
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 async fn a_database_of_another_context_ends_the_start_before_anything_is_made() {
     let home = Home::new().await;
     let theirs = ContextSettings { name: "bank".into(), ..home.together() };
-    home.context(theirs).ready(Kind::Events, "account").await.unwrap();
+    home.context(theirs).ready(CollectionKind::Events, "account").await.unwrap();
     let before = home.layout().await;
     let api = vec!["api.enabled=true".to_owned()];
     let settings = [mongo_settings(&home.name), stdout_sink(), api].concat();

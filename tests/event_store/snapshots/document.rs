@@ -1,13 +1,13 @@
 //! What is stored, and what comes back.
 
 use bson::{Bson, DateTime, Document, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::Snapshot;
 
 use crate::home::{Home, id, order};
 
 async fn stored(home: &Home, id: &str) -> Document {
-    let snapshots = home.context.collection(Kind::Snapshots, "order");
+    let snapshots = home.context.collection(CollectionKind::Snapshots, "order");
     snapshots.find_one(doc! { "_id": id }).await.unwrap().unwrap()
 }
 

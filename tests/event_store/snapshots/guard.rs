@@ -1,7 +1,7 @@
 //! Older never wins.
 
 use bson::{Bson, Decimal128, bson, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::{Saved, Snapshot, SnapshotStore};
 
 use crate::home::{Home, id, order};
@@ -33,7 +33,7 @@ async fn an_older_snapshot_is_not_written_and_learns_the_newer_version() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     snapshots.save(&order(), at(4, "newer")).await.unwrap();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let before = collection.find_one(doc! {}).await.unwrap();
 
     let older = snapshots.save(&order(), at(3, "older")).await.unwrap();
@@ -93,7 +93,7 @@ async fn of_eight_who_save_at_once_the_highest_version_stays() {
 async fn a_stored_version_that_is_no_integer_gives_way() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let odd = [
         bson!("9"),
         Bson::Null,
@@ -124,7 +124,7 @@ async fn a_stored_version_that_is_no_integer_gives_way() {
 async fn a_version_that_a_shell_made_a_double_is_still_one() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let stored = doc! { "_id": "order-1", "version": 9.0, "state": { "label": "shell" } };
     collection.insert_one(stored).await.unwrap();
 
@@ -137,7 +137,7 @@ async fn a_version_that_a_shell_made_a_double_is_still_one() {
 #[fixture::test]
 async fn a_snapshot_without_a_state_is_none() {
     let home = Home::new().await;
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     collection.insert_one(doc! { "_id": "order-1", "version": 9 }).await.unwrap();
 
     assert_eq!(home.snapshots().load(&order(), &id("order-1"), None).await.unwrap(), None);

@@ -1,7 +1,7 @@
 //! What MongoDB would not take, and what is no snapshot.
 
 use bson::{bson, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::{Snapshot, SnapshotError};
 
 use crate::home::{Home, id, order};
@@ -50,6 +50,6 @@ async fn a_version_below_1_is_none() {
             "{saved:?}"
         );
     }
-    let database = home.context.database(Kind::Snapshots);
+    let database = home.context.database(CollectionKind::Snapshots);
     assert!(database.list_collection_names().await.unwrap().is_empty(), "nothing was sent");
 }

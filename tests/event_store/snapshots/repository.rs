@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bson::{Document, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::events::{Append, AppendError, Event, EventStore, Expected, NewEvent};
 use postrider::snapshot::{
     Aggregate, Loaded, Repository, RepositoryError, Saved, Snapshot, SnapshotStore, Strategy,
@@ -212,7 +212,7 @@ async fn no_state_comes_of_events_with_a_gap() {
     for version in 1..=3 {
         repository.append(append("a", version)).await.unwrap();
     }
-    let streams = stage.home.context.collection(Kind::Events, "order");
+    let streams = stage.home.context.collection(CollectionKind::Events, "order");
     let gone = doc! { "aggregateId": "a", "version": 2 };
     assert_eq!(streams.delete_one(gone).await.unwrap().deleted_count, 1);
 

@@ -13,7 +13,7 @@ use crate::stream::as_json;
 /// use postrider_events::names::AggregateId;
 /// use postrider_events::snapshot::Snapshot;
 ///
-/// # fn main() -> Result<(), postrider_events::names::WrongName> {
+/// # fn main() -> Result<(), postrider_events::names::InvalidName> {
 /// let snapshot = Snapshot {
 ///     tenant_id: Some("tenant-1".into()),
 ///     operator: Some("ada".into()),
