@@ -81,10 +81,7 @@ fn judge(up: usize, all: usize, needed: usize, down: &[String]) -> Finding {
     if !down.is_empty() {
         detail = format!("{detail}: {}", down.join(", "));
     }
-    match up < needed {
-        true => Finding::bad(NAME, detail, REMEDY),
-        false => Finding::good(NAME, detail),
-    }
+    if up < needed { Finding::bad(NAME, detail, REMEDY) } else { Finding::good(NAME, detail) }
 }
 
 #[cfg(test)]

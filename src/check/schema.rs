@@ -115,8 +115,5 @@ pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> 
 
 /// What `run` will make, by its name; what it will change, with both its states.
 fn to_be_made(difference: &Difference) -> String {
-    match difference.is_missing() {
-        true => difference.subject.clone(),
-        false => difference.to_string(),
-    }
+    if difference.is_missing() { difference.subject.clone() } else { difference.to_string() }
 }

@@ -1,4 +1,4 @@
-//! `postrider append`: events from the command line, in the same JSON form as over HTTP.
+//! `postrider append`: appends events in the JSON form of HTTP.
 
 use std::io::Read;
 
@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bson::Document;
 use clap::Args;
 
-use crate::cli::{Failure, Given, block_on, output};
+use crate::cli::{Failure, GlobalArgs, block_on, output};
 use crate::context::Context;
 use crate::events::json::{AppendRequest, BodyError, read_body};
 use crate::events::{Append, AppendError, EventStore, Flaw, Trace};
@@ -33,8 +33,8 @@ pub(super) struct Options {
     file: String,
 }
 
-pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
-    let plan = given.resolve_without_relay()?;
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    let plan = global.resolve_without_relay()?;
     let append = read(options)?;
     block_on(async {
         let reached = connect::reach(plan.mongo.expose(), &plan.database).await;
@@ -43,12 +43,12 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
             return Err(Failure::Failed(RunError::Standalone.into()));
         }
         let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
-        // As `run` does it: into a collection that is not there MongoDB would insert all the same,
-        // without an index.
+        // As `run` does: MongoDB would insert into a missing collection too, without indexes.
         let options = plan.schema;
-        let missing = match plan.auto_init_schema {
-            true => schema::apply(&outbox, &options).await.map(|_| Vec::new()),
-            false => schema::verify(&outbox, &options).await,
+        let missing = if plan.auto_init_schema {
+            schema::apply(&outbox, &options).await.map(|_| Vec::new())
+        } else {
+            schema::verify(&outbox, &options).await
         };
         let missing = missing.context("the outbox's schema can't be used")?;
         if let Some(difference) = missing.first() {

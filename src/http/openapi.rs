@@ -1,4 +1,4 @@
-//! `/openapi.json`: what the calls declare, and what all of them have in common.
+//! Builds `/openapi.json` from the declarations of the calls.
 
 use serde_json::Value;
 use utoipa::OpenApi;
@@ -13,7 +13,7 @@ use crate::events::Flaw;
 use crate::http::problem::ProblemAnswer;
 use crate::http::{outbox, prepare};
 
-/// What no call declares by itself.
+/// The parts that no call declares.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -45,7 +45,7 @@ const BODY_PROBLEMS: [(&str, &str); 3] = [
     ("415", "`unsupported_media_type`"),
 ];
 
-/// The whole description as JSON.
+/// The description as JSON.
 pub fn describe(calls: Description) -> String {
     let mut whole = Common::openapi();
     whole.merge(calls);
@@ -59,7 +59,7 @@ pub fn describe(calls: Description) -> String {
             .description(Some("one of api.tokens"))
             .build();
         components.add_security_scheme("token", SecurityScheme::Http(token));
-        // Rules about several members, which no derive expresses.
+        // Rules about several members, which derives cannot express.
         for (name, rule) in [
             ("PrepareRequest", prepare::one_end_schema()),
             ("ReprepareRequest", prepare::one_end_schema()),
@@ -71,13 +71,13 @@ pub fn describe(calls: Description) -> String {
             }
         }
     }
-    // Nothing in it can fail to serialise.
+    // Its serialisation cannot fail.
     let mut whole = serde_json::to_value(whole).unwrap_or_default();
     require_headers(&mut whole);
     format!("{whole:#}\n")
 }
 
-/// Adds what every call has: a token, a request id, and problems.
+/// Adds the parts of every call: a token, a request id, and problems.
 fn complete(call: &mut Operation) {
     call.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     let of_body = if call.request_body.is_some() { BODY_PROBLEMS.as_slice() } else { &[] };
@@ -108,7 +108,7 @@ fn complete(call: &mut Operation) {
     }
 }
 
-/// Marks all headers of answers as required, for which utoipa has no field.
+/// Marks all headers of answers as required; utoipa has no field for that.
 fn require_headers(whole: &mut Value) {
     fn members<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
         let members = value.get_mut(name).and_then(Value::as_object_mut);
@@ -132,7 +132,7 @@ mod tests {
     use crate::blessed::compare;
 
     #[test]
-    fn file_in_the_repository_is_what_is_served() {
+    fn file_in_the_repository_is_current() {
         compare("schema/openapi.json", &describe(crate::http::calls().into_openapi()));
     }
 

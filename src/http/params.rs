@@ -1,4 +1,4 @@
-//! Parameters of paths and queries that several calls have.
+//! Parameters of paths and queries that several calls share.
 
 use std::time::Duration;
 
@@ -76,9 +76,12 @@ pub struct Bounded<const MIN: i64, const MAX: i64>(pub i64);
 
 impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |number: i64| match (MIN..=MAX).contains(&number) {
-            true => Ok(Self(number)),
-            false => Err(format!("must be an integer from {MIN} to {MAX}")),
+        checked(from, |number: i64| {
+            if (MIN..=MAX).contains(&number) {
+                Ok(Self(number))
+            } else {
+                Err(format!("must be an integer from {MIN} to {MAX}"))
+            }
         })
     }
 }
@@ -147,13 +150,16 @@ impl RecordIdText {
 
 impl<'de> Deserialize<'de> for RecordIdText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |text: String| match RawId::readings(&text).is_empty() || text.is_empty() {
-            true => Err(INVALID_ID.to_owned()),
-            false => Ok(Self(text)),
+        checked(from, |text: String| {
+            if RawId::readings(&text).is_empty() || text.is_empty() {
+                Err(INVALID_ID.to_owned())
+            } else {
+                Ok(Self(text))
+            }
         })
     }
 }
 
-/// What is wrong with a text that can mean no id.
+/// The flaw of an invalid id.
 pub const INVALID_ID: &str =
     "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one";

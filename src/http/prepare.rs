@@ -1,4 +1,4 @@
-//! Prepare keys: a value reserved under a key, by one of many who try.
+//! Prepare keys: a value reserved under a key, by one of several clients.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -16,14 +16,14 @@ use crate::events::Flaw;
 use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
 };
-use crate::http::extract::{Append, Body, Call, NoBody, Read};
+use crate::http::extract::{AppendScope, Body, Call, NoBody, ReadScope};
 use crate::http::params::DurationText;
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::prepare::{KeyOutcome, PrepareError, PrepareKey, PrepareName, Ttl};
 use crate::store::ServerClock;
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(prepare_key, get_key, reprepare_key, rollback_key))
 }
 
@@ -120,7 +120,7 @@ impl KeyAnswer {
     ),
 )]
 async fn prepare_key(
-    call: Call<Append, KeyPath>,
+    call: Call<AppendScope, KeyPath>,
     Body(body): Body<PrepareRequest>,
 ) -> Result<(StatusCode, Json<KeyAnswer>), Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -142,7 +142,7 @@ async fn prepare_key(
         (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
     ),
 )]
-async fn get_key(call: Call<Read, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
+async fn get_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
     let held = keys.get(key.as_str()).await?.ok_or_else(|| not_taken(&keys, &key))?;
     Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
@@ -159,7 +159,7 @@ async fn get_key(call: Call<Read, KeyPath>) -> Result<Json<KeyAnswer>, Problem> 
     ),
 )]
 async fn reprepare_key(
-    call: Call<Append, KeyPath>,
+    call: Call<AppendScope, KeyPath>,
     Body(body): Body<ReprepareRequest>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -215,7 +215,7 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
     ),
 )]
 async fn rollback_key(
-    call: Call<Append, KeyPath, ValueQuery>,
+    call: Call<AppendScope, KeyPath, ValueQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -225,15 +225,15 @@ async fn rollback_key(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn keys(state: &Shared, path: KeyPath) -> Result<(PrepareKey, IdText), Problem> {
+fn keys(state: &Api, path: KeyPath) -> Result<(PrepareKey, IdText), Problem> {
     let context = state.event_store()?.context().clone();
     Ok((PrepareKey::new(context, path.name), path.key))
 }
 
-/// The end of a key by MongoDB's clock, computed here so that the answer has what is stored. `None`
+/// The end of a key by MongoDB's clock, computed here so that answer and document have the same. `None`
 /// for never.
 async fn end(
-    state: &Shared,
+    state: &Api,
     ttl: Option<DurationText>,
     ttl_at: Option<Time>,
 ) -> Result<Option<DateTime>, Problem> {

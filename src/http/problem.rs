@@ -19,7 +19,7 @@ use crate::telemetry::chain;
 /// The seconds after which a repeated request may succeed.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Why a request is not answered otherwise.
+/// An error answer.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The status.
@@ -140,7 +140,7 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// A request that was begun, and of which the end is unknown.
+    /// A request that was begun, and whose outcome is unknown.
     pub fn unconfirmed(detail: impl Into<String>) -> Self {
         Self { is_unconfirmed: true, ..Self::unavailable(detail) }
     }
@@ -180,7 +180,7 @@ impl Problem {
         Self::unavailable(detail)
     }
 
-    /// An error that the log has and the answer has not.
+    /// An error that only the log contains.
     pub fn fault(error: &(dyn Error + 'static)) -> Self {
         error!(error = chain(error), "failed to answer a request");
         Self::internal()
@@ -195,9 +195,10 @@ impl Problem {
     /// The answer to the request with this id.
     pub fn render(self, request_id: &str, retry_advice: &str) -> Response {
         let status = self.status;
-        let detail = match self.is_unconfirmed {
-            true => format!("{}; {retry_advice}", self.detail),
-            false => self.detail,
+        let detail = if self.is_unconfirmed {
+            format!("{}; {retry_advice}", self.detail)
+        } else {
+            self.detail
         };
         let body = ProblemAnswer {
             kind: format!("urn:postrider:problem:{}", self.code),
@@ -227,7 +228,7 @@ impl Problem {
     }
 }
 
-/// Without a body: the middleware renders it, since it has the request's id.
+/// Without a body: the middleware renders it with the request's id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

@@ -1,4 +1,4 @@
-//! Snapshots: saved unless a newer one exists, and read.
+//! Saves and reads snapshots.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::events::json::{IdText, JsonObject, Request, Time};
-use crate::http::extract::{Append, Body, Call, Read};
+use crate::http::extract::{AppendScope, Body, Call, ReadScope};
 use crate::http::params::{AggregatePath, Bounded, TenantQuery};
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::names::AggregateId;
 use crate::snapshot::{Snapshot, SnapshotError, SnapshotStore};
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(save_snapshot, get_snapshot))
 }
 
@@ -85,7 +85,7 @@ struct SavedAnswer {
     ),
 )]
 async fn save_snapshot(
-    call: Call<Append, AggregatePath>,
+    call: Call<AppendScope, AggregatePath>,
     Body(body): Body<SnapshotRequest>,
 ) -> Result<Json<SavedAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
@@ -118,7 +118,7 @@ struct SnapshotAnswer {
     ),
 )]
 async fn get_snapshot(
-    call: Call<Read, AggregatePath, TenantQuery>,
+    call: Call<ReadScope, AggregatePath, TenantQuery>,
 ) -> Result<Json<SnapshotAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
     let context = call.state.event_store()?.context();

@@ -179,9 +179,10 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
-    match json {
-        true => layer.json().flatten_event(true).map_event_format(Json).boxed(),
-        false => layer.with_target(false).fmt_fields(Fields).boxed(),
+    if json {
+        layer.json().flatten_event(true).map_event_format(Json).boxed()
+    } else {
+        layer.with_target(false).fmt_fields(Fields).boxed()
     }
 }
 

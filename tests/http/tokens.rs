@@ -61,9 +61,10 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
         for (holds, token) in [("append", "w-s3cret"), ("read", "r-s3cret"), ("admin", "a-s3cret")]
         {
             let answer = as_holder(&api, token, method, path, body).await;
-            match holds == scope {
-                true => assert!(answer.status < 300, "{method} {path} {holds}: {answer:?}"),
-                false => answer.is(403, "forbidden"),
+            if holds == scope {
+                assert!(answer.status < 300, "{method} {path} {holds}: {answer:?}")
+            } else {
+                answer.is(403, "forbidden")
             }
         }
         let answer = as_holder(&api, "all-of-it", method, path, body).await;

@@ -27,6 +27,7 @@ pub mod append;
 pub mod context;
 mod decide;
 pub mod error;
+mod integer;
 #[cfg(feature = "json")]
 pub mod json;
 mod lane;

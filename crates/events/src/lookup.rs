@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::append::Appended;
 use crate::context::{CollectionKind, Context, RequestIds};
+use crate::integer::integral;
 use crate::names::AggregateName;
 use crate::prepared::{AggregateKey, PreparedAppend};
 use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, ID, REQUEST_ID, SIZE, VERSION};
@@ -146,12 +147,6 @@ fn replayed(found: &Document) -> Appended {
     }
 }
 
-/// An integer of any BSON type: another program may have written it.
 fn integer(document: &Document, field: &str) -> i64 {
-    match document.get(field) {
-        Some(Bson::Int32(number)) => i64::from(*number),
-        Some(Bson::Int64(number)) => *number,
-        Some(Bson::Double(number)) => *number as i64,
-        _ => 0,
-    }
+    document.get(field).and_then(integral).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
 //! An append that is valid by itself, encoded.
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
 use postrider_store::limits::LARGEST_DOCUMENT;
 use uuid::Uuid;
@@ -47,11 +47,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// The version as int32 if it fits, as the Wow framework writes it.
-    pub(crate) fn version_as_stored(self) -> bson::raw::RawBson {
-        match i32::try_from(self.version) {
-            Ok(small) => bson::raw::RawBson::Int32(small),
-            Err(_) => bson::raw::RawBson::Int64(self.version),
-        }
+    pub(crate) fn version_as_stored(self) -> RawBson {
+        i32::try_from(self.version).map_or(RawBson::Int64(self.version), RawBson::Int32)
     }
 }
 

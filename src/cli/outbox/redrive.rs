@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::outbox::readings;
+use crate::cli::outbox::parse_ids;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
@@ -27,7 +27,7 @@ pub(in crate::cli) struct Requeue {
 pub(in crate::cli) struct Discard {
     /// With --all: of this status instead of the dead ones
     #[arg(long, value_enum, requires = "all", conflicts_with = "ids")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<DiscardableStatus>,
     #[command(flatten)]
     pub(super) chosen: Which,
 }
@@ -62,8 +62,8 @@ pub(in crate::cli) struct Which {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Status {
-    /// Given up
+pub(in crate::cli) enum DiscardableStatus {
+    /// GlobalArgs up
     Dead,
     /// Not due yet
     Scheduled,
@@ -73,49 +73,50 @@ pub(in crate::cli) enum Status {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Prune {
-    /// How long they have been over, as "7d"; outbox.retention where it is not given
+    /// How long they have been over, as "7d"; outbox.retention where it is not global
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
     /// Delivered records, or dead ones
     #[arg(long, value_enum, default_value = "done")]
-    status: Ended,
+    status: PrunableStatus,
     /// Form of the output
     #[arg(long, value_enum, default_value = "table")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Ended {
+pub(in crate::cli) enum PrunableStatus {
     /// Delivered
     Done,
-    /// Given up
+    /// GlobalArgs up
     Dead,
 }
 
 pub(super) async fn redrive(
     collections: Collections,
     redrive: Redrive,
-    status: Option<Status>,
+    status: Option<DiscardableStatus>,
     which: &Which,
 ) -> Result<(), Failure> {
     let redriver = Redriver::new(collections);
-    match which.all {
-        true => all(&redriver, redrive, status, which).await,
-        false => by_id(&redriver, redrive, which).await,
+    if which.all {
+        all(&redriver, redrive, status, which).await
+    } else {
+        by_id(&redriver, redrive, which).await
     }
 }
 
 async fn all(
     redriver: &Redriver,
     redrive: Redrive,
-    status: Option<Status>,
+    status: Option<DiscardableStatus>,
     which: &Which,
 ) -> Result<(), Failure> {
     let chosen = Chosen {
         status: status.map(|status| match status {
-            Status::Dead => Removable::Dead,
-            Status::Scheduled => Removable::Scheduled,
-            Status::Pending => Removable::Pending,
+            DiscardableStatus::Dead => Removable::Dead,
+            DiscardableStatus::Scheduled => Removable::Scheduled,
+            DiscardableStatus::Pending => Removable::Pending,
         }),
         key: which.key.clone(),
         kind: which.kind.clone(),
@@ -145,15 +146,16 @@ async fn all(
 }
 
 async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(), Failure> {
-    // All of them are read before the first is changed: wrong usage changes nothing.
-    let ids = which.ids.iter().map(|text| Ok((text, readings(text)?)));
+    // All ids are parsed before the first record is changed: wrong usage changes nothing.
+    let ids = which.ids.iter().map(|text| Ok((text, parse_ids(text)?)));
     let ids: Vec<_> = ids.collect::<Result<_, Failure>>()?;
     let mut redriven = Redriven::default();
     let mut refused = 0;
-    for (text, readings) in ids {
-        let done = match which.dry_run {
-            true => redriver.would(redrive, &readings).await,
-            false => redriver.one(redrive, &readings).await,
+    for (text, ids) in ids {
+        let done = if which.dry_run {
+            redriver.would(redrive, &ids).await
+        } else {
+            redriver.one(redrive, &ids).await
         };
         match done.with_context(|| format!("{text} cannot be changed"))? {
             Ok(()) => {
@@ -185,13 +187,13 @@ fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Fa
 pub(super) async fn prune(
     plan: &Resolved,
     collections: &Collections,
-    asked: &Prune,
+    args: &Prune,
 ) -> Result<(), Failure> {
-    let over = match asked.status {
-        Ended::Done => Over::Done,
-        Ended::Dead => Over::Dead,
+    let over = match args.status {
+        PrunableStatus::Done => Over::Done,
+        PrunableStatus::Dead => Over::Dead,
     };
-    let age = asked.older_than.unwrap_or(plan.schema.retention);
+    let age = args.older_than.unwrap_or(plan.schema.retention);
     let pruned = prune::prune(collections, over, age).await;
     let pruned = pruned.context(
         "not all records were removed; what is gone stays gone, and it is safe to say it again",
@@ -206,5 +208,5 @@ pub(super) async fn prune(
         Over::Done => json!({ "pruned": pruned.removed }),
         Over::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
     };
-    output::figures(&counts, asked.output)
+    output::figures(&counts, args.output)
 }

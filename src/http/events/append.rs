@@ -1,4 +1,4 @@
-//! Append.
+//! Appends events.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -6,7 +6,7 @@ use tracing::debug;
 
 use crate::events::json::AppendRequest;
 use crate::events::{AppendError, Appended};
-use crate::http::extract::{Append, Body, Call};
+use crate::http::extract::{AppendScope, Body, Call};
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
@@ -26,11 +26,11 @@ use crate::http::trace;
     ),
 )]
 pub(super) async fn append_events(
-    call: Call<Append, AggregatePath>,
+    call: Call<AppendScope, AggregatePath>,
     headers: HeaderMap,
     Body(body): Body<AppendRequest>,
 ) -> Result<(StatusCode, Json<Appended>), Problem> {
-    let append = body.into_append(call.path.name, call.path.id, trace::of(&headers));
+    let append = body.into_append(call.path.name, call.path.id, trace::read(&headers));
     let done = call.state.event_store()?.append(append).await?;
     debug!(
         actor = &*call.actor,

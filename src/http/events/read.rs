@@ -1,4 +1,4 @@
-//! Events, and the aggregates that have some.
+//! Reads events and lists aggregates.
 
 use axum::Json;
 use axum::extract::Extension;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::events::{EventStream, Range};
-use crate::http::extract::{Call, Read};
+use crate::http::extract::{Call, ReadScope};
 use crate::http::list::Listed;
 use crate::http::middleware::RequestPermit;
 use crate::http::params::{
@@ -57,7 +57,7 @@ pub(super) struct EventsQuery {
     ),
 )]
 pub(super) async fn list_events(
-    call: Call<Read, AggregatePath, EventsQuery>,
+    call: Call<ReadScope, AggregatePath, EventsQuery>,
     Extension(permit): Extension<RequestPermit>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -69,7 +69,7 @@ pub(super) async fn list_events(
         from_time: query.from_time.map(|time| time.0),
         to_time: query.to_time.map(|time| time.0),
         tenant_id: query.tenant_id,
-        // One more tells where the next part begins.
+        // One more is the beginning of the next part.
         limit: limit.map(|limit| limit + 1),
     };
     let flaws = range.flaws();
@@ -90,7 +90,7 @@ pub(super) async fn list_events(
     ),
 )]
 pub(super) async fn get_events_of_version(
-    call: Call<Read, VersionPath, TenantQuery>,
+    call: Call<ReadScope, VersionPath, TenantQuery>,
 ) -> Result<Json<EventStream>, Problem> {
     let VersionPath { name, id, version: Bounded(version) } = call.path;
     let tenant = call.query.tenant_id.as_deref();
@@ -109,7 +109,7 @@ pub(super) async fn get_events_of_version(
     ),
 )]
 pub(super) async fn get_last_events(
-    call: Call<Read, AggregatePath, TenantQuery>,
+    call: Call<ReadScope, AggregatePath, TenantQuery>,
 ) -> Result<Json<EventStream>, Problem> {
     let AggregatePath { name, id } = call.path;
     let tenant = call.query.tenant_id.as_deref();
@@ -141,7 +141,7 @@ pub(super) struct AggregatesQuery {
     ),
 )]
 pub(super) async fn list_aggregates(
-    call: Call<Read, KindPath, AggregatesQuery>,
+    call: Call<ReadScope, KindPath, AggregatesQuery>,
 ) -> Result<Json<Listed<String>>, Problem> {
     let AggregatesQuery { after, limit, tenant_id } = call.query;
     let limit = limit.map_or(DEFAULT_AGGREGATES, u32::from);

@@ -1,11 +1,11 @@
-//! Figures, lists, one record.
+//! Reads counts, lists and records.
 
 use axum::Json;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::IntoParams;
 
-use crate::http::extract::{Call, NoParameters, Read};
+use crate::http::extract::{Call, NoParameters, ReadScope};
 use crate::http::list::Listed;
 use crate::http::outbox::unknown_record;
 use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
@@ -26,7 +26,7 @@ const DEFAULT_GROUPS: u32 = 20;
 #[utoipa::path(get, path = "/v1/outbox/stats", tag = "outbox", responses(
     (status = 200, description = "the figures", body = Stats),
 ))]
-pub(super) async fn get_outbox_stats(call: Call<Read>) -> Result<Json<Stats>, Problem> {
+pub(super) async fn get_outbox_stats(call: Call<ReadScope>) -> Result<Json<Stats>, Problem> {
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     Ok(Json(inspector.stats().await?))
 }
@@ -50,7 +50,7 @@ pub(super) struct GroupsQuery {
     responses((status = 200, description = "the groups", body = Groups)),
 )]
 pub(super) async fn list_outbox_groups(
-    call: Call<Read, NoParameters, GroupsQuery>,
+    call: Call<ReadScope, NoParameters, GroupsQuery>,
 ) -> Result<Json<Groups>, Problem> {
     let top = call.query.top.map_or(DEFAULT_GROUPS, u32::from);
     let inspector = Inspector::new(call.state.services()?.collections.clone());
@@ -92,7 +92,7 @@ pub(super) struct RecordsQuery {
     responses((status = 200, description = "a part of the list", body = Listed<RecordAnswer>)),
 )]
 pub(super) async fn list_records(
-    call: Call<Read, NoParameters, RecordsQuery>,
+    call: Call<ReadScope, NoParameters, RecordsQuery>,
 ) -> Result<Json<Listed<Value>>, Problem> {
     let query = call.query;
     let filter = Filter {
@@ -119,7 +119,7 @@ pub(super) async fn list_records(
         (status = 404, description = "`not_found`"),
     ),
 )]
-pub(super) async fn get_record(call: Call<Read, RecordPath>) -> Result<Json<Value>, Problem> {
+pub(super) async fn get_record(call: Call<ReadScope, RecordPath>) -> Result<Json<Value>, Problem> {
     let id = call.path.id;
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;

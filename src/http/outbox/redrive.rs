@@ -1,4 +1,4 @@
-//! Requeue and discard.
+//! Requeues and discards records.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -7,11 +7,11 @@ use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::events::json::Request;
-use crate::http::extract::{Admin, Body, Call, NoBody};
+use crate::http::extract::{AdminScope, Body, Call, NoBody};
 use crate::http::outbox::unknown_record;
 use crate::http::params::{RecordIdText, RecordPath};
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::outbox::redrive::{Chosen, Redrive, Redriver, Refusal};
 use crate::wakeup::Wakeup;
 
@@ -51,7 +51,7 @@ pub(super) struct RequeueAnswer {
     responses((status = 200, description = "done", body = RequeueAnswer)),
 )]
 pub(super) async fn requeue_records(
-    call: Call<Admin>,
+    call: Call<AdminScope>,
     Body(body): Body<RequeueRequest>,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let chosen = Chosen { status: None, key: body.key, kind: body.kind, reason: body.reason };
@@ -91,7 +91,7 @@ pub(super) struct RequeueQuery {
     ),
 )]
 pub(super) async fn requeue_record(
-    call: Call<Admin, RecordPath, RequeueQuery>,
+    call: Call<AdminScope, RecordPath, RequeueQuery>,
     _: NoBody,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let RequeueQuery { redeliver, dry_run } = call.query;
@@ -111,7 +111,7 @@ pub(super) async fn requeue_record(
     ),
 )]
 pub(super) async fn discard_record(
-    call: Call<Admin, RecordPath>,
+    call: Call<AdminScope, RecordPath>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     redrive_one(&call.actor, &call.state, Redrive::Discard, &call.path.id, false).await?;
@@ -120,7 +120,7 @@ pub(super) async fn discard_record(
 
 async fn redrive_one(
     actor: &str,
-    state: &Shared,
+    state: &Api,
     redrive: Redrive,
     id: &RecordIdText,
     dry_run: bool,

@@ -101,9 +101,10 @@ impl<K: Keys> Keys for Faulty<K> {
         }
         let changed = self.keys.reprepare(key, old, new, ttl).await?;
         let is_known = self.known.lock().unwrap().contains_key(key);
-        match self.fault == Fault::RevivesAnExpiredKey && is_known && !changed {
-            true => self.keys.prepare(key, new, ttl).await,
-            false => Ok(changed),
+        if self.fault == Fault::RevivesAnExpiredKey && is_known && !changed {
+            self.keys.prepare(key, new, ttl).await
+        } else {
+            Ok(changed)
         }
     }
 

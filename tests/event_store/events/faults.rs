@@ -174,9 +174,10 @@ async fn append_that_is_given_up_leaves_no_transaction_open() {
         let began = Instant::now();
         let answer = store.append(append("1", "r")).await;
         assert!(began.elapsed() < Duration::from_secs(20), "{error}: {:?}", began.elapsed());
-        match error.contains_key("errorLabels") {
-            true => assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}"),
-            false => assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}"),
+        if error.contains_key("errorLabels") {
+            assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}")
+        } else {
+            assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}")
         }
         assert!(open_transactions(&set).await.is_empty(), "{error}");
 
@@ -250,18 +251,20 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
             );
         // A first append asks for no version before it was refused.
         eventually("it was refused", || async { !recorder.commands("find").is_empty() }).await;
-        match commits {
-            true => session.commit_transaction().await.unwrap(),
-            false => session.abort_transaction().await.unwrap(),
+        if commits {
+            session.commit_transaction().await.unwrap()
+        } else {
+            session.abort_transaction().await.unwrap()
         }
         let answer = appending.await.unwrap();
 
-        match commits {
-            true => assert!(
+        if commits {
+            assert!(
                 matches!(answer, Err(AppendError::DuplicateAggregate { actual: 1 })),
                 "{answer:?}"
-            ),
-            false => assert_eq!(answer.unwrap().version, 1),
+            )
+        } else {
+            assert_eq!(answer.unwrap().version, 1)
         }
     }
 }

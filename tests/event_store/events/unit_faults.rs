@@ -91,9 +91,10 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
         });
         let ending = async {
             eventually("a second try", || async { runs.load(Ordering::Relaxed) > 1 }).await;
-            match commits {
-                true => session.commit_transaction().await.unwrap(),
-                false => session.abort_transaction().await.unwrap(),
+            if commits {
+                session.commit_transaction().await.unwrap()
+            } else {
+                session.abort_transaction().await.unwrap()
             }
         };
         let (outcome, ()) = tokio::join!(unit, ending);
@@ -155,9 +156,10 @@ async fn a_unit_whose_connection_is_cut_is_there_once() {
         let test = TestStore::new().await;
         let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
         store.append(append("0", "first")).await.unwrap();
-        match is_answer {
-            true => proxy.on_answer_to(text, ProxyFault::Close),
-            false => proxy.on_request(text, ProxyFault::Close),
+        if is_answer {
+            proxy.on_answer_to(text, ProxyFault::Close)
+        } else {
+            proxy.on_request(text, ProxyFault::Close)
         }
 
         let running = tokio::spawn(async move {

@@ -116,12 +116,11 @@ async fn a_duration_counts_from_the_servers_time() {
     let keys = home.keys();
     for otherwise in [false, true] {
         let before = home.now().await;
-        match otherwise {
-            false => assert!(keys.prepare("ada", &bson!(1), Ttl::For(MINUTE)).await.unwrap()),
-            true => {
-                let ttl = Ttl::For(MINUTE);
-                assert!(keys.reprepare("ada", None, &bson!(1), ttl).await.unwrap());
-            }
+        if otherwise {
+            let ttl = Ttl::For(MINUTE);
+            assert!(keys.reprepare("ada", None, &bson!(1), ttl).await.unwrap());
+        } else {
+            assert!(keys.prepare("ada", &bson!(1), Ttl::For(MINUTE)).await.unwrap())
         }
         let after = home.now().await;
 

@@ -143,9 +143,10 @@ async fn a_key_that_expires_after_the_look_is_left_alone() {
         keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
         let (slow, has_paused) = interrupted(&outbox, bson!("old"), past).await;
 
-        let outcome = match rollback {
-            false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
-            true => slow.rollback_value("ada", &bson!("old")).await,
+        let outcome = if rollback {
+            slow.rollback_value("ada", &bson!("old")).await
+        } else {
+            slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await
         };
 
         assert!(has_paused());
@@ -184,9 +185,10 @@ async fn a_value_that_changes_after_the_look_is_left_alone() {
         keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
         let (slow, has_paused) = interrupted(&outbox, bson!("another's"), Ttl::Forever).await;
 
-        let outcome = match rollback {
-            false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
-            true => slow.rollback_value("ada", &bson!("old")).await,
+        let outcome = if rollback {
+            slow.rollback_value("ada", &bson!("old")).await
+        } else {
+            slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await
         };
 
         assert!(has_paused());

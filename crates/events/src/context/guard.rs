@@ -10,6 +10,8 @@ use mongodb::options::ReturnDocument;
 use postrider_store::schema::{Difference, Foreign, SchemaError};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 
+use crate::integer::integral;
+
 /// The collection of the guard.
 pub const COLLECTION: &str = "wow_database_metadata";
 
@@ -84,17 +86,9 @@ impl DatabaseGuard {
     }
 
     fn check(&self, found: &Document) -> Result<(), SchemaError> {
-        let version = match found.get("layoutVersion") {
-            // As a shell writes it.
-            Some(Bson::Double(version)) if *version == f64::from(LAYOUT_VERSION) => {
-                Some(i64::from(LAYOUT_VERSION))
-            }
-            Some(Bson::Int32(version)) => Some(i64::from(*version)),
-            Some(Bson::Int64(version)) => Some(*version),
-            _ => None,
-        };
+        let version = found.get("layoutVersion").and_then(integral);
         let is_ours = found.get_str("contextName").is_ok_and(|name| name == self.context);
-        if is_ours && version == Some(i64::from(LAYOUT_VERSION)) {
+        if is_ours && version == Some(LAYOUT_VERSION.into()) {
             return Ok(());
         }
         let text = |field| match found.get(field) {

@@ -9,8 +9,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AnyOfBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::integer::integral;
 use crate::json::reader::{Request, checked};
-use crate::json::tree::integer;
 use crate::json::value::{IdText, Json, JsonObject, int64, of_type};
 use crate::names::{AggregateId, AggregateName};
 use crate::{Append, Expected, NewEvent, Trace};
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for ExpectedVersion {
                     "exists" => Some(Expected::Exists),
                     _ => None,
                 },
-                version => integer(version).filter(|version| *version >= 0).map(Expected::Exact),
+                version => integral(version).filter(|version| *version >= 0).map(Expected::Exact),
             };
             let refused = "must be a version (0 or above), \"any\", \"none\" or \"exists\"";
             expected.map(Self).ok_or_else(|| refused.to_owned())
@@ -104,9 +104,12 @@ impl ToSchema for ExpectedVersion {
 }
 
 fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<EventRequest>, D::Error> {
-    checked(from, |events: Vec<EventRequest>| match events.is_empty() {
-        true => Err("is empty; append at least one event".to_owned()),
-        false => Ok(events),
+    checked(from, |events: Vec<EventRequest>| {
+        if events.is_empty() {
+            Err("is empty; append at least one event".to_owned())
+        } else {
+            Ok(events)
+        }
     })
 }
 

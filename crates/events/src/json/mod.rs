@@ -1,8 +1,8 @@
 //! The event store's own JSON form, as HTTP and `postrider append` read and write it.
 //!
 //! ```text
-//! text → tree: BSON as written, without what JSON parsers lose   parse
-//!      → reader: a struct, or everything that is wrong with it   read
+//! text → tree: BSON as written                 parse
+//!      → reader: a struct, or all its flaws    read
 //! ```
 
 mod append;

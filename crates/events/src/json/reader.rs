@@ -1,8 +1,8 @@
-//! A body or a query as serde reads it, with everything that is wrong with it.
+//! Reads bodies, queries and paths by serde, and collects all flaws.
 //!
-//! serde stops at the first error. The reader does not: it knows the type that is asked for, so it
-//! notes what is wrong under the path of the field and continues with a placeholder of that type.
-//! A value that was read counts only where nothing was noted.
+//! serde stops at the first error. The reader does not: it knows the requested type, so it adds the
+//! flaw under the path of the field and continues with a placeholder of that type. A value counts only
+//! without flaws.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,13 +16,14 @@ use serde::de::{
 use serde::{Deserialize, forward_to_deserialize_any};
 
 use crate::Flaw;
+use crate::integer::integral;
 use crate::json::flaws::{FieldPath, FlawList};
-use crate::json::tree::{integer, parse};
+use crate::json::tree::parse;
 
 /// The deepest nesting of one value: MongoDB accepts it wherever the value is stored.
 const MAX_LEVELS: usize = 100;
 
-/// How values are written.
+/// The form of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As JSON.
@@ -33,13 +34,13 @@ pub enum Form {
 
 /// A body.
 pub trait Request: DeserializeOwned {
-    /// What is wrong with members together. Placeholders count as present.
+    /// The flaws of members in combination. Placeholders count as present.
     fn conflicts(&self) -> Vec<Flaw> {
         Vec::new()
     }
 }
 
-/// Why a text is not the body that is asked for.
+/// Why a text is not the requested body.
 #[derive(Debug)]
 pub enum BodyError {
     /// It is not JSON. The error names the position and quotes nothing.
@@ -66,7 +67,7 @@ pub fn read_body<T: Request>(text: &str, members: Document) -> Result<T, BodyErr
 ///
 /// # Errors
 ///
-/// All that is wrong with them, after the flaws that are known already.
+/// All flaws, after those that are known already.
 pub fn read<T: DeserializeOwned>(
     members: Document,
     form: Form,
@@ -94,11 +95,11 @@ fn read_with<T: DeserializeOwned>(
     }
 }
 
-/// Reads a field by a rule of its own. What breaks the rule is noted, and the default takes its place.
+/// Reads a field by a rule. A value that breaks it is a flaw, and is replaced by the default.
 ///
 /// # Errors
 ///
-/// Those of the deserializer: none, where it is a reader.
+/// Errors of the deserializer; none if it is a reader.
 pub fn checked<'de, D, R, T>(
     from: D,
     rule: impl FnOnce(R) -> Result<T, String>,
@@ -108,15 +109,16 @@ where
     R: Deserialize<'de>,
     T: Default,
 {
-    let value = from.deserialize_tuple_struct(ALWAYS, 1, OneValue { rule, raw: PhantomData })?;
+    let value =
+        from.deserialize_tuple_struct(ALWAYS_PRESENT, 1, OneValue { rule, raw: PhantomData })?;
     Ok(value.unwrap_or_default())
 }
 
-/// Reads a field that may be absent, and in which null is a value.
+/// Reads a field that may be absent, and whose null is a value.
 ///
 /// # Errors
 ///
-/// Those of the deserializer: none, where it is a reader.
+/// Errors of the deserializer; none if it is a reader.
 pub fn if_present<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -125,9 +127,9 @@ where
     from.deserialize_tuple_struct(IF_PRESENT, 1, OneValue { rule: Ok, raw: PhantomData })
 }
 
-/// Names by which a type asks the reader for a sequence of one value: it contains none where
-/// something was wrong or, with `IF_PRESENT`, where the field is absent.
-const ALWAYS: &str = "postrider::always";
+/// Names by which a type requests a sequence of one value from the reader: it is empty for an invalid
+/// value and, with `IF_PRESENT`, for an absent field.
+const ALWAYS_PRESENT: &str = "postrider::always";
 const IF_PRESENT: &str = "postrider::if_present";
 
 struct OneValue<F, R> {
@@ -159,7 +161,7 @@ impl<'de, R: Deserialize<'de>, T, F: FnOnce(R) -> Result<T, String>> Deserialize
     }
 }
 
-/// A field is not as it must be: with the reason until it has been noted.
+/// An invalid field, with the detail until it is in the list.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("invalid"))]
 struct Refused(Option<String>);
@@ -171,7 +173,7 @@ impl de::Error for Refused {
 }
 
 impl Refused {
-    /// Notes the reason, unless it has been noted.
+    /// Adds the detail to the list, once.
     fn note(self, path: FieldPath<'_>, flaws: Option<&FlawList>) -> Self {
         if let (Some(detail), Some(flaws)) = (self.0, flaws) {
             flaws.add(path, || detail);
@@ -180,33 +182,33 @@ impl Refused {
     }
 }
 
-/// Where a value is.
+/// The position of a value.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     path: FieldPath<'a>,
     form: Form,
-    /// The depth within a value of any form.
+    /// The depth within a value without a type.
     level: usize,
-    /// Not set below a value that is wrong already.
+    /// Not set below an invalid value.
     flaws: Option<&'a FlawList>,
 }
 
-/// One value; absent where it is not set.
+/// One value, which may be absent.
 struct Reader<'a> {
     value: Option<Bson>,
     place: Place<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn note(&self, detail: &str) {
+    fn add_flaw(&self, detail: &str) {
         let detail = if self.value.is_none() { "is missing" } else { detail };
         if let Some(flaws) = self.place.flaws {
             flaws.add(self.place.path, || detail.to_owned());
         }
     }
 
-    /// Reads by a seed, and notes why it refuses the value.
-    fn give<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
+    /// Reads by a seed, and adds the flaw if it refuses the value.
+    fn read<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
         let Place { path, flaws, .. } = self.place;
         seed.deserialize(self).map_err(|refused| refused.note(path, flaws))
     }
@@ -215,7 +217,7 @@ impl<'a> Reader<'a> {
         match self.value {
             Some(Bson::String(text)) => text,
             _ => {
-                self.note(otherwise);
+                self.add_flaw(otherwise);
                 String::new()
             }
         }
@@ -227,13 +229,13 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         if self.place.level > MAX_LEVELS {
-            self.note(&format!("is nested deeper than {MAX_LEVELS} levels"));
+            self.add_flaw(&format!("is nested deeper than {MAX_LEVELS} levels"));
             return visitor.visit_unit();
         }
         let place = Place { level: self.place.level + 1, ..self.place };
         match self.value {
             None => {
-                self.note("");
+                self.add_flaw("");
                 visitor.visit_unit()
             }
             Some(Bson::Boolean(value)) => visitor.visit_bool(value),
@@ -252,7 +254,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 next: None,
                 place: &place,
             }),
-            // JSON has no more.
+            // JSON has no other types.
             Some(_) => visitor.visit_unit(),
         }
     }
@@ -272,7 +274,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             _ => None,
         };
         if value.is_none() {
-            self.note("must be true or false");
+            self.add_flaw("must be true or false");
         }
         visitor.visit_bool(value.unwrap_or_default())
     }
@@ -280,11 +282,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         let value = match (&self.value, self.place.form) {
             (Some(Bson::String(text)), Form::Strings) => text.parse().ok(),
-            (Some(value), _) => integer(value),
+            (Some(value), _) => integral(value),
             (None, _) => None,
         };
         if value.is_none() {
-            self.note("must be an integer");
+            self.add_flaw("must be an integer");
         }
         visitor.visit_i64(value.unwrap_or_default())
     }
@@ -316,7 +318,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         if !matches!(self.value, Some(Bson::Array(_))) {
-            self.note("must be an array");
+            self.add_flaw("must be an array");
             return visitor.visit_seq(Once(None));
         }
         self.deserialize_any(visitor)
@@ -333,7 +335,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             _ => None,
         };
         if word.is_none() {
-            self.note(&format!("must be one of {}", words.join(", ")));
+            self.add_flaw(&format!("must be one of {}", words.join(", ")));
         }
         let word: StrDeserializer<'_, Refused> =
             word.or(words.first()).copied().unwrap_or_default().into_deserializer();
@@ -350,7 +352,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         let members = match self.value {
             Some(Bson::Document(members)) => members,
             _ => {
-                self.note("must be an object");
+                self.add_flaw("must be an object");
                 place.flaws = None;
                 Document::new()
             }
@@ -372,7 +374,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 }
 
 impl<'a> Place<'a> {
-    /// Whether nothing more is reported, so that nothing more must be read.
+    /// Whether no further flaws are reported, so that reading can end.
     fn is_full(&self) -> bool {
         self.flaws.is_some_and(FlawList::is_full)
     }
@@ -391,8 +393,8 @@ impl<'de> SeqAccess<'de> for Once<'_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        // Here a refusal ends: the type has a default.
-        Ok(self.0.take().and_then(|reader| reader.give(seed).ok()))
+        // The type has a default.
+        Ok(self.0.take().and_then(|reader| reader.read(seed).ok()))
     }
 }
 
@@ -411,16 +413,16 @@ impl<'de, I: Iterator<Item = (usize, Bson)>> SeqAccess<'de> for ItemAccess<'_, I
         let next = self.items.next().filter(|_| !self.place.is_full());
         let Some((index, item)) = next else { return Ok(None) };
         let place = Place { path: FieldPath::Item(&self.place.path, index), ..*self.place };
-        Reader { value: Some(item), place }.give(seed).map(Some)
+        Reader { value: Some(item), place }.read(seed).map(Some)
     }
 }
 
-/// The members that are present, in their order, then those that are absent.
+/// The present members in their order, then the absent ones.
 struct MemberAccess<'a, I> {
     present: I,
-    /// The names that are known; all of them, where it is not set.
+    /// The known names; without them all names are.
     known: Option<&'static [&'static str]>,
-    /// Known names that are absent, the last one first.
+    /// The absent known names, the last one first.
     absent: Vec<&'static str>,
     next: Option<(String, Option<Bson>)>,
     place: &'a Place<'a>,
@@ -444,7 +446,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
                 Form::Json => "unknown field",
                 Form::Strings => "unknown parameter",
             };
-            self.place.member(&name, Some(value)).note(unknown);
+            self.place.member(&name, Some(value)).add_flaw(unknown);
         }
         let Some(name) = self.absent.pop() else { return Ok(None) };
         self.next = Some((name.to_owned(), None));
@@ -453,7 +455,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Refused> {
         let (name, value) = self.next.take().unwrap_or_default();
-        self.place.member(&name, value).give(seed)
+        self.place.member(&name, value).read(seed)
     }
 }
 
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_body_is_read_whole() {
+    fn valid_body_is_read() {
         let members = doc! {
             "id": "o", "placedAt": 1e3, "isPaid": Bson::Null, "note": Bson::Null, "kind": "old",
             "lines": [{ "count": 2.0, "item": { "$oid": "x" } }],
@@ -513,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_noted_by_its_path_and_once() {
+    fn all_flaws_are_reported_once_by_path() {
         assert_eq!(fields(doc! {}), ["id", "lines"]);
         assert_eq!(
             fields(doc! {
@@ -538,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_nested_too_deep_is_noted_where_it_is() {
+    fn values_nested_too_deep_are_reported_by_path() {
         let nested = |levels| (0..levels).fold(Bson::Int32(1), |inner, _| Bson::Array(vec![inner]));
         let order = |note: Bson| doc! { "id": "o", "lines": [], "note": note };
 
@@ -570,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_read_as_what_is_asked_for() {
+    fn strings_are_read_as_the_requested_type() {
         #[derive(Debug, Deserialize)]
         struct Query {
             limit: Option<i64>,

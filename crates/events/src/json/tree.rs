@@ -1,4 +1,4 @@
-//! JSON to BSON, as it was written: `{"$oid": …}` stays an object, integers become int32 or int64.
+//! Parses JSON to BSON as written: `{"$oid": …}` stays an object, integers become int32 or int64.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,14 +7,15 @@ use bson::{Bson, Document};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::Flaw;
+use crate::integer::smallest;
 use crate::json::flaws::{FieldPath, FlawList};
 
-/// Parses a JSON text. Its flaws are what a JSON parser accepts and MongoDB would store otherwise than
-/// written: integers beyond 64 bits, a name twice in one object, a NUL in a name.
+/// Parses a JSON text. Flaws are what MongoDB cannot store as written: integers beyond 64 bits, a name
+/// twice in one object, a NUL in a name.
 ///
 /// # Errors
 ///
-/// The text is not JSON. The error names the position and quotes nothing.
+/// Invalid JSON. The error names the position and quotes nothing.
 pub fn parse(text: &str) -> Result<(Bson, Vec<Flaw>), serde_json::Error> {
     let source = Source { text, at: Cell::new(0), flaws: FlawList::default() };
     let mut json = serde_json::Deserializer::from_str(text);
@@ -33,7 +34,7 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The next number as written. Called once for each number, in their order.
+    /// The next number as written. Must be called once for each number, in their order.
     fn next_number(&self) -> &'a str {
         let (mut in_string, mut at) = (false, self.at.get());
         while let Some(byte) = self.text.as_bytes().get(at) {
@@ -56,7 +57,7 @@ impl<'a> Source<'a> {
 /// The visitor from JSON to BSON.
 #[derive(Clone, Copy)]
 pub(super) struct AsWritten<'a> {
-    /// Not set where a parsed value is read again.
+    /// Not set when a parsed value is read again.
     source: Option<&'a Source<'a>>,
     path: FieldPath<'a>,
 }
@@ -106,7 +107,7 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
 
     fn visit_i64<E>(self, integer: i64) -> Result<Bson, E> {
         self.source.map(Source::next_number);
-        Ok(i32::try_from(integer).map_or(Bson::Int64(integer), Bson::Int32))
+        Ok(smallest(integer))
     }
 
     fn visit_u64<E: Error>(self, integer: u64) -> Result<Bson, E> {
@@ -163,19 +164,6 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
     }
 }
 
-/// 2^63: the first float above every int64.
-const I64_END: f64 = 9_223_372_036_854_775_808.0;
-
-/// The integer that a number is, however it is written: `1`, `1.0`, `1e3`.
-pub fn integer(number: &Bson) -> Option<i64> {
-    match *number {
-        Bson::Int32(small) => Some(small.into()),
-        Bson::Int64(integer) => Some(integer),
-        Bson::Double(float) if float.fract() == 0.0 && float.abs() < I64_END => Some(float as i64),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bson::bson;
@@ -188,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_beyond_64_bits_are_found_by_their_path() {
+    fn integers_beyond_64_bits_are_found_by_path() {
         let text = r#" { "a" : [ 1 , {"b":9223372036854775808} ], "c": -9223372036854775809,
             "d\"": 123456789012345678901234567890 , "e": 9223372036854775807 } "#;
 
@@ -211,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_appears_twice_is_found_however_it_is_written() {
+    fn duplicate_names_are_found_despite_escapes() {
         assert_eq!(fields(r#"{"a":{"x":1,"\u0078":2},"b":{"x":1}}"#), ["a.x"]);
         assert_eq!(fields("{\"a\":{\"b\\u0000\":1}}"), ["a.b\0"]);
     }
 
     #[test]
-    fn json_stays_as_written_and_never_becomes_extended_json() {
+    fn json_never_becomes_extended_json() {
         let text = r#"{"b":1,"a":{"$oid":"65a000000000000000000000"},"long":3000000000,
             "float":1.0,"null":null,"list":[true,"x"]}"#;
 

@@ -1,4 +1,4 @@
-//! Values of which bodies consist.
+//! Types of values in bodies.
 
 use std::borrow::Cow;
 
@@ -13,12 +13,13 @@ use utoipa::openapi::schema::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::integer::integral;
 use crate::json::reader::checked;
-use crate::json::tree::{AsWritten, integer};
+use crate::json::tree::AsWritten;
 use crate::names::check_id;
 use crate::stream::as_json;
 
-/// What identifies something: 1 to 255 characters.
+/// An id: 1 to 255 characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(pattern = "^[\\s\\S]{1,255}$", example = "a-1")]
 pub struct IdText(String);
@@ -72,7 +73,7 @@ impl<'de> Deserialize<'de> for Time {
         checked(from, |Json(value)| {
             let date = match &value {
                 Bson::String(text) => DateTime::parse_rfc3339_str(text).ok(),
-                number => integer(number).map(DateTime::from_millis),
+                number => integral(number).map(DateTime::from_millis),
             };
             let refused = "must be RFC 3339, or milliseconds since 1970 as an integer";
             date.map(Self).ok_or_else(|| refused.to_owned())
@@ -80,7 +81,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Any JSON, as BSON that says the same.
+/// Any JSON, as BSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Json(pub Bson);
 
@@ -102,7 +103,7 @@ impl Serialize for Json {
     }
 }
 
-/// A value of the reader, taken as it is.
+/// A value of the reader, unchanged.
 struct Parsed(Bson);
 
 impl<'de> Deserialize<'de> for Parsed {
@@ -139,7 +140,7 @@ pub fn int64() -> ObjectBuilder {
         .maximum(Some(isize::MAX))
 }
 
-/// The schema of a string with these words, or of any other simple type.
+/// The schema of a simple type.
 pub(super) fn of_type(kind: Type) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
 }

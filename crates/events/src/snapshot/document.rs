@@ -3,6 +3,7 @@
 use bson::{Bson, Document, doc};
 
 use super::state::Snapshot;
+use crate::integer::{integral, smallest};
 use crate::names::{AggregateId, AggregateName};
 
 const ID: &str = "_id";
@@ -40,7 +41,7 @@ pub(super) fn saved_unless_newer(
     let text = |text: &Option<String>| text.clone().map(Bson::from);
     give(TENANT_ID, text(&snapshot.tenant_id));
     give(OWNER_ID, text(&snapshot.owner_id));
-    give(VERSION, Some(integer(snapshot.version)));
+    give(VERSION, Some(smallest(snapshot.version)));
     give(EVENT_ID, text(&snapshot.event_id));
     give(FIRST_OPERATOR, text(&snapshot.first_operator));
     give(OPERATOR, text(&snapshot.operator));
@@ -98,24 +99,4 @@ pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapsho
             _ => return None,
         },
     })
-}
-
-/// An integer as int32 if it fits, as the Wow framework writes it.
-fn integer(number: i64) -> Bson {
-    i32::try_from(number).map_or(Bson::Int64(number), Bson::Int32)
-}
-
-/// An integral number of 64 bits, of any BSON type.
-fn integral(value: &Bson) -> Option<i64> {
-    /// 2^63: the first float above every int64.
-    const END: f64 = 9_223_372_036_854_775_808.0;
-    match value {
-        Bson::Int32(number) => Some((*number).into()),
-        Bson::Int64(number) => Some(*number),
-        #[expect(clippy::cast_possible_truncation, reason = "it is integral and within range")]
-        Bson::Double(number) if number.fract() == 0.0 && (-END..END).contains(number) => {
-            Some(*number as i64)
-        }
-        _ => None,
-    }
 }
