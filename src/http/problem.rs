@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::events::Flaw;
 use crate::events::json::MAX_FLAWS;
-use crate::ops::origin::Foreign;
+use crate::ops::origin::ForeignRequest;
 use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
@@ -237,8 +237,8 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Foreign> for Problem {
-    fn from(foreign: Foreign) -> Self {
+impl From<ForeignRequest> for Problem {
+    fn from(foreign: ForeignRequest) -> Self {
         Self::new(foreign.status(), foreign.code(), foreign.detail())
     }
 }

@@ -24,7 +24,7 @@ use crate::http::state::{Api, ApiState};
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::{Drained, routes};
 use crate::ops::bind::{self, BindError};
-use crate::ops::{Health, Part};
+use crate::ops::{Health, HealthPart};
 use crate::telemetry::chain;
 
 /// The longest time for a request's header, and for a handshake.
@@ -144,11 +144,11 @@ impl ApiServer {
         let (stop, tls) = (self.state.stop.clone(), self.tls.clone());
         health.watch("api", move || {
             if stop.is_cancelled() {
-                return Part::down("draining: requests in flight are finished");
+                return HealthPart::down("draining: requests in flight are finished");
             }
             match tls.as_ref().and_then(|certificate| certificate.trouble()) {
-                Some(trouble) => Part::degraded(trouble),
-                None => Part::ok(),
+                Some(trouble) => HealthPart::degraded(trouble),
+                None => HealthPart::ok(),
             }
         });
     }

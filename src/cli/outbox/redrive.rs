@@ -73,7 +73,7 @@ pub(in crate::cli) enum DiscardableStatus {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Prune {
-    /// How long they have been over, as "7d"; outbox.retention where it is not global
+    /// How long they have been over, as "7d"; outbox.retention where it is not given
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
     /// Delivered records, or dead ones
