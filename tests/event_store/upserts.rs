@@ -26,7 +26,7 @@ async fn refuse(client: &Client, times: i32) {
 }
 
 #[fixture::test]
-async fn an_upsert_that_met_anothers_insert_is_tried_again() {
+async fn upsert_is_retried_after_another_callers_insert() {
     let server = Mongod::with_fail_points().await;
     let client = Client::with_uri_str(server.uri("", "")).await.unwrap();
     let context = Context::new(client.clone(), ContextSettings::new("test"));

@@ -8,7 +8,7 @@ use crate::support::clock::faketime;
 const WITHIN: &str = "POSTRIDER_TEST_CLOCK_IS_WRONG";
 
 /// Runs the tests that depend on time in a process whose clock is off by so much.
-fn run_with_a_clock_off_by(offset: &str) {
+fn run_with_clock_offset(offset: &str) {
     if std::env::var_os(WITHIN).is_some() {
         return;
     }
@@ -28,11 +28,11 @@ fn run_with_a_clock_off_by(offset: &str) {
 }
 
 #[test]
-fn a_process_a_day_ahead_sees_the_same() {
-    run_with_a_clock_off_by("+1d");
+fn tests_pass_with_a_clock_a_day_ahead() {
+    run_with_clock_offset("+1d");
 }
 
 #[test]
-fn a_process_a_day_behind_sees_the_same() {
-    run_with_a_clock_off_by("-1d");
+fn tests_pass_with_a_clock_a_day_behind() {
+    run_with_clock_offset("-1d");
 }

@@ -24,7 +24,7 @@ async fn start(uri: &str, outbox: &TestOutbox, fail_points: &str) -> Api {
 }
 
 #[fixture::test]
-async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoever_asks_again() {
+async fn append_is_written_once_when_the_process_is_killed() {
     // A server that soon ends what a dead client has left open: by default it waits a minute.
     let set = ReplicaSet::of(1).await;
     let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
@@ -56,7 +56,7 @@ async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoev
 }
 
 #[fixture::test]
-async fn a_lane_that_panics_ends_the_process_with_1() {
+async fn panicked_lane_ends_the_process_with_exit_code_1() {
     let outbox = TestOutbox::new().await;
     let settings = mongo_settings(&outbox.database);
     let mut api = Api::begin(&settings, "events::group=panic").await;

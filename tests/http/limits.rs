@@ -23,7 +23,7 @@ pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, Fau
 }
 
 #[fixture::test]
-async fn a_request_that_takes_too_long_is_given_up() {
+async fn slow_request_times_out() {
     let outbox = TestOutbox::new().await;
     let (api, proxy) = behind_a_proxy(&outbox, &["api.timeout=500ms"]).await;
     proxy.freeze();
@@ -41,7 +41,7 @@ async fn a_request_that_takes_too_long_is_given_up() {
 }
 
 #[fixture::test]
-async fn more_requests_than_places_are_turned_away_at_once() {
+async fn excess_requests_are_refused_at_once() {
     let outbox = TestOutbox::new().await;
     let (api, proxy) = behind_a_proxy(&outbox, &["api.max_concurrent=1"]).await;
     proxy.freeze();
@@ -69,7 +69,7 @@ async fn more_requests_than_places_are_turned_away_at_once() {
 }
 
 #[fixture::test]
-async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
+async fn incomplete_header_or_body_times_out() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.timeout=500ms"]).await;
     let body = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
@@ -88,7 +88,7 @@ async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
 }
 
 #[fixture::test]
-async fn a_header_has_its_limit() {
+async fn header_size_is_limited() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let padded = |length| {
@@ -107,7 +107,7 @@ async fn a_header_has_its_limit() {
 }
 
 #[fixture::test]
-async fn more_connections_than_there_may_be_wait_their_turn() {
+async fn excess_connections_wait() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
     // The client's own connection goes when its pool does.

@@ -14,7 +14,7 @@ fn held(value: &Value) -> Value {
 }
 
 #[fixture::test]
-async fn a_key_is_taken_once_read_changed_and_given_back() {
+async fn key_is_prepared_read_changed_and_rolled_back() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let (one, two) = (json!({ "value": 1 }), json!({ "value": { "a": 1, "b": 2 } }));
@@ -47,7 +47,7 @@ async fn a_key_is_taken_once_read_changed_and_given_back() {
 }
 
 #[fixture::test]
-async fn a_value_is_whatever_json_it_is() {
+async fn value_may_be_any_json() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (value, as_parameter) in [
@@ -74,7 +74,7 @@ async fn a_value_is_whatever_json_it_is() {
 }
 
 #[fixture::test]
-async fn a_key_ends_when_it_is_told_to() {
+async fn key_has_the_requested_end() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let end = |body: &Value| DateTime::parse_rfc3339_str(body["ttlAt"].as_str().unwrap()).unwrap();
@@ -112,7 +112,7 @@ async fn a_key_ends_when_it_is_told_to() {
 }
 
 #[fixture::test]
-async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
+async fn flaws_of_a_key_are_reported_by_field() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (body, wrong) in [
@@ -138,7 +138,7 @@ async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
 }
 
 #[fixture::test]
-async fn of_many_who_want_a_key_one_gets_it() {
+async fn one_of_several_clients_prepares_a_key() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let bodies: Vec<Value> = (0..20).map(|who| json!({ "value": who })).collect();

@@ -36,7 +36,7 @@ fn is_told(answer: &Answer, words: &str) {
 }
 
 #[fixture::test]
-async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
+async fn missing_schema_is_reported_with_its_command() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["outbox.auto_init_schema=false"]).await;
     for (method, path, body, target) in writes() {
@@ -62,7 +62,7 @@ async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
 }
 
 #[fixture::test]
-async fn an_index_in_the_way_is_named() {
+async fn conflicting_index_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let keys = outbox.client.database(&outbox.database).collection::<Value>("prepare_username");
@@ -76,7 +76,7 @@ async fn an_index_in_the_way_is_named() {
 }
 
 #[fixture::test]
-async fn a_database_of_another_context_is_named() {
+async fn database_of_another_context_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let settings =

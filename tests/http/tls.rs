@@ -58,7 +58,7 @@ async fn status(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[fixture::test]
-async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
+async fn new_certificate_is_used_for_new_connections() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     put(dir.path(), &old.certify(&["localhost"]));
@@ -88,7 +88,7 @@ async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
 }
 
 #[fixture::test]
-async fn a_certificate_that_cannot_be_used_ends_the_start() {
+async fn start_fails_on_an_invalid_certificate() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let authority = Authority::new("any");
     let settings = with(settings(&outbox, dir.path()), &["relay.enabled=false"]);

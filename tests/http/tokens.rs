@@ -27,7 +27,7 @@ async fn as_holder(
 }
 
 #[fixture::test]
-async fn each_scope_opens_its_own_calls_and_no_other() {
+async fn scope_permits_its_own_calls_only() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
     let record = json!({ "type": "T", "payload": 1 });
@@ -80,7 +80,7 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
 
 /// Whatever is described: one that is added without a scope is found here.
 #[fixture::test]
-async fn no_call_but_the_description_is_open_without_a_token() {
+async fn all_calls_but_the_description_require_a_token() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
 
@@ -101,7 +101,7 @@ async fn no_call_but_the_description_is_open_without_a_token() {
 }
 
 #[fixture::test]
-async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
+async fn writes_are_logged_with_the_name_of_the_token() {
     let outbox = TestOutbox::new().await;
     let settings = [TOKENS, "log.level=trace"];
     let api = Api::start(&outbox, &settings).await;

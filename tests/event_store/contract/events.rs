@@ -275,7 +275,7 @@ pub async fn times_are_loaded_from_the_first_to_the_last(
     within(Range::times(later..=later), later, later).await;
 }
 
-pub async fn a_range_that_cannot_be_is_refused(store: &impl Events, name: &AggregateName) {
+pub async fn invalid_range_is_refused(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 3).await;
     let (two, three, minus) = (Some(2), Some(3), Some(-1));
     for range in [

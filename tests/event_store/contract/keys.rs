@@ -154,7 +154,7 @@ pub async fn a_key_that_cannot_be_moved_stays_where_it_is(keys: &impl Keys) {
     assert_eq!(held(keys, "new").await, None);
 }
 
-pub async fn a_key_is_not_moved_to_itself(keys: &impl Keys) {
+pub async fn key_is_not_moved_to_itself(keys: &impl Keys) {
     assert!(take(keys, "k", "a").await);
 
     let refused = keys.move_key(("k", &value("a")), ("k", &value("b")), Ttl::Forever).await;

@@ -101,14 +101,14 @@ clauses! {
     versions_are_loaded_from_the_first_to_the_last
     a_single_one_and_the_last_one_are_found
     times_are_loaded_from_the_first_to_the_last
-    a_range_that_cannot_be_is_refused
+    invalid_range_is_refused
     aggregates_are_scanned_once_each_in_order_behind_a_cursor
     a_tenant_sees_what_is_his_alone
 }
 
 clauses! {
     snapshots of snapshots_of_mongodb:
-    what_is_saved_is_loaded
+    saved_snapshot_is_loaded
     what_is_not_there_has_version_0
     a_version_below_1_is_refused
     an_equal_one_replaces
@@ -128,7 +128,7 @@ clauses! {
     the_end_of_a_key_is_told
     a_key_is_moved_with_its_value
     a_key_that_cannot_be_moved_stays_where_it_is
-    a_key_is_not_moved_to_itself
+    key_is_not_moved_to_itself
     work_under_a_key_gives_it_back_where_it_fails
 }
 
@@ -151,7 +151,7 @@ faults! {
     IgnoresTheLimit by versions_are_loaded_from_the_first_to_the_last
     EndsBeforeTheLastTime by times_are_loaded_from_the_first_to_the_last
     LoadsBackwards by loads_at_once_are_each_complete
-    MendsRanges by a_range_that_cannot_be_is_refused
+    MendsRanges by invalid_range_is_refused
     FindsWhatIsNotThere by what_is_not_there_is_not_found
     TakesTheFirstForTheLast by a_single_one_and_the_last_one_are_found
     TakesTheNearestVersion by a_single_one_and_the_last_one_are_found
@@ -167,8 +167,8 @@ faults! {
     SaysWrittenAlways by an_older_one_never_wins
     KeepsTheEqual by an_equal_one_replaces
     KeepsTheFirst by a_newer_one_replaces
-    ForgetsThatItIsDeleted by what_is_saved_is_loaded
-    LosesAField by what_is_saved_is_loaded
+    ForgetsThatItIsDeleted by saved_snapshot_is_loaded
+    LosesAField by saved_snapshot_is_loaded
     IgnoresTheTenant by a_tenant_sees_what_is_his_alone
     MakesAVersionUp by what_is_not_there_has_version_0
     TakesAnyVersion by a_version_below_1_is_refused
@@ -191,7 +191,7 @@ faults! {
     LeavesTheOldKey by a_key_is_moved_with_its_value
     LosesTheOldKey by a_key_that_cannot_be_moved_stays_where_it_is
     LeavesTheNewKey by a_key_that_cannot_be_moved_stays_where_it_is
-    MovesAKeyToItself by a_key_is_not_moved_to_itself
+    MovesAKeyToItself by key_is_not_moved_to_itself
     KeepsAKeyWhoseWorkFailed by work_under_a_key_gives_it_back_where_it_fails
     GivesBackAKeyWhoseWorkIsDone by work_under_a_key_gives_it_back_where_it_fails
     WorksWithoutTheKey by work_under_a_key_gives_it_back_where_it_fails

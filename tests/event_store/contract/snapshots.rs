@@ -28,7 +28,7 @@ async fn there(store: &impl Snapshots, name: &AggregateName) -> (i64, String) {
     (snapshot.version, snapshot.state.get_str("status").unwrap().to_owned())
 }
 
-pub async fn what_is_saved_is_loaded(store: &impl Snapshots, name: &AggregateName) {
+pub async fn saved_snapshot_is_loaded(store: &impl Snapshots, name: &AggregateName) {
     let given = Snapshot {
         tenant_id: Some("t".into()),
         owner_id: Some("o".into()),

@@ -29,7 +29,7 @@ async fn until_appended(store: &EventStore, aggregate: &str, request: &str) -> A
 }
 
 #[fixture::test]
-async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_half() {
+async fn answered_appends_survive_a_rollback_whole_and_once() {
     let mut set = ReplicaSet::start().await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let store = another(&outbox, outbox.client.clone());

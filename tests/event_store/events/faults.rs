@@ -19,7 +19,7 @@ use crate::support::replica_set::ReplicaSet;
 
 /// Whatever answer is lost, what was asked for is there once, with its record.
 #[fixture::test]
-async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
+async fn append_is_written_once_when_an_answer_is_lost() {
     for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
         let test = TestStore::new().await;
         let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
@@ -39,7 +39,7 @@ async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
 
 /// A stream without its record, or a record without its stream, would be the end of all trust.
 #[fixture::test]
-async fn cut_off_before_the_commit_nothing_is_there() {
+async fn nothing_is_written_when_cut_off_before_the_commit() {
     let test = TestStore::new().await;
     let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();
@@ -101,7 +101,7 @@ fn transient(code: i32) -> Document {
 /// Each try would meet the write conflict of the one before for a minute
 /// (`transactionLifetimeLimitSeconds`), unless it ended that one.
 #[fixture::test]
-async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
+async fn append_does_not_meet_its_own_transaction_after_failed_commits() {
     let set = ReplicaSet::of(1).await;
     // After 91 and 11600 the driver selects the server again only at its next heartbeat.
     let outbox = TestOutbox::at(&format!("{}&heartbeatFrequencyMS=1000", set.uri())).await;
@@ -134,7 +134,7 @@ async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
 
 /// A new session would do only if the pool gave the same one again, and others take from the pool.
 #[fixture::test]
-async fn append_tries_again_in_the_same_session() {
+async fn append_is_retried_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let recorder = CommandRecorder::at(&set.uri(), &outbox).await;
@@ -162,7 +162,7 @@ async fn append_tries_again_in_the_same_session() {
 
 /// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
 #[fixture::test]
-async fn append_that_is_given_up_leaves_no_transaction_open() {
+async fn failed_append_leaves_no_open_transaction() {
     let unknown = doc! { "errorCode": 50 };
     join_all([transient(91), transient(112), transient(11600), unknown].map(async |error| {
         let set = ReplicaSet::of(1).await;
@@ -192,7 +192,7 @@ async fn append_that_is_given_up_leaves_no_transaction_open() {
 
 /// The same of a unit of work.
 #[fixture::test]
-async fn unit_that_is_given_up_leaves_no_transaction_open() {
+async fn failed_unit_leaves_no_open_transaction() {
     join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
         let set = ReplicaSet::of(1).await;
         let outbox = TestOutbox::at(&set.uri()).await;
@@ -214,7 +214,7 @@ async fn unit_that_is_given_up_leaves_no_transaction_open() {
 
 /// The first answers leave open whether the transaction was committed.
 #[fixture::test]
-async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
+async fn commit_is_retried_while_its_outcome_is_unknown() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let store = another(&outbox, outbox.client.clone());
@@ -231,7 +231,7 @@ async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
 /// The row of another transaction that is not committed yet is a write conflict (112), and no
 /// duplicate: only when that one is over is it known who is first.
 #[fixture::test]
-async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_it() {
+async fn append_waits_for_an_uncommitted_one() {
     for commits in [true, false] {
         let test = TestStore::new().await;
         test.store.append(append("0", "first")).await.unwrap();
@@ -271,7 +271,7 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
 
 /// An exact replay violates both indexes at once, and is a replay in whichever order they are.
 #[fixture::test]
-async fn an_exact_replay_is_no_conflict_in_another_process() {
+async fn exact_replay_is_no_conflict_in_another_process() {
     let test = TestStore::new().await;
     test.store.append(exactly("1", "r", 0)).await.unwrap();
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -284,7 +284,7 @@ async fn an_exact_replay_is_no_conflict_in_another_process() {
 
 /// The URI must not choose (hazard 5).
 #[fixture::test]
-async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_the_uri_says() {
+async fn uri_cannot_weaken_read_and_write_concerns() {
     let test = TestStore::new().await;
     let uri = test.outbox.uri.clone();
     let sign = if uri.contains('?') { '&' } else { '?' };
@@ -320,7 +320,7 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
 
 /// Without MongoDB an append is answered all the same, and says that it may be asked again.
 #[fixture::test]
-async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
+async fn appends_fail_without_mongodb_and_so_do_queued_ones() {
     let test = TestStore::new().await;
     let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();

@@ -54,7 +54,7 @@ pub fn replayed<T>(outcome: UnitOutcome<T>) -> Vec<Appended> {
 }
 
 #[fixture::test]
-async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
+async fn unit_is_committed_in_the_order_of_its_calls() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     let invoice = AggregateName::new("invoice").unwrap();
@@ -85,7 +85,7 @@ async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
 }
 
 #[fixture::test]
-async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
+async fn failed_work_leaves_nothing_and_returns_its_error() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     own.insert_one(doc! { "_id": "there" }).await.unwrap();
@@ -111,7 +111,7 @@ async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
 }
 
 #[fixture::test]
-async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
+async fn work_may_continue_after_a_conflict() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     test.store.append(append("1", "first")).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
 }
 
 #[fixture::test]
-async fn a_record_that_is_there_already_is_named() {
+async fn duplicate_record_is_named() {
     let test = TestStore::new().await;
     let record = |id: &str| {
         let record = NewRecord::new("Plain", doc! {}).id(RecordId::String(id.into()));
@@ -181,7 +181,7 @@ async fn a_record_that_is_there_already_is_named() {
 
 /// Collections are not made within a transaction that may have read them.
 #[fixture::test]
-async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
+async fn work_runs_again_after_a_collection_was_created() {
     let test = TestStore::new().await;
     let recorder = CommandRecorder::on(&test.outbox).await;
     let store = another(&test.outbox, recorder.collections.client().clone());
@@ -210,7 +210,7 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
 }
 
 #[fixture::test]
-async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
+async fn unit_wakes_the_relay_after_its_commit() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);
@@ -242,7 +242,7 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
 }
 
 #[fixture::test]
-async fn closing_waits_for_units_that_have_begun_and_lets_none_begin() {
+async fn close_waits_for_begun_units_and_refuses_new_ones() {
     let test = TestStore::new().await;
     let (go_on, held) = tokio::sync::oneshot::channel::<()>();
     let (reached, is_there) = tokio::sync::oneshot::channel();

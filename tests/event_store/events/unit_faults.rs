@@ -13,7 +13,7 @@ use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::eventually;
 
 #[fixture::test]
-async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
+async fn panicked_or_dropped_work_leaves_nothing() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
     for panics in [true, false] {
@@ -48,7 +48,7 @@ async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
 }
 
 #[fixture::test]
-async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
+async fn unit_is_retried_when_mongodb_ended_its_transaction() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
     let (own, runs) = (own(&test.store), AtomicU32::new(0));
@@ -75,7 +75,7 @@ async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
 
 /// An uncommitted document of somebody else's is a write conflict (112), and no failure.
 #[fixture::test]
-async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
+async fn unit_waits_for_an_uncommitted_append() {
     for commits in [true, false] {
         let test = TestStore::new().await;
         let (own, runs) = (own(&test.store), AtomicU32::new(0));
@@ -111,7 +111,7 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
 }
 
 #[fixture::test]
-async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_a_gap() {
+async fn concurrent_units_and_appends_leave_no_gap() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
@@ -145,7 +145,7 @@ async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_
 
 /// Whatever is lost on the way, all of it is there, once.
 #[fixture::test]
-async fn a_unit_whose_connection_is_cut_is_there_once() {
+async fn unit_is_committed_once_when_its_connection_is_cut() {
     for (text, is_answer) in [
         ("commitTransaction", true),
         ("commitTransaction", false),

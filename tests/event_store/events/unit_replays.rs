@@ -25,7 +25,7 @@ fn as_replays(answers: impl IntoIterator<Item = Appended>) -> Vec<Appended> {
 }
 
 #[fixture::test]
-async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
+async fn repeated_unit_is_a_replay_with_the_first_answers() {
     let test = TestStore::new().await;
     let store = &test.store;
     let (a, b) = (exactly("1", "a", 0), exactly("1", "b", 1));
@@ -45,7 +45,7 @@ async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
 
 /// As it must, where it inserts what it has inserted before.
 #[fixture::test]
-async fn work_that_fails_because_it_was_done_before_is_a_replay() {
+async fn work_that_fails_on_its_own_insert_is_a_replay() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     let done = || test.store.unit_of_work(async |mut unit| work(&mut unit, &own).await);
@@ -59,7 +59,7 @@ async fn work_that_fails_because_it_was_done_before_is_a_replay() {
 }
 
 #[fixture::test]
-async fn a_request_of_another_aggregate_is_refused_where_ids_are_global() {
+async fn unit_refuses_a_global_request_id_of_another_aggregate() {
     let test = TestStore::new().await;
     let settings = ContextSettings {
         request_ids: RequestIds::Global,

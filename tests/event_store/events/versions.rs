@@ -8,7 +8,7 @@ use postrider::events::{Append, AppendError, Expected};
 use crate::events::util::{TestStore, another, append, exactly, versions};
 
 #[fixture::test]
-async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
+async fn append_is_refused_at_an_unexpected_version() {
     let test = TestStore::new().await;
     let append = |request: &str, expected| {
         let append = append("1", request).expecting(expected);
@@ -42,7 +42,7 @@ async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
 
 /// Of racers who all expect the same, one wins, whether they are in one process or in several.
 #[fixture::test]
-async fn of_a_hundred_racers_for_a_version_one_wins() {
+async fn one_of_a_hundred_appends_wins_a_version() {
     let test = TestStore::new().await;
     let mut stores = vec![test.store.clone()];
     for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn of_a_hundred_racers_for_a_version_one_wins() {
 }
 
 #[fixture::test]
-async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
+async fn concurrent_appends_at_any_version_leave_no_gap() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
@@ -97,7 +97,7 @@ async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
 }
 
 #[fixture::test]
-async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
+async fn request_sent_many_times_at_once_is_appended_once() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
@@ -116,7 +116,7 @@ async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
 }
 
 #[fixture::test]
-async fn what_is_known_from_earlier_is_no_ground_for_a_conflict() {
+async fn stale_version_causes_no_conflict() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let other = another(&test.outbox, client);

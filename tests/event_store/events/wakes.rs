@@ -10,7 +10,7 @@ use crate::events::util::append;
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn an_append_wakes_the_relay_at_its_key() {
+async fn append_wakes_the_relay_for_its_key() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.hand.client().clone(), settings);

@@ -16,7 +16,7 @@ async fn keys_through(outbox: &TestOutbox) -> (FaultProxy, PrepareKey) {
 }
 
 #[fixture::test]
-async fn a_repeated_command_answers_as_the_first_would_have() {
+async fn repeated_command_returns_the_first_answer() {
     let outbox = TestOutbox::new().await;
     let (proxy, keys) = keys_through(&outbox).await;
     let (one, two) = (bson!(1), bson!(2));
@@ -39,7 +39,7 @@ async fn a_repeated_command_answers_as_the_first_would_have() {
 }
 
 #[fixture::test]
-async fn a_command_that_can_not_be_repeated_is_an_error() {
+async fn unrepeatable_command_is_an_error() {
     let mut outbox = TestOutbox::new().await;
     outbox.uri.push_str("&retryWrites=false");
     let (proxy, keys) = keys_through(&outbox).await;

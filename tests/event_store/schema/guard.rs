@@ -17,7 +17,7 @@ fn named(name: &str, settings: ContextSettings) -> ContextSettings {
 }
 
 #[fixture::test]
-async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_nothing() {
+async fn database_of_another_context_is_refused_with_remedies() {
     let home = Home::new().await;
     home.context(named("shop", home.together()))
         .ready(CollectionKind::Events, "order")
@@ -50,7 +50,7 @@ async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_n
 }
 
 #[fixture::test]
-async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote_them() {
+async fn unknown_layout_is_refused_and_number_types_are_equal() {
     let home = Home::new().await;
     let metadata = home.database().collection::<Document>("wow_database_metadata");
     let context = home.context(home.together());
@@ -77,7 +77,7 @@ async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote
 }
 
 #[fixture::test]
-async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_something() {
+async fn one_of_several_contexts_claims_a_fresh_database() {
     for _ in 0..4 {
         let home = Home::new().await;
 
@@ -104,7 +104,7 @@ async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_s
 }
 
 #[fixture::test]
-async fn each_database_of_a_context_is_claimed_when_something_is_made_there() {
+async fn database_is_claimed_when_its_first_collection_is_created() {
     let home = Home::new().await;
     let context = home.context(home.apart());
     context.guard().await.unwrap();

@@ -20,7 +20,7 @@ async fn run_script(home: &Home, script: &Path, said: &[(&str, &str)]) -> (Optio
 }
 
 #[fixture::test]
-async fn each_collection_has_the_indexes_of_the_seed() {
+async fn collections_have_the_indexes_of_the_wow_framework() {
     let home = Home::new().await;
     let context = home.context(home.together());
 
@@ -45,7 +45,7 @@ async fn each_collection_has_the_indexes_of_the_seed() {
 }
 
 #[fixture::test]
-async fn the_script_makes_what_postrider_makes() {
+async fn script_creates_the_same_schema_as_postrider() {
     for (mode, apart) in [(RequestIds::Aggregate, false), (RequestIds::Global, true)] {
         let (by_script, by_us) = (Home::new().await, Home::new().await);
         let settings = |home: &Home| ContextSettings {
@@ -82,7 +82,7 @@ async fn the_script_makes_what_postrider_makes() {
 }
 
 #[fixture::test]
-async fn the_script_of_the_repository_goes_by_its_environment() {
+async fn script_of_the_repository_reads_its_environment() {
     let (home, other) = (Home::new().await, Home::new().await);
     let apart = home.apart();
     let said = [
@@ -122,7 +122,7 @@ async fn the_script_of_the_repository_goes_by_its_environment() {
 }
 
 #[fixture::test]
-async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
+async fn conflicting_index_is_named_and_kept() {
     let version = doc! { "aggregateId": 1, "version": 1 };
     for (kind, mine, named) in [
         (
@@ -172,7 +172,7 @@ async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
 }
 
 #[fixture::test]
-async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_told() {
+async fn scopes_of_request_ids_exclude_each_other() {
     let modes = [RequestIds::Aggregate, RequestIds::Global];
     for (first, second, word, by) in [
         (modes[0], modes[1], "aggregate", "aggregateId_1_requestId_1"),
@@ -206,7 +206,7 @@ async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_to
 }
 
 #[fixture::test]
-async fn what_is_no_plain_collection_is_refused_by_its_name() {
+async fn views_and_special_collections_are_refused_by_name() {
     let english = doc! { "locale": "en", "strength": 2 };
     for (kind, options, found) in [
         (CollectionKind::Events, doc! { "viewOn": "other" }, "a view"),
@@ -235,7 +235,7 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
 }
 
 #[fixture::test]
-async fn documents_that_clash_are_named_as_what_stops_an_index() {
+async fn duplicate_documents_are_named_when_an_index_fails() {
     let home = Home::new().await;
     let streams = home.database().collection::<Document>("order_event_stream");
     let twin = || doc! { "aggregateId": "a", "version": 1 };

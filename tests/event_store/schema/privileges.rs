@@ -58,7 +58,7 @@ async fn user(admin: &Client, outbox: &str, name: &str, granted: &[(&str, &str)]
 }
 
 #[fixture::test]
-async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_them_makes_nothing() {
+async fn roles_of_the_script_suffice_with_a_database_per_kind() {
     let outbox = TestOutbox::restricted().await;
     let (admin, name) = (&outbox.client, outbox.database.as_str());
     let names = ["e", "s", "p"].map(|ending| format!("{name}_{ending}"));
@@ -111,7 +111,7 @@ async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_the
 }
 
 #[fixture::test]
-async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the_grant() {
+async fn check_names_each_missing_action_of_the_append_path() {
     let outbox = TestOutbox::restricted().await;
     let sets = |user: &str| {
         let uri = uri(user, roles::PASSWORD, &outbox.database);

@@ -11,7 +11,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 
 #[fixture::test]
-async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
+async fn eight_processes_create_a_collection_at_once() {
     for _ in 0..3 {
         let home = Home::new().await;
         let mut contexts = Vec::new();
@@ -37,7 +37,7 @@ async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
 }
 
 #[fixture::test]
-async fn many_callers_of_one_process_ask_once() {
+async fn concurrent_callers_share_one_schema_check() {
     let outbox = TestOutbox::new().await;
     let spied = CommandRecorder::on(&outbox).await;
     let settings = ContextSettings::new(&outbox.database);
@@ -64,7 +64,7 @@ async fn many_callers_of_one_process_ask_once() {
 }
 
 #[fixture::test]
-async fn a_failure_is_not_remembered() {
+async fn schema_check_is_repeated_after_a_failure() {
     let home = Home::new().await;
     let context = home.context(home.together());
     let index = doc! { "name": "ttlAt_1", "key": { "ttlAt": -1 } };
@@ -77,7 +77,7 @@ async fn a_failure_is_not_remembered() {
 }
 
 #[fixture::test]
-async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that_makes_it() {
+async fn missing_schema_is_reported_with_the_command_that_creates_it() {
     let home = Home::new().await;
     let strict = home.context(ContextSettings { auto_init_schema: false, ..home.together() });
     for (kind, named) in [

@@ -84,7 +84,7 @@ fn is_as_of(loaded: &Loaded<Tally>, version: i64) {
 }
 
 #[fixture::test]
-async fn snapshot_and_tail_are_the_same_as_all_events() {
+async fn snapshot_and_later_events_equal_all_events() {
     let stage = Stage::new().await;
     let strategies = [
         (Strategy::All, [1, 2, 3, 4, 5, 6, 7]),
@@ -110,7 +110,7 @@ async fn snapshot_and_tail_are_the_same_as_all_events() {
 }
 
 #[fixture::test]
-async fn an_earlier_version_or_time_is_replayed_from_events() {
+async fn earlier_version_or_time_is_replayed_from_events() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     let mut times = Vec::new();
@@ -137,7 +137,7 @@ async fn an_earlier_version_or_time_is_replayed_from_events() {
 }
 
 #[fixture::test]
-async fn an_aggregate_without_events_is_none() {
+async fn aggregate_without_events_is_none() {
     let stage = Stage::new().await;
 
     let repository = stage.repository(Strategy::All);
@@ -148,7 +148,7 @@ async fn an_aggregate_without_events_is_none() {
 }
 
 #[fixture::test]
-async fn a_snapshot_has_what_its_events_tell() {
+async fn snapshot_fields_come_from_the_events() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(2));
     let first = Append { owner_id: Some("owner".into()), ..append("a", 1).tenant("tenant") };
@@ -176,7 +176,7 @@ async fn a_snapshot_has_what_its_events_tell() {
 }
 
 #[fixture::test]
-async fn a_tenant_loads_no_other_tenants_aggregate() {
+async fn aggregate_of_another_tenant_is_not_loaded() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     repository.append(append("a", 1).tenant("ours")).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_tenant_loads_no_other_tenants_aggregate() {
 }
 
 #[fixture::test]
-async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
+async fn undecodable_snapshot_is_ignored_and_replaced() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(1));
     repository.append(append("a", 1)).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
 }
 
 #[fixture::test]
-async fn no_state_comes_of_events_with_a_gap() {
+async fn missing_version_is_an_error() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::None);
     for version in 1..=3 {
@@ -222,7 +222,7 @@ async fn no_state_comes_of_events_with_a_gap() {
 }
 
 #[fixture::test]
-async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
+async fn append_succeeds_when_the_snapshot_fails() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     let odd = Append { events: vec![NewEvent::new("Odd", Document::new())], ..append("a", 1) };
@@ -240,7 +240,7 @@ async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
 }
 
 #[fixture::test]
-async fn an_append_that_conflicts_saves_nothing() {
+async fn conflicting_append_saves_no_snapshot() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     repository.append(append("a", 1)).await.unwrap();

@@ -7,7 +7,7 @@ use postrider::snapshot::Snapshot;
 use crate::home::{Home, id, order};
 
 #[fixture::test]
-async fn a_snapshot_has_the_servers_time() {
+async fn snapshot_has_the_servers_time() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
