@@ -1,4 +1,4 @@
-//! A context of the test's own, in a database that is removed when the test passes.
+//! The context of a test, in a database that is removed when the test passes.
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::Collection;
@@ -11,7 +11,7 @@ use postrider::store::ServerClock;
 use crate::support::cleanup::Cleanup;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 
-/// What every test calls its prepare keys.
+/// The name of the prepare keys of all tests.
 pub const KEYS: &str = "username";
 
 pub struct Home {
@@ -29,7 +29,7 @@ impl Home {
         Self { context, _cleanup }
     }
 
-    /// The same in the database of an outbox, whose proxies and spies then serve the context too.
+    /// The same in the database of an outbox, whose proxies and recorders the context uses too.
     pub fn within(outbox: &TestOutbox, client: &mongodb::Client) -> Self {
         let context = Context::new(client.clone(), ContextSettings::new(&outbox.database));
         Self { context, _cleanup: Cleanup::none() }
@@ -43,12 +43,12 @@ impl Home {
         SnapshotStore::new(self.context.clone())
     }
 
-    /// The prepare keys as they are stored.
+    /// The stored prepare keys.
     pub fn stored(&self) -> Collection<Document> {
         self.context.collection(CollectionKind::Prepare, KEYS)
     }
 
-    /// One of them.
+    /// One stored prepare key.
     pub async fn stored_key(&self, key: &str) -> Option<Document> {
         self.stored().find_one(doc! { "_id": key }).await.unwrap()
     }

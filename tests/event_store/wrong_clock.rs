@@ -1,13 +1,13 @@
-//! The clock of whoever uses the library does not matter: only the server's does.
+//! Only the server's clock matters, not that of a process.
 
 use std::process::{Command, Stdio};
 
 use crate::support::clock::faketime;
 
-/// Set in the processes that these tests start, which start none.
+/// Set in the processes that these tests start.
 const WITHIN: &str = "POSTRIDER_TEST_CLOCK_IS_WRONG";
 
-/// Runs the tests that depend on time in a process whose clock is off by so much.
+/// Runs the tests that depend on time in a process with this clock offset.
 fn run_with_clock_offset(offset: &str) {
     if std::env::var_os(WITHIN).is_some() {
         return;

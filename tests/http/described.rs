@@ -1,4 +1,4 @@
-//! The description, and schemathesis, which believes every word of it.
+//! The OpenAPI description, checked by schemathesis.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::api::Api;
 use crate::support::outbox::TestOutbox;
 
-/// The variable with a Python that has it.
+/// The variable with the path of a Python with schemathesis.
 const PYTHON: &str = "POSTRIDER_TEST_SCHEMATHESIS";
 
 #[fixture::test]

@@ -1,4 +1,4 @@
-//! The end in good order.
+//! Graceful shutdown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A process that dies in the middle of an append, and clients who ask again.
+//! A process dies in the middle of an append, and clients retry.
 
 use bson::doc;
 use reqwest::Method;
@@ -25,13 +25,13 @@ async fn start(uri: &str, outbox: &TestOutbox, fail_points: &str) -> Api {
 
 #[fixture::test]
 async fn append_is_written_once_when_the_process_is_killed() {
-    // A server that soon ends what a dead client has left open: by default it waits a minute.
+    // The server ends transactions of dead clients soon: by default after a minute.
     let set = ReplicaSet::of(1).await;
     let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
     set.direct(0).database("admin").run_command(soon).await.unwrap();
     for (place, is_there) in [("events::before_commit", false), ("events::after_commit", true)] {
         let outbox = TestOutbox::at(&set.uri()).await;
-        // At the second one.
+        // At the second request.
         let mut killed = start(&set.uri(), &outbox, &format!("{place}=1*off->return")).await;
         assert_eq!(killed.post(EVENTS, &append("a")).await.status, 201);
 
@@ -64,7 +64,7 @@ async fn panicked_lane_ends_the_process_with_exit_code_1() {
 
     let answer = api.request(Method::POST, EVENTS).json(&append("a")).send().await;
 
-    // It is cut, or turned away.
+    // Cut or refused.
     assert!(answer.is_err() || answer.unwrap().status().as_u16() == 503);
     let limit = std::time::Duration::from_secs(30);
     let ended = api.postrider.until_ended(limit).await.with_code(1);

@@ -12,7 +12,7 @@ use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
 
 const STATS: &str = "/v1/outbox/stats";
 
-/// A process that comes to MongoDB by a proxy.
+/// A process that reaches MongoDB by a proxy.
 pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, FaultProxy) {
     let server = mongodb_uri();
     let server = server.strip_prefix("mongodb://").unwrap().split('/').next().unwrap().to_owned();
@@ -46,7 +46,7 @@ async fn excess_requests_are_refused_at_once() {
     let (api, proxy) = behind_a_proxy(&outbox, &["api.max_concurrent=1"]).await;
     proxy.freeze();
     let stats = api.request(Method::GET, STATS);
-    // Those who ask for the other page meanwhile may have the place when it comes.
+    // Requests of the other page may hold the permit meanwhile.
     let held = tokio::spawn(async move {
         loop {
             let answer = Answer::of(stats.try_clone().unwrap()).await;
@@ -110,7 +110,7 @@ async fn header_size_is_limited() {
 async fn excess_connections_wait() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
-    // The client's own connection goes when its pool does.
+    // The client's own connection ends with its pool.
     let Api { postrider, address, client } = api;
     drop(client);
     let first = tokio::net::TcpStream::connect(address).await.unwrap();

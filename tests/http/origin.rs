@@ -1,4 +1,4 @@
-//! Requests that a web page of another site may have made, in a browser on this host.
+//! Requests that a web page of another site may have sent, in a browser on this host.
 
 use reqwest::{Method, StatusCode};
 
@@ -7,7 +7,7 @@ use crate::support::outbox::TestOutbox;
 
 const PAUSE: &str = "/v1/relay/pause";
 
-/// A request with these headers in place of its own.
+/// Sends a request with these headers instead of its own.
 async fn send(api: &Api, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
     let request = api.request(method, path);
     let with = |request: reqwest::RequestBuilder, (name, value): &(&str, &str)| {
@@ -109,7 +109,7 @@ async fn ops_listener_refuses_foreign_origins() {
     let keys = format!("http://{}/blocked-keys", api.postrider.address().await);
     let by_name = client.get(&keys).header("host", "evil.example:9464").send().await.unwrap();
     assert_eq!(by_name.status(), StatusCode::MISDIRECTED_REQUEST);
-    // By a name of this host it is asked for; but no relay runs here.
+    // `Host` is permitted, but no relay runs here.
     let by_address = client.get(&keys).send().await.unwrap();
     assert_eq!(by_address.status(), StatusCode::SERVICE_UNAVAILABLE);
     api.stop().await;

@@ -1,4 +1,4 @@
-//! Records: enqueued, looked at, requeued, discarded.
+//! Records are enqueued, read, requeued and discarded.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ async fn enqueue_without_a_key_wakes_the_idle_relay() {
 }
 
 /// Without a change stream an idle relay doubles its pauses, from 5 ms: it scans 2.5, 5.1, 10.2 and 20.5 s
-/// after it became idle. A record that is done between the last two was not found by chance.
+/// after it became idle. A record that is done between the last two was found by the wakeup.
 async fn enqueuing_wakes_the_relay(key: Value) {
     const IDLE: Duration = Duration::from_secs(12);
     let outbox = TestOutbox::new().await;
@@ -116,7 +116,7 @@ async fn enqueuing_wakes_the_relay(key: Value) {
     api.stop().await;
 }
 
-/// By itself the relay would look at the blocker again after an hour.
+/// Without the wakeup the relay would read the blocker after an hour.
 #[fixture::test]
 async fn key_continues_at_once_when_its_blocker_is_discarded() {
     for follow in ["relay.follow=true", "relay.follow=false"] {
@@ -240,7 +240,7 @@ async fn requeue_and_discard_require_a_permitted_status() {
     api.stop().await;
 }
 
-/// Whoever asks for a rehearsal in the body, where it belongs into the query, is not to be obeyed.
+/// `dryRun` belongs to the query: with it in the body the request must have no effect.
 #[fixture::test]
 async fn unexpected_body_is_refused_without_effect() {
     let outbox = TestOutbox::new().await;
@@ -317,7 +317,7 @@ async fn list_is_sorted_by_age_and_continues_at_next() {
     api.stop().await;
 }
 
-/// The server stores a field's name that is not UTF-8, and such an `_id`.
+/// The server stores field names and ids that are not UTF-8.
 #[fixture::test]
 async fn undecodable_record_is_listed_and_discarded() {
     let outbox = TestOutbox::new().await;

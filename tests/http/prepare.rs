@@ -91,7 +91,7 @@ async fn key_has_the_requested_end() {
     let millis = json!({ "value": 1, "ttlAt": 4_102_444_800_000_i64 });
     assert_eq!(api.put(ADA, &millis).await.body, expected);
     assert_eq!(api.get(ADA).await.body, expected);
-    // Without an end: for ever. So is what lies beyond the years that are thought of.
+    // For ever without an end, and with one in some thousand years.
     assert_eq!(api.put(ADA, &json!({ "value": 1 })).await.body, held(&json!(1)));
     assert_eq!(api.put(ADA, &json!({ "value": 1, "ttlAt": i64::MAX })).await.body, held(&json!(1)));
     assert_eq!(api.get(ADA).await.body, held(&json!(1)));
@@ -102,7 +102,7 @@ async fn key_has_the_requested_end() {
     eventually("the key to expire", expired).await;
     api.put(ADA, &json!({ "value": 2 })).await.is(404, "not_found");
     api.call(Method::DELETE, ADA).await.is(404, "not_found");
-    // One that has passed is now.
+    // A past end is now.
     let past = api.post(ADA, &json!({ "value": 2, "ttlAt": i64::MIN })).await;
     assert_eq!(past.status, 201, "{past:?}");
     assert!(from_now(end(&past.body)).abs() < 60_000, "{past:?}");

@@ -1,4 +1,4 @@
-//! Everything that goes wrong has one form.
+//! Problems have one form.
 
 use reqwest::Method;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Collections that can't be used: whoever may mend them is told how.
+//! Collections that cannot be used are reported with remedies.
 
 use mongodb::IndexModel;
 use mongodb::bson::doc;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::api::{Answer, Api};
 use crate::support::outbox::TestOutbox;
 
-/// One write of each kind, with what names its collection for the command.
+/// One write of each kind, with the options of the command for its collection.
 fn writes() -> [(&'static str, &'static str, Value, &'static str); 3] {
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
     [
@@ -66,7 +66,7 @@ async fn conflicting_index_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let keys = outbox.client.database(&outbox.database).collection::<Value>("prepare_username");
-    // The same index, without an end.
+    // The same index without an expiry.
     keys.create_index(IndexModel::builder().keys(doc! { "ttlAt": 1 }).build()).await.unwrap();
 
     let answer = api.post("/v1/prepare/username/ada", &json!({ "value": 1 })).await;

@@ -67,7 +67,7 @@ async fn older_snapshot_never_overwrites_a_newer_one() {
         assert_eq!((saved.status, saved.body), (200, expected), "{body}");
         let found = api.get(SNAPSHOT).await;
         assert_eq!(found.body["state"], json!({ "s": left }));
-        // What was not given is not there.
+        // Fields without a value are absent.
         assert!(found.body.get("tenantId").is_none() && found.body.get("eventTime").is_none());
     }
     api.stop().await;

@@ -1,4 +1,4 @@
-//! What the start makes of its settings.
+//! Starts with the settings of the API.
 
 use std::time::Duration;
 

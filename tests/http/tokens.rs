@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tokens and scopes.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ async fn scope_permits_its_own_calls_only() {
     let record = json!({ "type": "T", "payload": 1 });
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
     let (snapshot, value) = (json!({ "version": 1, "state": {} }), json!({ "value": 1 }));
-    // These two don't succeed twice.
+    // These two do not succeed twice.
     let key = "/v1/prepare/username/ada";
     let taken = as_holder(&api, "w-s3cret", "POST", key, Some(&value)).await;
     assert_eq!(taken.status, 201, "{taken:?}");
@@ -78,7 +78,7 @@ async fn scope_permits_its_own_calls_only() {
     api.stop().await;
 }
 
-/// Whatever is described: one that is added without a scope is found here.
+/// All described calls: a new one without a scope is found here.
 #[fixture::test]
 async fn all_calls_but_the_description_require_a_token() {
     let outbox = TestOutbox::new().await;
@@ -118,7 +118,7 @@ async fn writes_are_logged_with_the_name_of_the_token() {
     .await;
 
     assert_eq!((answer.status, answer.header("x-request-id")), (200, "my-own-id"));
-    // It is read as fast as the machine can, which at this level is behind the answer.
+    // The log arrives after the answer.
     api.postrider.until_logged("\"actor\":\"writer\"").await;
     let lines = api.postrider.lines();
     let act = lines.iter().find(|line| line["actor"] == "admin").unwrap();

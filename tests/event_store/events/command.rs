@@ -30,7 +30,7 @@ async fn appending(database: &str, file: &NamedTempFile, more: &[&str]) -> Ended
 
 #[fixture::test]
 async fn command_appends_a_file_with_the_answer_of_http() {
-    // Where nothing is there yet, not even the outbox.
+    // Nothing exists yet, not even the outbox.
     let bare = Bare::new("").await;
     let file = body(&one_event());
 
@@ -56,7 +56,7 @@ async fn command_appends_a_file_with_the_answer_of_http() {
 #[fixture::test]
 async fn command_reports_all_flaws_of_a_body_by_field() {
     let wrong = json!({ "event": [], "events": [{ "name": "E", "body": 5 }] });
-    // Nothing of it is MongoDB's to say.
+    // MongoDB is not needed to report these.
     let nowhere = ["mongo.uri=mongodb://127.0.0.1:1/test_nobody_writes_here".to_owned()];
     let appending = async |file: &NamedTempFile| {
         let path = file.path().to_str().unwrap().to_owned();
@@ -77,7 +77,7 @@ async fn command_reports_all_flaws_of_a_body_by_field() {
     assert!(name.stderr.contains("the name: is to begin with a letter"), "{name}");
 }
 
-/// Every time that is written is the server's.
+/// All written times are the server's.
 #[fixture::test]
 async fn times_of_appends_are_the_servers() {
     let test = TestStore::new().await;

@@ -1,4 +1,4 @@
-//! The examples do what they say; they end with an error where not.
+//! The examples succeed; they end with an error otherwise.
 
 #[allow(dead_code, reason = "its main")]
 #[path = "../../../examples/event_store.rs"]

@@ -1,4 +1,4 @@
-//! What is left of an append when something fails in the middle of it.
+//! Failures in the middle of appends.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::replica_set::ReplicaSet;
 
-/// Whatever answer is lost, what was asked for is there once, with its record.
+/// The append and its record are written once, whatever answer is lost.
 #[fixture::test]
 async fn append_is_written_once_when_an_answer_is_lost() {
     for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
@@ -37,7 +37,7 @@ async fn append_is_written_once_when_an_answer_is_lost() {
     }
 }
 
-/// A stream without its record, or a record without its stream, would be the end of all trust.
+/// There is no stream without its record, and no record without its stream.
 #[fixture::test]
 async fn nothing_is_written_when_cut_off_before_the_commit() {
     let test = TestStore::new().await;
@@ -50,7 +50,7 @@ async fn nothing_is_written_when_cut_off_before_the_commit() {
         async move { store.append(append("1", "r")).await }
     });
     eventually("the commit is caught", || async { proxy.has_caught() }).await;
-    // Longer than an append's patience: it is given up.
+    // Longer than the retry timeout of appends.
     let answer = appending.await.unwrap();
 
     assert!(
@@ -59,19 +59,19 @@ async fn nothing_is_written_when_cut_off_before_the_commit() {
     );
     assert_eq!(versions(&test.store, "1").await, [1]);
     assert_eq!(test.records("1").await.len(), 1);
-    // The transaction is open on the server, for a minute. The next one of this store ends it.
+    // The transaction is open on the server for a minute. The next one of this store ends it.
     proxy.open();
     let again = at_once(store.append(append("1", "r"))).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
 }
 
-/// Less than an append's patience, and far less than the minute for which MongoDB keeps an open
+/// Less than the retry timeout of appends, and far less than the minute for which MongoDB keeps an open
 /// transaction.
 async fn at_once<T>(asking: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(8), asking).await.expect("it takes too long")
 }
 
-/// Commits fail with this error: so many, or (`None`) all until [`let_commits_pass`].
+/// Makes commits fail with this error: `times` of them, or (`None`) all until [`let_commits_pass`].
 async fn fail_commits(set: &ReplicaSet, times: Option<i32>, error: Document) {
     let mut data = doc! { "failCommands": ["commitTransaction"] };
     data.extend(error);
@@ -85,7 +85,7 @@ async fn let_commits_pass(set: &ReplicaSet) {
     set.direct(0).database("admin").run_command(pass).await.unwrap();
 }
 
-/// What the server says of its open transactions, active or not.
+/// The open transactions of the server, active or not.
 async fn open_transactions(set: &ReplicaSet) -> Vec<Document> {
     let all = doc! { "$currentOp": { "allUsers": true, "idleSessions": true } };
     let open = doc! { "$match": { "transaction": { "$exists": true } } };
@@ -98,8 +98,8 @@ fn transient(code: i32) -> Document {
     doc! { "errorCode": code, "errorLabels": ["TransientTransactionError"] }
 }
 
-/// Each try would meet the write conflict of the one before for a minute
-/// (`transactionLifetimeLimitSeconds`), unless it ended that one.
+/// Without ending the earlier transaction each try would meet its write conflict for a minute
+/// (`transactionLifetimeLimitSeconds`).
 #[fixture::test]
 async fn append_does_not_meet_its_own_transaction_after_failed_commits() {
     let set = ReplicaSet::of(1).await;
@@ -132,7 +132,7 @@ async fn append_does_not_meet_its_own_transaction_after_failed_commits() {
     assert_eq!(outbox.count(doc! {}).await, u64::try_from(version).unwrap());
 }
 
-/// A new session would do only if the pool gave the same one again, and others take from the pool.
+/// A new session of the pool need not be the same one.
 #[fixture::test]
 async fn append_is_retried_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
@@ -160,7 +160,7 @@ async fn append_is_retried_in_the_same_session() {
     assert!(inserts.iter().all(|insert| insert.sent.get_document("lsid").unwrap() == session));
 }
 
-/// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
+/// A client may retry at any process, without a conflict with the failed transaction.
 #[fixture::test]
 async fn failed_append_leaves_no_open_transaction() {
     let unknown = doc! { "errorCode": 50 };
@@ -190,7 +190,7 @@ async fn failed_append_leaves_no_open_transaction() {
     .await;
 }
 
-/// The same of a unit of work.
+/// The same for a unit of work.
 #[fixture::test]
 async fn failed_unit_leaves_no_open_transaction() {
     join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
@@ -212,14 +212,14 @@ async fn failed_unit_leaves_no_open_transaction() {
     .await;
 }
 
-/// The first answers leave open whether the transaction was committed.
+/// After the first answers it is unknown whether the transaction was committed.
 #[fixture::test]
 async fn commit_is_retried_while_its_outcome_is_unknown() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let store = another(&outbox, outbox.client.clone());
     store.append(append("1", "first")).await.unwrap();
-    // MaxTimeMSExpired, with which the driver itself does not try again.
+    // MaxTimeMSExpired, which the driver itself does not retry.
     fail_commits(&set, Some(3), doc! { "errorCode": 50 }).await;
 
     let appended = store.append(append("1", "again")).await.unwrap();
@@ -228,8 +228,8 @@ async fn commit_is_retried_while_its_outcome_is_unknown() {
     assert_eq!(versions(&store, "1").await, [1, 2]);
 }
 
-/// The row of another transaction that is not committed yet is a write conflict (112), and no
-/// duplicate: only when that one is over is it known who is first.
+/// An uncommitted document of another transaction is a write conflict (112) and no duplicate: which
+/// append is first is known when that transaction ends.
 #[fixture::test]
 async fn append_waits_for_an_uncommitted_one() {
     for commits in [true, false] {
@@ -249,7 +249,7 @@ async fn append_waits_for_an_uncommitted_one() {
             tokio::spawn(
                 async move { store.append(append("1", "r").expecting(Expected::None)).await },
             );
-        // A first append asks for no version before it was refused.
+        // A first append reads the version only after it was refused.
         eventually("it was refused", || async { !recorder.commands("find").is_empty() }).await;
         if commits {
             session.commit_transaction().await.unwrap()
@@ -269,7 +269,7 @@ async fn append_waits_for_an_uncommitted_one() {
     }
 }
 
-/// An exact replay violates both indexes at once, and is a replay in whichever order they are.
+/// An exact replay violates both indexes, and is a replay whatever their order.
 #[fixture::test]
 async fn exact_replay_is_no_conflict_in_another_process() {
     let test = TestStore::new().await;
@@ -282,7 +282,7 @@ async fn exact_replay_is_no_conflict_in_another_process() {
     assert!(again.replayed);
 }
 
-/// The URI must not choose (hazard 5).
+/// Read and write concerns do not depend on the URI.
 #[fixture::test]
 async fn uri_cannot_weaken_read_and_write_concerns() {
     let test = TestStore::new().await;
@@ -318,7 +318,7 @@ async fn uri_cannot_weaken_read_and_write_concerns() {
     }
 }
 
-/// Without MongoDB an append is answered all the same, and says that it may be asked again.
+/// Appends are answered without MongoDB, with an error that permits a retry.
 #[fixture::test]
 async fn appends_fail_without_mongodb_and_so_do_queued_ones() {
     let test = TestStore::new().await;

@@ -24,7 +24,7 @@ async fn appends_during_a_transaction_share_the_next_one() {
         held.await.unwrap();
     });
 
-    // Of one aggregate, so that all go by one lane.
+    // To one aggregate, so that all use one lane.
     let under_way = tokio::spawn({
         let store = store.clone();
         async move { store.append(append("1", "under way")).await.unwrap() }
@@ -45,18 +45,18 @@ async fn appends_during_a_transaction_share_the_next_one() {
 
     assert_eq!(under_way.await.unwrap().version, 2);
     assert!(answers.into_iter().all(|answer| answer.unwrap().is_ok()));
-    // Some may have come later than the first was answered.
+    // Some may have arrived after the first one was answered.
     let transactions = recorder.commands("commitTransaction").len() - before;
     assert!((2..=6).contains(&transactions), "{transactions}");
     assert_eq!(versions(&store, "1").await, (1..=52).collect::<Vec<_>>());
 }
 
-/// What is in a row's way is in nobody else's.
+/// A refused record affects no other append.
 #[fixture::test]
 async fn refused_append_fails_alone() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
-    // Of all that MongoDB can refuse, what is easily had: a validator of somebody else's.
+    // Refused by a validator.
     let validator = doc! { "body.name": { "$ne": "Bad" } };
     let command = doc! { "collMod": "order_event_stream", "validator": validator };
     test.outbox.hand.database().run_command(command).await.unwrap();
@@ -91,12 +91,12 @@ async fn refused_append_fails_alone() {
 #[fixture::test]
 async fn appends_to_an_aggregate_keep_their_order() {
     let test = TestStore::new().await;
-    // Its collection is there: nothing but the queue is left to wait for.
+    // The collection exists, so that appends wait in the queue only.
     test.store.append(append("1", "first")).await.unwrap();
     let mut answers = Vec::new();
     for number in 0..100 {
         let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
-        // Polled once, it is in its queue.
+        // One poll puts it into the queue.
         assert!(futures_util::poll!(&mut answer).is_pending());
         answers.push(answer);
     }

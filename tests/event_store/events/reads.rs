@@ -1,4 +1,4 @@
-//! What is read.
+//! Reads of events.
 
 use bson::doc;
 use futures_util::TryStreamExt;
@@ -107,7 +107,7 @@ async fn aggregate_ids_are_listed_once_in_order() {
     assert_eq!(all, ["Z", "a10", "a9", "b", "ä"]);
     assert_eq!(page, ["a9", "b"]);
     assert!(none.is_empty());
-    // One key and one document for each, however many versions there are.
+    // One key and one document per aggregate, whatever its number of versions.
     let find = doc! {
         "find": "order_event_stream",
         "filter": { "aggregateId": { "$gt": "" }, "version": 1 },

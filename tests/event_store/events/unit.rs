@@ -1,4 +1,4 @@
-//! The user's own writes, events and records: all of it, or nothing.
+//! Units of work: the user's own writes, events and records, all or nothing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,19 +19,19 @@ use crate::events::util::{TestStore, another, append, event, exactly, id, versio
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::TestOutbox;
 
-/// The user's own documents, by the store's client.
+/// The user's own documents, of the store's client.
 pub fn own(store: &EventStore) -> Collection<Document> {
     let settings = store.context().settings();
     store.context().client().database(&settings.events).collection("own")
 }
 
-/// How much of the unit of [`work`] is there: own documents, streams, records.
+/// The counts of own documents, streams and records that [`work`] has left.
 pub async fn left(test: &TestStore) -> (u64, usize, u64) {
     let own = own(&test.store).count_documents(doc! {}).await.unwrap();
     (own, test.streams("order").await.len(), test.outbox.count(doc! {}).await)
 }
 
-/// One of each kind.
+/// Writes one of each kind.
 pub async fn work(unit: &mut UnitOfWork, own: &Collection<Document>) -> Result<i64, UnitError> {
     let appended = unit.append(append("1", "r")).await?;
     own.insert_one(doc! { "_id": "own" }).session(unit.session()).await?;
@@ -136,7 +136,7 @@ async fn work_may_continue_after_a_conflict() {
         unit_with(append("2", "s").expecting(Expected::Exists)).await,
         "expected an aggregate that exists, but the aggregate is at version 0"
     );
-    // Of one request there is one append.
+    // A request has one append.
     assert_eq!(
         unit_with(append("1", "r")).await,
         "aggregate \"1\" has used this request id already"
@@ -179,7 +179,7 @@ async fn duplicate_record_is_named() {
     assert_eq!(left(&test).await, (0, 0, 1));
 }
 
-/// Collections are not made within a transaction that may have read them.
+/// Collections are not created within a transaction that may have read them.
 #[fixture::test]
 async fn work_runs_again_after_a_collection_was_created() {
     let test = TestStore::new().await;
@@ -191,7 +191,7 @@ async fn work_runs_again_after_a_collection_was_created() {
         let outcome = store.unit_of_work(async |mut unit| {
             runs.fetch_add(1, Ordering::Relaxed);
             streams.find_one(doc! {}).session(unit.session()).await?;
-            // Whoever does not hand it on gets no further either.
+            // Work that ignores the error is interrupted too.
             let _ = unit.append(append("1", request)).await;
             Ok(())
         });
@@ -265,7 +265,7 @@ async fn close_waits_for_begun_units_and_refuses_new_ones() {
     assert!(futures_util::poll!(&mut closing).is_pending());
     let late = test.store.unit_of_work(async |mut unit| unit.append(append("1", "late")).await);
     assert!(matches!(late.await, Err(UnitError::Append(AppendError::Closed))));
-    // Nothing can be waited for where nothing is to happen.
+    // There is no condition for something that must not happen.
     let closed = tokio::time::timeout(Duration::from_millis(300), &mut closing).await;
     assert!(closed.is_err());
     go_on.send(()).unwrap();

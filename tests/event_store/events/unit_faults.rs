@@ -1,4 +1,4 @@
-//! A unit of work that something fails in the middle of.
+//! Failures in the middle of units of work.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +26,7 @@ async fn panicked_or_dropped_work_leaves_nothing() {
                 work(&mut unit, &mine).await?;
                 reached.lock().unwrap().take().unwrap().send(()).unwrap();
                 if panics {
-                    // A panic that no hook hears of.
+                    // A panic without its hook.
                     std::panic::resume_unwind(Box::new("as it is meant"));
                 }
                 std::future::pending::<()>().await;
@@ -40,7 +40,7 @@ async fn panicked_or_dropped_work_leaves_nothing() {
 
         assert_eq!(ended.is_panic(), panics);
         assert_eq!(left(&test).await, (0, 1, 1));
-        // Unless it was aborted, MongoDB holds its document for a minute.
+        // Without an abort MongoDB would lock its document for a minute.
         let again = own.insert_one(doc! { "_id": "own" }).into_future();
         tokio::time::timeout(Duration::from_secs(20), again).await.unwrap().unwrap();
         own.delete_one(doc! { "_id": "own" }).await.unwrap();
@@ -60,7 +60,7 @@ async fn unit_is_retried_when_mongodb_ended_its_transaction() {
             let kill = doc! { "killSessions": [unit.session().id().clone()] };
             database.run_command(kill).await?;
         }
-        // Whether the work meets it, or nothing but the commit.
+        // Noticed by the work, or by the commit only.
         if runs.load(Ordering::Relaxed) == 1 {
             own.find_one(doc! {}).session(unit.session()).await?;
         }
@@ -73,7 +73,7 @@ async fn unit_is_retried_when_mongodb_ended_its_transaction() {
     assert_eq!(left(&test).await, (1, 2, 2));
 }
 
-/// An uncommitted document of somebody else's is a write conflict (112), and no failure.
+/// An uncommitted document of another transaction is a write conflict (112), and no failure.
 #[fixture::test]
 async fn unit_waits_for_an_uncommitted_append() {
     for commits in [true, false] {
@@ -118,7 +118,7 @@ async fn concurrent_units_and_appends_leave_no_gap() {
     test.store.append(append("1", "first")).await.unwrap();
     let racing = (0..24).map(|number| {
         let store = stores[number % 2].clone();
-        // As applications do: each in a task of its own.
+        // Each in a task of its own, as in applications.
         tokio::spawn(async move {
             let request = number.to_string();
             if number % 3 == 0 {
@@ -143,7 +143,7 @@ async fn concurrent_units_and_appends_leave_no_gap() {
     assert_eq!(left(&test).await, (16, 25, 25));
 }
 
-/// Whatever is lost on the way, all of it is there, once.
+/// All of it is written once, whatever message is lost.
 #[fixture::test]
 async fn unit_is_committed_once_when_its_connection_is_cut() {
     for (text, is_answer) in [

@@ -1,4 +1,4 @@
-//! A unit of work that comes again.
+//! Repeated units of work.
 
 use bson::doc;
 use postrider::context::{ContextSettings, RequestIds};
@@ -33,7 +33,7 @@ async fn repeated_unit_is_a_replay_with_the_first_answers() {
     let before = left(&test).await;
 
     let again = replayed(two(store, a, b).await.unwrap());
-    // Whatever is expected, and in whatever order.
+    // With any expectation, in any order.
     let any = replayed(two(store, append("1", "b"), append("1", "a")).await.unwrap());
     let part = two(store, append("1", "a"), append("2", "c")).await.unwrap_err();
 
@@ -43,7 +43,7 @@ async fn repeated_unit_is_a_replay_with_the_first_answers() {
     assert_eq!(left(&test).await, before);
 }
 
-/// As it must, where it inserts what it has inserted before.
+/// The work must fail when it inserts the same document again.
 #[fixture::test]
 async fn work_that_fails_on_its_own_insert_is_a_replay() {
     let test = TestStore::new().await;

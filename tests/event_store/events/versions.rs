@@ -1,4 +1,4 @@
-//! Who may append: versions, and those who race for them.
+//! Expected versions and concurrent appends.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ async fn append_is_refused_at_an_unexpected_version() {
     assert_eq!(versions(&test.store, "1").await, [1, 2, 3, 4]);
 }
 
-/// Of racers who all expect the same, one wins, whether they are in one process or in several.
+/// One of several appends that expect the same version wins, in one process or in several.
 #[fixture::test]
 async fn one_of_a_hundred_appends_wins_a_version() {
     let test = TestStore::new().await;
@@ -88,7 +88,7 @@ async fn concurrent_appends_at_any_version_leave_no_gap() {
     let got: BTreeSet<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
     assert_eq!(got, (1..=60).collect());
     assert_eq!(versions(&test.store, "1").await, (1..=60).collect::<Vec<_>>());
-    // The order of the records is that of the versions: whoever comes later has seen the earlier.
+    // Records are in the order of versions: a later transaction has read the earlier version.
     let records = test.records("1").await;
     let order = |record: &bson::Document| {
         record.get_document("headers").unwrap().get_i32("aggregate-version").unwrap()
@@ -123,7 +123,7 @@ async fn stale_version_causes_no_conflict() {
     test.store.append(append("1", "a")).await.unwrap();
     other.append(append("1", "b")).await.unwrap();
 
-    // This one has last seen version 1.
+    // This store has cached version 1.
     let fits = test.store.append(exactly("1", "c", 2)).await.unwrap();
     other.append(append("1", "d")).await.unwrap();
     let stale = test.store.append(exactly("1", "e", 3)).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What is appended is delivered at once by a relay in the same process.
+//! Appends wake the relay of the same process.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What an append writes, and how it is answered.
+//! The documents and answers of appends.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, doc};
@@ -35,7 +35,7 @@ async fn append_writes_a_stream_and_a_record_per_event() {
     let records = [record_id(&stream, 0), record_id(&stream, 1)];
     assert_eq!((appended.version, appended.size, appended.replayed), (1, 2, false));
     assert_eq!(appended.records, records);
-    // An estimate, good to a round trip.
+    // An estimate, accurate to a round trip.
     assert!((before - 50..=after + 50).contains(&appended.create_time), "{appended:?}");
     assert_eq!(
         test.streams("order").await,
@@ -105,7 +105,7 @@ async fn repeated_request_returns_the_first_answer() {
     let test = TestStore::new().await;
     let first = test.store.append(exactly("1", "r", 0)).await.unwrap();
     test.store.append(append("1", "s")).await.unwrap();
-    // Whatever it expects, and whatever is in it.
+    // With any expectation and content.
     let mut other = append("1", "r");
     other.events = vec![event("Other"), event("Another")];
 

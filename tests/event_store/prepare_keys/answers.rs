@@ -1,4 +1,4 @@
-//! The server has done it, and its answer is lost.
+//! Operations whose answer is lost.
 
 use bson::bson;
 use postrider::prepare::{PrepareError, PrepareKey, Ttl};
@@ -10,7 +10,7 @@ use crate::support::outbox::TestOutbox;
 async fn keys_through(outbox: &TestOutbox) -> (FaultProxy, PrepareKey) {
     let (proxy, collections) = outbox.behind_proxy().await;
     let keys = Home::within(outbox, collections.client()).keys();
-    // The collection is made, and no answer to that is lost.
+    // The collection is created before answers are lost.
     keys.prepare("other", &bson!(1), Ttl::Forever).await.unwrap();
     (proxy, keys)
 }

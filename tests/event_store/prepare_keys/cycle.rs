@@ -1,4 +1,4 @@
-//! A key's life: prepared, read, prepared otherwise, rolled back.
+//! Prepares, reads, changes and rolls back keys.
 
 use bson::{Bson, bson, doc};
 use postrider::prepare::{PrepareKey, PrepareName, Prepared, Ttl};

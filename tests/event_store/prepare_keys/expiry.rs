@@ -1,5 +1,5 @@
-//! Whether a key has expired is judged by the server's clock in every operation, also before its
-//! TTL monitor has come by. `clock` runs these once more in processes whose clock is wrong.
+//! Every operation decides by the server's clock whether a key has expired, also before the TTL monitor
+//! runs. `wrong_clock` runs these again in processes with a wrong clock.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ async fn duration_counts_from_the_servers_time() {
 
         let end = keys.get("ada").await.unwrap().unwrap().ttl_at.unwrap();
         let end = end.timestamp_millis() - 60_000;
-        // The estimate of the server's time is good to a round trip.
+        // The estimate of the server's time is accurate to a round trip.
         let range = before.timestamp_millis() - 1_000..=after.timestamp_millis() + 1_000;
         assert!(range.contains(&end), "{end} is not within {range:?}");
     }
@@ -201,7 +201,7 @@ async fn for_ever_of_the_wow_framework_is_for_ever() {
     let ends: [Bson; 5] = [
         DateTime::from_millis(148_204_944_000_000).into(),
         DateTime::from_millis(i64::MAX).into(),
-        // TTL indexes leave these alone.
+        // TTL indexes ignore these.
         Bson::Null,
         1_000_i64.into(),
         "1970-01-01".into(),
@@ -218,7 +218,7 @@ async fn for_ever_of_the_wow_framework_is_for_ever() {
     }
 }
 
-/// Untouched; or the TTL monitor has come by.
+/// Unchanged, or removed by the TTL monitor.
 async fn assert_is_left(home: &Home, expired: bson::Document) {
     if let Some(stored) = home.stored_key("ada").await {
         assert_eq!(stored, expired);

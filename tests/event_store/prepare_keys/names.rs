@@ -1,4 +1,4 @@
-//! What is refused before it is sent, and what MongoDB would not take.
+//! Invalid keys and values.
 
 use bson::{Bson, bson};
 use postrider::names::InvalidName;

@@ -1,4 +1,4 @@
-//! Many at once: one succeeds.
+//! Concurrent operations, of which one succeeds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::home::Home;
 
 const RACERS: i32 = 100;
 
-/// Who of a hundred succeeded.
+/// The successful ones of a hundred callers.
 async fn winners<F>(keys: &PrepareKey, race: impl Fn(PrepareKey, i32) -> F) -> Vec<i32>
 where
     F: Future<Output = bool> + Send + 'static,

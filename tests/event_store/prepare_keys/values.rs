@@ -1,4 +1,4 @@
-//! Which values are the same, and that nothing in them is ever an expression.
+//! Equality of values, and values that look like expressions.
 
 use bson::{Bson, DateTime, Decimal128, Document, bson, doc};
 use mongodb::Client;
@@ -155,8 +155,7 @@ async fn key_that_expires_after_the_read_is_not_changed() {
     }
 }
 
-/// The keys by a client that prepares the key otherwise between its first look at the value and
-/// what follows.
+/// Keys of a client that changes the key between the first read of the value and the write.
 async fn interrupted(
     outbox: &TestOutbox,
     value: Bson,
@@ -166,7 +165,7 @@ async fn interrupted(
     let direct: Client = outbox.client.clone();
     let home = Home::within(outbox, &direct);
     let keys = Home::within(outbox, recorder.collections.client()).keys();
-    // It has looked at the schema.
+    // The schema has been checked.
     assert!(!keys.rollback("nobody").await.unwrap());
     recorder.after(
         |command| command.name == "find",
@@ -211,7 +210,7 @@ async fn value_that_becomes_an_equal_one_is_read_again() {
     assert_eq!(keys.get("ada").await.unwrap(), None);
 }
 
-/// What serde takes for extended JSON is a value like any other, however it is kept and compared.
+/// serde would take the value for extended JSON.
 #[fixture::test]
 async fn value_like_extended_json_is_unchanged() {
     let home = Home::new().await;

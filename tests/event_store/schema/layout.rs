@@ -1,4 +1,4 @@
-//! What is made, by Postrider and by mongosh, and what stands in its way.
+//! Collections and indexes as Postrider and mongosh create them, and conflicts.
 
 use std::path::Path;
 

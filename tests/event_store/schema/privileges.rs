@@ -1,4 +1,4 @@
-//! The least that the append path needs, on the server with access control.
+//! The privileges of the append path, on a server with access control.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-
 const CONFIGURED: Configured =
     Configured { retention: Duration::MAX, follow: true, append: true, names: true };
 
-/// One use of each collection, as the append path makes them.
+/// Uses each collection as the append path does.
 async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> {
     let client = context.client();
     let streams = context.collection(CollectionKind::Events, "order");
@@ -141,7 +141,7 @@ async fn check_names_each_missing_action_of_the_append_path() {
     }
     assert!(!ended.stderr.contains("not authorized"), "{ended}");
 
-    // With one action less than enough, that one is named.
+    // Each missing action is named.
     let context = ContextSettings::new(database);
     let privileges = |role| privileges_for(role, &context, database, "", CONFIGURED);
     let mut single: Vec<(Document, String)> = Vec::new();
@@ -157,7 +157,7 @@ async fn check_names_each_missing_action_of_the_append_path() {
     let on_database = |one: &Document| {
         one.get_document("resource").unwrap().get_str("collection").unwrap().is_empty()
     };
-    // What may be done to all of a database need not be said of a collection.
+    // A privilege on the database covers its collections.
     single.retain(|(one, _)| on_database(one));
     assert_eq!(single.len(), 6, "{single:?}");
     let relay: Vec<Document> =
@@ -178,7 +178,7 @@ async fn check_names_each_missing_action_of_the_append_path() {
 
         let found = found.with_code(1).json();
         let found = found.as_array().unwrap();
-        // Without this one not even the database can be looked into, which is another finding.
+        // Without this one the database cannot be read, which is another finding.
         if let Some(append) = found.iter().find(|one| one["name"] == "append privileges") {
             let detail = format!("{name}@{database} lacks {action} on database {database}");
             assert_eq!(append["detail"], detail.as_str(), "{found:#?}");

@@ -1,4 +1,4 @@
-//! Collections that are complete before anything is written into them.
+//! Collections are created completely before the first write.
 
 use bson::doc;
 use futures_util::future::join_all;

@@ -1,4 +1,4 @@
-//! What `run` and `check` say of the append path's databases.
+//! `run` and `check` with the append path's databases.
 
 use std::time::Duration;
 

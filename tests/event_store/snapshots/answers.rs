@@ -1,4 +1,4 @@
-//! The server has saved it, and its answer is lost.
+//! Saves whose answer is lost.
 
 use bson::doc;
 use postrider::snapshot::{Saved, Snapshot};

@@ -1,4 +1,4 @@
-//! What is stored, and what comes back.
+//! The stored form of snapshots.
 
 use bson::{Bson, DateTime, Document, doc};
 use postrider::context::CollectionKind;
@@ -201,7 +201,7 @@ async fn version_without_a_snapshot_is_0() {
     assert_eq!(snapshots.load(&order(), &id("nobody"), None).await.unwrap(), None);
 }
 
-/// What serde takes for extended JSON is a state like any other.
+/// serde would take the state for extended JSON.
 #[fixture::test]
 async fn state_like_extended_json_is_unchanged() {
     let home = Home::new().await;

@@ -1,4 +1,4 @@
-//! Older never wins.
+//! Snapshots are guarded by version.
 
 use bson::{Bson, Decimal128, bson, doc};
 use postrider::context::CollectionKind;

@@ -1,4 +1,4 @@
-//! What MongoDB would not take, and what is no snapshot.
+//! Snapshots that are refused.
 
 use bson::{bson, doc};
 use postrider::context::CollectionKind;
@@ -9,7 +9,7 @@ use crate::home::{Home, id, order};
 #[fixture::test]
 async fn state_too_large_is_reported() {
     let home = Home::new().await;
-    // The last byte is that of the document around it; the driver sends 50 MiB no more.
+    // One byte too many with the document around it; and more than the driver sends.
     for size in [(16 << 20) - 30, 16 << 20, 17 << 20, 50 << 20] {
         let state = doc! { "s": "x".repeat(size) };
         let saved = home.snapshots().save(&order(), Snapshot::new(id("order-1"), 1, state)).await;

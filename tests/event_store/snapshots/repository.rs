@@ -1,4 +1,4 @@
-//! Aggregates from snapshot and tail, as from all their events.
+//! Aggregates loaded from a snapshot and later events, and from all events.
 
 use std::error::Error;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::home::{Home, id, order};
 use crate::support::outbox::TestOutbox;
 
-/// Whose state depends on the order of its events, and on each of them.
+/// An aggregate whose state depends on each event and on their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Tally {
     total: i64,
@@ -63,7 +63,7 @@ impl Stage {
     }
 }
 
-/// Two events, of the version that the aggregate then has.
+/// An append of two events.
 fn append(aggregate: &str, version: i64) -> Append {
     let added = |step: i64| NewEvent::new("Added", doc! { "step": step });
     let events = vec![added(version * 10), added(version * 10 + 1)];
@@ -71,7 +71,7 @@ fn append(aggregate: &str, version: i64) -> Append {
         .expecting(Expected::Exact(version - 1))
 }
 
-/// What comes of all events up to a version.
+/// The state after all events up to a version.
 fn replayed(version: i64) -> Tally {
     let steps: Vec<i64> = (1..=version).flat_map(|v| [v * 10, v * 10 + 1]).collect();
     let total = steps.iter().fold(0, |total, step| total * 3 + step);
@@ -117,7 +117,7 @@ async fn earlier_version_or_time_is_replayed_from_events() {
     for version in 1..=4 {
         let stored = repository.append(append("a", version)).await.unwrap();
         times.push(stored.appended.create_time);
-        // The next one has another time.
+        // The next append must have another time.
         let later = async || stage.home.now().await.timestamp_millis() > times[times.len() - 1] + 5;
         crate::support::outbox::eventually("a later time", later).await;
     }
@@ -141,7 +141,7 @@ async fn aggregate_without_events_is_none() {
     let stage = Stage::new().await;
 
     let repository = stage.repository(Strategy::All);
-    // As a server would, in a task of its own.
+    // In a task of its own, as in a server.
     let loading = tokio::spawn(async move { repository.load(&id("nobody"), None).await });
 
     assert_eq!(loading.await.unwrap().unwrap(), None);

@@ -1,4 +1,4 @@
-//! Work that is done while a key is held.
+//! Work while a key is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn changed_key_is_not_rolled_back() {
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("another's")));
 }
 
-/// What an equal value does not tell: a constant, or the same user in another request.
+/// Equal values do not identify a call: a constant, or the same user in another request.
 #[fixture::test]
 async fn equal_key_of_another_caller_is_not_rolled_back() {
     for ttl in [Ttl::For(Duration::from_secs(600)), Ttl::Forever] {
@@ -130,7 +130,7 @@ async fn work_may_extend_its_key() {
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(2)));
 }
 
-/// The time of the key runs out.
+/// The key expires.
 async fn expire(home: &Home) {
     let past = doc! { "$set": { "ttlAt": DateTime::from_millis(1_000) } };
     home.stored().update_one(doc! { "_id": "ada" }, past).await.unwrap();

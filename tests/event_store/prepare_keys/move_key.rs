@@ -1,4 +1,4 @@
-//! A value moves from one key to another, or stays.
+//! Moves of values between keys.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn key_that_expires_after_the_read_is_not_moved() {
     let keys = Home::within(&outbox, &outbox.client).keys();
     let recorder = CommandRecorder::on(&outbox).await;
     let slow = Home::within(&outbox, recorder.collections.client()).keys();
-    // It has looked at the schema.
+    // The schema has been checked.
     assert!(!slow.rollback("nobody").await.unwrap());
     let watched = keys.clone();
     recorder.after(
@@ -132,7 +132,7 @@ async fn concurrent_moves_to_one_key_succeed_once() {
     let moved = ended.into_iter().filter_map(Result::ok).filter(|moved| *moved).count();
 
     assert_eq!(moved, 1);
-    // The nine that stayed, and the one that came.
+    // Nine old keys and the new one.
     assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 10);
     assert!(keys.get("bob").await.unwrap().is_some());
 }
