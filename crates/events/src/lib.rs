@@ -26,6 +26,7 @@
 pub mod append;
 pub mod context;
 mod decide;
+mod document;
 pub mod error;
 mod integer;
 #[cfg(feature = "json")]

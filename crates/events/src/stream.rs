@@ -1,10 +1,10 @@
 //! The event stream document: one for each append.
 
 use bson::Document;
-use bson::raw::RawDocumentBuf;
-use postrider_outbox::shown;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::document::{as_json, as_written};
 
 /// The fields that reads and guards go by.
 pub(crate) mod fields {
@@ -89,22 +89,6 @@ pub struct Event {
     #[serde(default, deserialize_with = "as_written", serialize_with = "as_json")]
     #[cfg_attr(feature = "json", schema(required = true, value_type = crate::json::JsonObject))]
     pub body: Document,
-}
-
-/// Reads a document with its names as they are: serde would take one such as `{"$oid": …}` that an
-/// application has written for extended JSON.
-fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document, D::Error> {
-    let raw = RawDocumentBuf::deserialize(input)?;
-    Document::try_from(raw).map_err(serde::de::Error::custom)
-}
-
-/// Writes a document in the JSON form of HTTP ([`shown`]), or as BSON.
-pub(crate) fn as_json<S: Serializer>(document: &Document, to: S) -> Result<S::Ok, S::Error> {
-    if to.is_human_readable() {
-        to.collect_map(document.iter().map(|(name, value)| (name, shown::value(value))))
-    } else {
-        document.serialize(to)
-    }
 }
 
 /// The id of the outbox record of the event at `index` (from 0) of a stream: a UUIDv5, so that a

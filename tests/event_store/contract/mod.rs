@@ -1,9 +1,9 @@
-//! One suite, which every store passes: the behaviours that the seed system tests for itself,
-//! adapted to our contract.
+//! The contract of stores: one suite that every store passes, adapted from the tests of the Wow
+//! framework.
 //!
-//! [`events`], [`snapshots`] and [`keys`] say it once, over the traits in [`stores`]. `of_mongodb`
-//! makes ours fit; another store needs the same, and a line here. Faulty stores, one for each promise, show
-//! that the clause that is meant for it can fail.
+//! [`events`], [`snapshots`] and [`keys`] have the clauses, over the traits in [`stores`]. `of_mongodb`
+//! implements these for Postrider's stores. Another store needs the same and a line here. For each
+//! promise a faulty store shows that its clause can fail.
 
 mod events;
 mod faulty_events;

@@ -13,11 +13,11 @@ use utoipa::openapi::schema::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::document::as_json;
 use crate::integer::integral;
 use crate::json::reader::checked;
 use crate::json::tree::AsWritten;
-use crate::names::check_id;
-use crate::stream::as_json;
+use crate::names::{AggregateId, AggregateName, PrepareName, check_id};
 
 /// An id: 1 to 255 characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -45,6 +45,20 @@ impl<'de> Deserialize<'de> for IdText {
         })
     }
 }
+
+/// Reads names and ids, with their rules as flaws.
+macro_rules! deserialize_checked {
+    ($($name:ident)*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let rule = |text: String| $name::new(&text).map(Some).map_err(|e| e.to_string());
+                Ok(checked(from, rule)?.unwrap_or_else($name::placeholder))
+            }
+        }
+    )*};
+}
+
+deserialize_checked! { AggregateName PrepareName AggregateId }
 
 /// A time: RFC 3339, or milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

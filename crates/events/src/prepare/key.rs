@@ -38,7 +38,7 @@ const MAX_TRIES: usize = 100;
 ///
 /// let user = "user-7".to_owned();
 /// if names.prepare("ada", &user, Ttl::For(Duration::from_secs(600))).await? {
-///     // Nobody else has it for ten minutes, or, once this is done:
+///     // The key is held for ten minutes, or, after this call, for ever:
 ///     names.reprepare("ada", Some(&user), &user, Ttl::Forever).await?;
 /// }
 /// # Ok(())
@@ -73,7 +73,7 @@ pub enum KeyOutcome {
     Done,
     /// It is held with another value than expected.
     Differs,
-    /// Nobody holds it.
+    /// It is not held.
     NotHeld,
 }
 

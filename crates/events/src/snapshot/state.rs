@@ -3,8 +3,8 @@
 use bson::Document;
 use serde::Serialize;
 
+use crate::document::as_json;
 use crate::names::AggregateId;
-use crate::stream::as_json;
 
 /// The state of an aggregate as of a version. Absent fields are not written.
 ///
