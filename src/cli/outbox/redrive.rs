@@ -63,7 +63,7 @@ pub(in crate::cli) struct Which {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum DiscardableStatus {
-    /// GlobalArgs up
+    /// Given up
     Dead,
     /// Not due yet
     Scheduled,
@@ -88,7 +88,7 @@ pub(in crate::cli) struct Prune {
 pub(in crate::cli) enum PrunableStatus {
     /// Delivered
     Done,
-    /// GlobalArgs up
+    /// Given up
     Dead,
 }
 
