@@ -117,7 +117,7 @@ async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Resu
     };
     let found = inspector.groups(by, top).await.context("records cannot be grouped")?;
     for status in &found.partial {
-        eprintln!("note: of the {status} records the first 100000 were args; there are more");
+        eprintln!("note: of the {status} records the first 100000 were counted; there are more");
     }
     match format {
         Format::Json => output::json(&serde_json::to_value(&found).context("cannot be shown")?),
