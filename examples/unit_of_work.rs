@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use bson::{Document, doc};
 use mongodb::{Client, Collection};
 use postrider::context::{Context, ContextSettings};
-use postrider::events::{Append, EventStore, Expected, NewEvent, Outcome, UnitError};
+use postrider::events::{Append, EventStore, Expected, NewEvent, UnitError, UnitOutcome};
 use postrider::names::{AggregateId, AggregateName};
 use postrider::outbox::NewRecord;
 use postrider::outbox::collections::Collections;
@@ -33,11 +33,11 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     let placed = order(&request, &tea)?;
     let first = place(&store, &stock, &placed, &tea).await?;
     println!("{first:?}");
-    ensure!(matches!(first, Outcome::Committed { value: 0, .. }));
+    ensure!(matches!(first, UnitOutcome::Committed { value: 0, .. }));
 
     // The same request again takes nothing more, although nothing is left.
     let again = place(&store, &stock, &placed, &tea).await?;
-    ensure!(matches!(again, Outcome::Replayed { .. }));
+    ensure!(matches!(again, UnitOutcome::Replayed { .. }));
 
     // Another request finds nothing left, and leaves no event and no message.
     let other = order(&uuid::Uuid::new_v4().to_string(), &tea)?;
@@ -63,8 +63,8 @@ async fn place(
     stock: &Collection<Document>,
     order: &Append,
     article: &str,
-) -> Result<Outcome<i32>, UnitError> {
-    // This may run several times: what an earlier run has written is rolled back first.
+) -> Result<UnitOutcome<i32>, UnitError> {
+    // This may run several times: what it has written is undone before.
     let outcome = store.unit_of_work(async |mut unit| {
         // First, so that a repeated request returns here even where the rest would fail.
         unit.append(order.clone()).await?;

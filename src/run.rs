@@ -30,7 +30,7 @@ use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
 use crate::http::{Api, ApiServer, Drained, Services};
 use crate::ids::{InstanceId, SinkName};
-use crate::ops::{BlockedKeys, Health, OpsServer, Part, survey};
+use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer, survey};
 use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::lease::OwnerId;
@@ -77,7 +77,7 @@ pub async fn run(
         warn!("{warning}");
     }
     let health = Health::default();
-    health.set("store", Part::down("MongoDB was not reached yet"));
+    health.set("store", HealthPart::down("MongoDB was not reached yet"));
     let ops = OpsServer::bind(&plan.ops_listen).await?;
     info!(address = %ops.address(), "serving /livez, /readyz, /metrics and /blocked-keys");
     let blocked = BlockedKeys::default();
@@ -176,8 +176,9 @@ async fn work(
         false => BTreeMap::new(),
     };
     let wake = Wakeup::default();
-    let events =
-        plan.events_enabled.then(|| EventStore::waking(context, collections.clone(), wake.clone()));
+    let events = plan
+        .events_enabled
+        .then(|| EventStore::with_wakeup(context, collections.clone(), wake.clone()));
     let broken = async {
         match &events {
             Some(events) => events.broken().await,
@@ -277,16 +278,16 @@ async fn work(
         let part = format!("sink {name}");
         health.watch(&part, move || match context.sinks.get(&name) {
             Some(handle) => match handle.circuit.trouble() {
-                Some(down) => Part::degraded(down.detail),
+                Some(down) => HealthPart::degraded(down.detail),
                 None => confirming(&handle.destinations.open()),
             },
-            None => Part::ok(),
+            None => HealthPart::ok(),
         });
     }
     let draining = stop.clone();
     health.watch("relay", move || match draining.is_cancelled() {
-        true => Part::down("draining: what is in flight is settled or released"),
-        false => Part::ok(),
+        true => HealthPart::down("draining: what is in flight is settled or released"),
+        false => HealthPart::ok(),
     });
     let counting = survey(Inspector::new(collections), heartbeat.pulse(), partitions);
     let following = async {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bson::{RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{Append, EventStore, NewEvent, Range};
 use postrider::names::{AggregateId, AggregateName};
 
@@ -29,7 +29,8 @@ pub async fn measure() {
             answer.unwrap();
         }
     }
-    let bare = context.collection(Kind::Events, "order").clone_with_type::<RawDocumentBuf>();
+    let bare =
+        context.collection(CollectionKind::Events, "order").clone_with_type::<RawDocumentBuf>();
     let (mut ours, mut theirs) = (f64::MAX, f64::MAX);
     for _ in 0..5 {
         let began = Instant::now();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{Append, EventStore, Expected, NewEvent};
 use postrider::names::{AggregateId, AggregateName};
 use tokio::task::JoinSet;
@@ -40,7 +40,7 @@ pub async fn measure() {
     let collections = support::outbox().await;
     let database = collections.database().name().to_owned();
     let context = Context::new(collections.client().clone(), ContextSettings::new(&database));
-    context.ready(Kind::Events, "order").await.unwrap();
+    context.ready(CollectionKind::Events, "order").await.unwrap();
     let store = EventStore::new(context, collections.clone());
     let alone = Arc::new(Alone::new(collections.client().clone(), &database, "order"));
     println!(

@@ -1,16 +1,15 @@
-//! Whether the members' clocks agree (contract, section 4.3): leases are judged on them, and a
-//! failover from one to another must not jump far.
+//! Checks that the members' clocks agree: leases depend on them, also after a failover.
 
 use std::time::Duration;
 
 use crate::check::Finding;
-use crate::check::members::{Clock, Member};
+use crate::check::members::{MemberClock, SetMember};
 
 const NAME: &str = "clocks";
 
-/// Judges the members' clocks by how far the first is certainly behind the last.
-pub(super) fn judge(members: &[Member], allowed: Duration) -> Finding {
-    let clocks: Vec<(&str, Clock)> = members
+/// The finding: how far the slowest clock is certainly behind the fastest.
+pub(super) fn report(members: &[SetMember], allowed: Duration) -> Finding {
+    let clocks: Vec<(&str, MemberClock)> = members
         .iter()
         .filter_map(|member| Some((member.host.as_str(), member.answer?.clock)))
         .collect();
@@ -52,19 +51,19 @@ pub(super) fn judge(members: &[Member], allowed: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::members::Answer;
+    use crate::check::members::MemberAnswer;
 
-    fn member(host: &str, ahead: i64, unsure: i64) -> Member {
-        let clock = Clock { ahead, unsure };
-        Member { host: host.into(), answer: Some(Answer { is_up: true, clock }) }
+    fn member(host: &str, ahead: i64, unsure: i64) -> SetMember {
+        let clock = MemberClock { ahead, unsure };
+        SetMember { host: host.into(), answer: Some(MemberAnswer { is_up: true, clock }) }
     }
 
-    fn judged(members: &[Member]) -> Finding {
-        judge(members, Duration::from_secs(10))
+    fn judged(members: &[SetMember]) -> Finding {
+        report(members, Duration::from_secs(10))
     }
 
     #[test]
-    fn what_is_certainly_too_far_apart_is_named() {
+    fn clocks_that_certainly_differ_too_much_are_named() {
         let far = judged(&[member("a", 0, 1), member("b", 10_100, 1), member("c", 20, 1)]);
         let near = judged(&[member("a", 0, 1), member("b", 9_900, 1)]);
         let slow = judged(&[member("a", 0, 1), member("b", 10_100, 200)]);
@@ -74,8 +73,8 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_reached_is_said_and_is_no_fault() {
-        let hidden = || Member { host: "hidden".into(), answer: None };
+    fn unreached_members_are_named_without_a_fault() {
+        let hidden = || SetMember { host: "hidden".into(), answer: None };
 
         for members in [vec![hidden()], vec![member("a", 0, 1), hidden()]] {
             let found = judged(&members);

@@ -1,4 +1,4 @@
-//! Whether the databases of events, snapshots and prepare keys are this context's, or nobody's.
+//! Checks that no database of the append path belongs to another context.
 
 use ::mongodb::Client;
 
@@ -12,7 +12,7 @@ pub(super) const NAME: &str = "context";
 
 /// # Errors
 ///
-/// MongoDB's.
+/// [`StoreError`].
 pub(super) async fn probe(plan: &Resolved, client: &Client) -> Result<Finding, StoreError> {
     let name = &plan.context.name;
     match Context::new(client.clone(), plan.context.clone()).guard().await {

@@ -1,27 +1,27 @@
-//! What was found.
+//! The result of a check.
 
 use serde::Serialize;
 
-/// One thing that was looked at (contract, section 6).
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at; names stay as they are from version to version.
+    /// The check: its name does not change between versions.
     pub name: String,
     /// Whether it is as `run` needs it.
     pub ok: bool,
-    /// How it is; never a secret.
+    /// The state; never a secret.
     pub detail: String,
-    /// What to do about it; empty where nothing is wrong, or `detail` says it.
+    /// What to do; empty if nothing is wrong, or `detail` says it.
     pub remedy: String,
 }
 
 impl Finding {
-    /// Nothing is to be mended.
+    /// A check that passed.
     pub fn good(name: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { name: name.into(), ok: true, detail: detail.into(), remedy: String::new() }
     }
 
-    /// Something is.
+    /// A check that failed.
     pub fn bad(
         name: impl Into<String>,
         detail: impl Into<String>,

@@ -1,4 +1,4 @@
-//! Each member of the replica set, asked by itself.
+//! Asks each member of the replica set directly.
 
 use std::time::{Duration, Instant};
 
@@ -9,47 +9,48 @@ use tokio::time::timeout;
 
 use crate::store::connect;
 
-/// What a member may take to let us in and answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a member may take to connect and answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the time is asked for: the quickest answer is the best.
-const TIMES: usize = 3;
+/// How often the clock is read: the fastest answer is the most accurate.
+const CLOCK_SAMPLES: usize = 3;
 
 /// A member that holds data, by its name in the set.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SetMember {
     pub(super) host: String,
-    /// `None` where it can't be reached from here.
-    pub(super) answer: Option<Answer>,
+    /// `None` if it cannot be reached from here.
+    pub(super) answer: Option<MemberAnswer>,
 }
 
-/// What it said.
+/// The answer of a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    /// Whether it has the data and follows: primary or secondary.
+pub(super) struct MemberAnswer {
+    /// Whether it is primary or secondary.
     pub(super) is_up: bool,
-    pub(super) clock: Clock,
+    pub(super) clock: MemberClock,
 }
 
-/// Its clock beside ours, in milliseconds. Only the difference of two of them means anything.
+/// A member's clock compared with the local one, in milliseconds. Only differences between members are
+/// meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Clock {
+pub(super) struct MemberClock {
     pub(super) ahead: i64,
-    /// So far it may be off to either side: half a round trip.
+    /// The uncertainty in either direction: half a round trip.
     pub(super) unsure: i64,
 }
 
-/// Asks all that hold data, as the primary's `hello` lists them.
-pub(super) async fn ask_all(uri: &str, hello: &Document) -> Vec<Member> {
+/// Asks all members with data that the primary's `hello` lists.
+pub(super) async fn ask_all(uri: &str, hello: &Document) -> Vec<SetMember> {
     let begin = Instant::now();
     let asking = holders(hello).into_iter().map(|host| async move {
-        let answer = timeout(PATIENCE, ask(uri, &host, begin)).await.ok().flatten();
-        Member { host, answer }
+        let answer = timeout(ANSWER_TIMEOUT, ask(uri, &host, begin)).await.ok().flatten();
+        SetMember { host, answer }
     });
     join_all(asking).await
 }
 
-/// Members that hold data and may be seen.
+/// The visible members with data.
 pub(super) fn holders(hello: &Document) -> Vec<String> {
     ["hosts", "passives"].into_iter().flat_map(|list| hosts(hello, list)).collect()
 }
@@ -60,33 +61,33 @@ pub(super) fn hosts(hello: &Document, list: &str) -> Vec<String> {
     listed.filter_map(|host| Some(host.as_str()?.to_owned())).collect()
 }
 
-async fn ask(uri: &str, host: &str, begin: Instant) -> Option<Answer> {
-    let client = connect::member(uri, host, PATIENCE).await.ok()?;
+async fn ask(uri: &str, host: &str, begin: Instant) -> Option<MemberAnswer> {
+    let client = connect::member(uri, host, ANSWER_TIMEOUT).await.ok()?;
     let admin = client.database("admin");
-    // This one opens the connection, and says nothing of the time.
+    // The first one opens the connection and is not timed.
     say_hello(&admin).await?;
-    let mut best: Option<Answer> = None;
-    for _ in 0..TIMES {
+    let mut best: Option<MemberAnswer> = None;
+    for _ in 0..CLOCK_SAMPLES {
         let sent = begin.elapsed();
         let hello = say_hello(&admin).await?;
         let passed = begin.elapsed() - sent;
         let is = |what| hello.get_bool(what).unwrap_or(false);
         let time = hello.get_datetime("localTime").ok()?.timestamp_millis();
-        let clock = Clock {
+        let clock = MemberClock {
             ahead: time - millis(sent + passed / 2),
-            // The server's time has milliseconds, and no more.
+            // The server's time has a resolution of milliseconds.
             unsure: millis(passed / 2) + 1,
         };
         let is_up = is("isWritablePrimary") || is("secondary");
         if best.is_none_or(|best| clock.unsure < best.clock.unsure) {
-            best = Some(Answer { is_up, clock });
+            best = Some(MemberAnswer { is_up, clock });
         }
     }
     best
 }
 
 async fn say_hello(admin: &Database) -> Option<Document> {
-    // Whichever member it is: the client knows no other.
+    // The client knows this member only.
     admin.run_command(doc! { "hello": 1 }).await.ok()
 }
 

@@ -1,20 +1,20 @@
-//! `postrider check`: everything that `run` needs, found or not, and what to mend.
+//! `postrider check`: checks all that `run` needs, with remedies.
 //!
-//! It changes nothing: no collection is made, no exchange, no topic. Each part is given some
-//! seconds, side by side, so that this ends soon though nobody answers.
+//! It changes nothing: it creates no collection, exchange or topic. All parts are checked at once, each
+//! within some seconds.
 //!
-//! | module | what it finds |
+//! | module | what it checks |
 //! |---|---|
-//! | [`finding`] | one thing that was looked at |
-//! | `mongodb` | whether MongoDB is reached, and all that is asked of it then |
-//! | `version` | whether the server knows what the relay asks for |
+//! | [`finding`] | the result of one check |
+//! | `mongodb` | whether MongoDB is reached, then the rest |
+//! | `version` | whether the server has all features that the relay uses |
 //! | `replica_set` | whether enough members are up for a majority |
-//! | `shard_key` | whether a key's records live on one shard |
-//! | `members`, `clocks` | what time it is on each member |
-//! | `schema` | whether it is there, or will be made |
+//! | `shard_key` | whether a key's records are on one shard |
+//! | `members`, `clocks` | whether the members' clocks agree |
+//! | `schema` | whether the schema exists, or will be created |
 //! | `privileges` | whether the user may do all that `run` does |
-//! | `context` | whether a database of the append path is another context's |
-//! | `sinks` | whether brokers are reached, and have the destinations that are named |
+//! | `context` | whether a database of the append path belongs to another context |
+//! | `sinks` | whether brokers are reached, and have the configured destinations |
 
 mod clocks;
 mod context;
@@ -40,11 +40,10 @@ use crate::http::{ApiServer, StartError};
 use crate::ops::OpsServer;
 use crate::telemetry::chain;
 
-/// What one question to a server may take: an answer that takes longer is as good as none for a
-/// person who waits. Twice that is the longest for one part with all its questions.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one request to a server may take. A part with all its requests takes at most twice that.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Probes everything that this configuration needs at run time.
+/// Probes all that this configuration needs at run time.
 pub async fn probe(plan: &Resolved) -> Vec<Finding> {
     let (mut findings, sinks) = join(mongodb::probe(plan), sinks::probe(plan)).await;
     findings.extend(sinks);

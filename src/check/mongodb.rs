@@ -1,4 +1,4 @@
-//! MongoDB: reached or not, and what is asked of it once it is.
+//! Checks MongoDB: whether it is reached, then the rest.
 
 use ::mongodb::{Client, Database};
 use bson::{Document, doc};
@@ -6,7 +6,7 @@ use futures_util::future::join4;
 use tokio::time::timeout;
 
 use crate::check::{
-    Finding, PATIENCE, clocks, context, members, privileges, replica_set, schema, shard_key,
+    Finding, PROBE_TIMEOUT, clocks, context, members, privileges, replica_set, schema, shard_key,
     version,
 };
 use crate::config::Resolved;
@@ -20,15 +20,15 @@ const NAME: &str = "mongodb";
 const STANDALONE: &str = "a standalone server: what an application writes there beside a record is \
                           in no transaction with it, and no change stream tells of it";
 
-/// What can be asked of MongoDB; the later findings only where the first is good.
+/// All findings about MongoDB; without the first one there are no others.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let reaching = connect::reach(plan.mongo.expose(), &plan.database);
-    // The driver gives up first, unless the URI says otherwise: its words say more.
-    let (client, topology) = match timeout(PATIENCE + PATIENCE / 5, reaching).await {
+    // The driver times out first, with a better error, unless the URI says otherwise.
+    let (client, topology) = match timeout(PROBE_TIMEOUT + PROBE_TIMEOUT / 5, reaching).await {
         Ok(Ok(reached)) => reached,
         Ok(Err(error)) => return unreached(plan, &error).await,
         Err(_) => {
-            let detail = format!("{} does not answer within {PATIENCE:?}", plan.mongo);
+            let detail = format!("{} does not answer within {PROBE_TIMEOUT:?}", plan.mongo);
             return vec![Finding::bad(NAME, detail, UNREACHED)];
         }
     };
@@ -55,20 +55,20 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     findings
 }
 
-/// What the append path needs; nothing where there is none.
+/// The findings of the append path, if it is enabled.
 async fn append_path(plan: &Resolved, client: &Client, admin: &Database) -> Vec<Finding> {
     if !plan.events_enabled {
         return Vec::new();
     }
     let privileges = bounded(privileges::APPEND, privileges::probe_append(plan, admin)).await;
-    // Whoever lacks them may not look at whose the databases are.
+    // Without these the context of the databases cannot be read.
     if !privileges.ok {
         return vec![privileges];
     }
     vec![privileges, bounded(context::NAME, context::probe(plan, client)).await]
 }
 
-/// Why it is not reached; of a user who may do nothing in the database, also all that he lacks.
+/// Why MongoDB is not reached; for a user without any privilege in the database, also those missing.
 async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     if error.code() != Some(UNAUTHORIZED) {
         return vec![Finding::bad(NAME, chain(error), remedy(error))];
@@ -78,15 +78,16 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     let mut findings = vec![Finding::bad(NAME, chain(error), remedy)];
     if let Ok(client) = connect::client(plan.mongo.expose()).await {
         let admin = client.database("admin");
-        let making = schema::making(plan, None);
-        let privileges = bounded(privileges::NAME, privileges::probe(plan, &admin, &making)).await;
-        // Whoever did not log in lacks nothing that could be told.
+        let missing_actions = schema::missing_actions(plan, None);
+        let privileges =
+            bounded(privileges::NAME, privileges::probe(plan, &admin, &missing_actions)).await;
+        // Without a login the missing privileges are unknown.
         findings.extend((!privileges.ok).then_some(privileges));
     }
     findings
 }
 
-/// What depends on the kind of deployment.
+/// The findings that depend on the kind of deployment.
 async fn deployment(
     plan: &Resolved,
     topology: &Topology,
@@ -108,56 +109,59 @@ async fn deployment(
             let members = members::ask_all(plan.mongo.expose(), &hello).await;
             vec![
                 bounded(replica_set::NAME, replica_set::probe(plan, admin, &hello, &members)).await,
-                clocks::judge(&members, plan.relay.lease / 3),
+                clocks::report(&members, plan.relay.lease / 3),
             ]
         }
     }
 }
 
-/// Whom the primary names as members; nobody, where it has gone since.
+/// The primary's `hello`; empty if it is gone.
 async fn bounded_hello(admin: &Database) -> Document {
     let asking = ask(admin, "ask for the members", doc! { "hello": 1 });
-    timeout(PATIENCE, asking).await.ok().and_then(Result::ok).unwrap_or_default()
+    timeout(PROBE_TIMEOUT, asking).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// One finding, in time.
+/// A finding within the time limit.
 async fn bounded(
     name: &str,
     finding: impl Future<Output = Result<Finding, StoreError>>,
 ) -> Finding {
-    match timeout(PATIENCE, finding).await {
+    match timeout(PROBE_TIMEOUT, finding).await {
         Ok(Ok(finding)) => finding,
         Ok(Err(error)) => Finding::bad(name, chain(&error), remedy(&error)),
-        Err(_) => Finding::bad(name, format!("no answer within {PATIENCE:?}"), UNREACHED),
+        Err(_) => Finding::bad(name, format!("no answer within {PROBE_TIMEOUT:?}"), UNREACHED),
     }
 }
 
-/// The schema, and then whether the user may do all that is to be done, making it included.
+/// The schema, and the privileges that its creation and the relay need.
 async fn schema_and_privileges(
     plan: &Resolved,
     admin: &Database,
     collections: &Collections,
 ) -> (Finding, Finding) {
-    let seen = timeout(PATIENCE, schema::look(plan, collections)).await.ok();
-    let making = schema::making(plan, seen.as_ref());
-    let privileges = bounded(privileges::NAME, privileges::probe(plan, admin, &making)).await;
-    let schema = match seen {
-        None => Finding::bad(schema::NAME, format!("no answer within {PATIENCE:?}"), UNREACHED),
-        Some(Ok(differences)) if differences.is_empty() => {
-            bounded(schema::NAME, schema::order(collections)).await
+    let found = timeout(PROBE_TIMEOUT, schema::verify(plan, collections)).await.ok();
+    let missing_actions = schema::missing_actions(plan, found.as_ref());
+    let privileges =
+        bounded(privileges::NAME, privileges::probe(plan, admin, &missing_actions)).await;
+    let schema = match found {
+        None => {
+            Finding::bad(schema::NAME, format!("no answer within {PROBE_TIMEOUT:?}"), UNREACHED)
         }
-        Some(seen) => schema::judge(plan, seen)
+        Some(Ok(differences)) if differences.is_empty() => {
+            bounded(schema::NAME, schema::check_order(collections)).await
+        }
+        Some(found) => schema::report(plan, found)
             .unwrap_or_else(|error| Finding::bad(schema::NAME, chain(&error), remedy(&error))),
     };
     (schema, privileges)
 }
 
-/// Unauthorized: who he is was not the question.
+/// MongoDB's code for a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
 const UNREACHED: &str = "start MongoDB, or mend the hosts, replicaSet and TLS options of mongo.uri";
 
-/// What can be done about MongoDB's silence or refusal.
+/// The remedy of an error of MongoDB.
 fn remedy(error: &StoreError) -> &'static str {
     match error {
         error if error.code() == Some(UNAUTHORIZED) => {

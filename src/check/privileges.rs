@@ -1,4 +1,4 @@
-//! Whether the user may do all that `run` does.
+//! Checks that the user may do all that `run` does.
 
 use ::mongodb::Database;
 
@@ -11,22 +11,22 @@ pub(super) const NAME: &str = "privileges";
 
 pub(super) const APPEND: &str = "append privileges";
 
-/// `making`: the actions by which `run` would make the schema.
+/// Checks the privileges of the relay, with those that creating the schema needs.
 pub(super) async fn probe(
     plan: &Resolved,
     admin: &Database,
-    making: &[&'static str],
+    schema_actions: &[&'static str],
 ) -> Result<Finding, StoreError> {
     let part = Part::Relay {
         records: plan.relay_enabled,
         follow: plan.follow,
         names: plan.relay_enabled,
-        making,
+        making: schema_actions,
     };
     ask(NAME, plan, admin, part).await
 }
 
-/// The same for the append path, without which a relay would go on.
+/// Checks the privileges of the append path, which a relay does not need.
 pub(super) async fn probe_append(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
     ask(APPEND, plan, admin, Part::Append).await
 }

@@ -1,11 +1,11 @@
-//! Whether enough members are up for a majority, which every settling write waits for.
+//! Checks that enough members are up for a majority, which every settling write waits for.
 
 use ::mongodb::Database;
 use ::mongodb::options::ConnectionString;
 use bson::{Bson, Document, doc};
 
 use crate::check::Finding;
-use crate::check::members::{Member, holders, hosts};
+use crate::check::members::{SetMember, holders, hosts};
 use crate::config::Resolved;
 use crate::store::StoreError;
 use crate::store::connect::ask;
@@ -15,12 +15,12 @@ pub(super) const NAME: &str = "replica set";
 const REMEDY: &str =
     "start the members that are down: until a majority has a write, nothing more is delivered";
 
-/// Asks the primary for its view of the others, and where we may not, goes by who answers us.
+/// Decides by the primary's view of the members; without the privilege for it, by direct answers.
 pub(super) async fn probe(
     plan: &Resolved,
     admin: &Database,
     hello: &Document,
-    members: &[Member],
+    members: &[SetMember],
 ) -> Result<Finding, StoreError> {
     match ask(admin, "ask for the members' states", doc! { "replSetGetStatus": 1 }).await {
         Ok(status) => Ok(by_status(&status)),
@@ -33,7 +33,7 @@ pub(super) async fn probe(
     }
 }
 
-/// Judges the answer to `replSetGetStatus`.
+/// The finding by `replSetGetStatus`.
 fn by_status(status: &Document) -> Finding {
     let members = status.get_array("members").into_iter().flatten();
     let members: Vec<&Document> = members.filter_map(Bson::as_document).collect();
@@ -48,15 +48,15 @@ fn by_status(status: &Document) -> Finding {
         .filter(|member| !is_up(member) && state(member) != "ARBITER")
         .map(|member| format!("{} is {}", member.get_str("name").unwrap_or("?"), state(member)))
         .collect();
-    judge(up, members.len(), needed, &down)
+    report(up, members.len(), needed, &down)
 }
 
-/// Judges by the members that let us in. An arbiter lets nobody in, and votes all the same.
-fn by_answers(hello: &Document, members: &[Member], direct: bool) -> Finding {
+/// The finding by the members that answer. An arbiter votes but accepts no login.
+fn by_answers(hello: &Document, members: &[SetMember], direct: bool) -> Finding {
     let holders = holders(hello).len();
     let voters = holders + hosts(hello, "arbiters").len();
     let needed = (voters / 2 + 1).min(holders);
-    let is_up = |member: &&Member| member.answer.is_some_and(|answer| answer.is_up);
+    let is_up = |member: &&SetMember| member.answer.is_some_and(|answer| answer.is_up);
     let up = members.iter().filter(is_up).count();
     let silent: Vec<String> = members
         .iter()
@@ -73,37 +73,34 @@ fn by_answers(hello: &Document, members: &[Member], direct: bool) -> Finding {
         );
         return Finding::good(NAME, detail);
     }
-    judge(up, voters, needed, &silent)
+    report(up, voters, needed, &silent)
 }
 
-fn judge(up: usize, all: usize, needed: usize, down: &[String]) -> Finding {
+fn report(up: usize, all: usize, needed: usize, down: &[String]) -> Finding {
     let mut detail = format!("{up} of {all} members are up with the data, {needed} are needed");
     if !down.is_empty() {
         detail = format!("{detail}: {}", down.join(", "));
     }
-    match up < needed {
-        true => Finding::bad(NAME, detail, REMEDY),
-        false => Finding::good(NAME, detail),
-    }
+    if up < needed { Finding::bad(NAME, detail, REMEDY) } else { Finding::good(NAME, detail) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::members::{Answer, Clock};
+    use crate::check::members::{MemberAnswer, MemberClock};
 
     fn status(states: &[&str], needed: i32) -> Document {
         let members = states.iter().map(|state| doc! { "name": "h:1", "stateStr": *state });
         doc! { "members": members.collect::<Vec<_>>(), "writeMajorityCount": needed }
     }
 
-    fn member(host: &str, is_up: Option<bool>) -> Member {
-        let clock = Clock { ahead: 0, unsure: 1 };
-        Member { host: host.into(), answer: is_up.map(|is_up| Answer { is_up, clock }) }
+    fn member(host: &str, is_up: Option<bool>) -> SetMember {
+        let clock = MemberClock { ahead: 0, unsure: 1 };
+        SetMember { host: host.into(), answer: is_up.map(|is_up| MemberAnswer { is_up, clock }) }
     }
 
     #[test]
-    fn an_arbiter_votes_for_a_primary_and_holds_no_data() {
+    fn arbiter_votes_and_has_no_data() {
         let frozen = by_status(&status(&["PRIMARY", "(not reachable/healthy)", "ARBITER"], 2));
         let well = by_status(&status(&["PRIMARY", "SECONDARY", "ARBITER"], 2));
         let one_down = by_status(&status(&["PRIMARY", "SECONDARY", "RECOVERING"], 2));
@@ -113,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn by_answers_alone_a_member_that_is_silent_counts_as_down_unless_we_go_to_one_directly() {
+    fn unreachable_member_is_down_except_on_direct_connections() {
         let hello = doc! { "hosts": ["a", "b"], "arbiters": ["c"] };
         let members = [member("a", Some(true)), member("b", None)];
 

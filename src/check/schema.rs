@@ -1,4 +1,4 @@
-//! Whether the outbox's schema is there, or will be, and gives an order.
+//! Checks that the outbox's schema exists or will be created, and that its index gives an order.
 
 use bson::{Bson, doc};
 
@@ -14,34 +14,34 @@ use crate::telemetry::chain;
 
 pub(super) const NAME: &str = "schema";
 
-/// Actions by which a schema of which nothing is known may have to be made.
-const ALL: [&str; 3] = ["createCollection", "createIndex", "collMod"];
+/// The actions that creating an unknown schema may need.
+const ALL_ACTIONS: [&str; 3] = ["createCollection", "createIndex", "collMod"];
 
-/// What differs, or why nobody could tell.
-pub(super) type Seen = Result<Vec<Difference>, SchemaError>;
+/// The differences, or why they are unknown.
+pub(super) type Differences = Result<Vec<Difference>, SchemaError>;
 
-pub(super) async fn look(plan: &Resolved, collections: &Collections) -> Seen {
+pub(super) async fn verify(plan: &Resolved, collections: &Collections) -> Differences {
     schema::verify(collections, &plan.schema).await
 }
 
-/// The actions by which `run` will make what is missing.
-pub(super) fn making(plan: &Resolved, seen: Option<&Seen>) -> Vec<&'static str> {
-    match seen {
+/// The actions by which `run` creates what is missing.
+pub(super) fn missing_actions(plan: &Resolved, found: Option<&Differences>) -> Vec<&'static str> {
+    match found {
         _ if !plan.auto_init_schema => Vec::new(),
         Some(Ok(differences)) => {
             differences.iter().filter_map(|difference| difference.made_by).collect()
         }
-        _ => ALL.to_vec(),
+        _ => ALL_ACTIONS.to_vec(),
     }
 }
 
-/// Of a schema that is as it should be, whether its index of pending records gives their order. It does
-/// not any more once a record's partition was an array.
+/// Checks whether the index of pending records gives their order: not once a record's partition was an
+/// array.
 ///
 /// # Errors
 ///
-/// MongoDB's.
-pub(super) async fn order(collections: &Collections) -> Result<Finding, StoreError> {
+/// [`StoreError`].
+pub(super) async fn check_order(collections: &Collections) -> Result<Finding, StoreError> {
     let explain = doc! {
         "explain": {
             "find": collections.name(names::RECORDS),
@@ -63,7 +63,7 @@ pub(super) async fn order(collections: &Collections) -> Result<Finding, StoreErr
                  relays, drop {LANE_INDEX} and run `postrider schema apply`"
             ),
         )),
-        // (Another finding names the privileges that are missing.)
+        // Another finding names the missing privileges.
         Err(error) if !error.is_refusal() => Err(error),
         Ok(_) | Err(_) => Ok(Finding::good(NAME, "as it should be")),
     }
@@ -79,13 +79,13 @@ fn is_multikey(plan: &Bson) -> bool {
     }
 }
 
-/// Of one that is not.
+/// The finding of a schema with differences.
 ///
 /// # Errors
 ///
-/// MongoDB's.
-pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> {
-    let differences = match seen {
+/// [`StoreError`].
+pub(super) fn report(plan: &Resolved, found: Differences) -> Result<Finding, StoreError> {
+    let differences = match found {
         Ok(differences) => differences,
         Err(SchemaError::Store(error)) => return Err(error),
         Err(error) => {
@@ -97,7 +97,7 @@ pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> 
     let all_can_be_made = differences.iter().all(|difference| difference.made_by.is_some());
     Ok(match (all_can_be_made, plan.auto_init_schema) {
         (true, true) => {
-            let made: Vec<String> = differences.iter().map(to_be_made).collect();
+            let made: Vec<String> = differences.iter().map(describe).collect();
             Finding::good(NAME, format!("made at start: {}", made.join(", ")))
         }
         (true, false) => Finding::bad(
@@ -113,10 +113,7 @@ pub(super) fn judge(plan: &Resolved, seen: Seen) -> Result<Finding, StoreError> 
     })
 }
 
-/// What `run` will make, by its name; what it will change, with both its states.
-fn to_be_made(difference: &Difference) -> String {
-    match difference.is_missing() {
-        true => difference.subject.clone(),
-        false => difference.to_string(),
-    }
+/// A missing thing by its name, a changed one with both states.
+fn describe(difference: &Difference) -> String {
+    if difference.is_missing() { difference.subject.clone() } else { difference.to_string() }
 }

@@ -1,5 +1,5 @@
-//! Whether a key's records live on one shard, without which they would have no order. Written
-//! by MongoDB's documentation; no sharded cluster was at hand to test it.
+//! Checks that a key's records are on one shard, which their order requires. Written from MongoDB's
+//! documentation and not tested with a sharded cluster.
 
 use ::mongodb::Database;
 use ::mongodb::options::ReadConcern;
@@ -13,7 +13,7 @@ use crate::store::{StoreError, limits, within};
 
 pub(super) const NAME: &str = "shard key";
 
-/// Looks up how the records are sharded.
+/// Reads how the records are sharded.
 pub(super) async fn probe(
     admin: &Database,
     collections: &Collections,
@@ -25,7 +25,7 @@ pub(super) async fn probe(
         .read_concern(ReadConcern::majority())
         .selection_criteria(primary());
     match within("read the shard key", limits::BATCH, finding.into_future()).await {
-        Ok(found) => Ok(judge(&records, found.as_ref())),
+        Ok(found) => Ok(report(&records, found.as_ref())),
         Err(error) if error.is_refusal() => Ok(Finding::good(
             NAME,
             format!(
@@ -37,7 +37,7 @@ pub(super) async fn probe(
     }
 }
 
-fn judge(records: &str, found: Option<&Document>) -> Finding {
+fn report(records: &str, found: Option<&Document>) -> Finding {
     let Some(key) = found.and_then(|found| found.get_document("key").ok()) else {
         return Finding::good(NAME, format!("{records} is not sharded: it lives on one shard"));
     };
@@ -54,11 +54,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hashed_key_keeps_its_records_together() {
-        let sharded = |key: Document| judge("app.outbox_records", Some(&doc! { "key": key }));
+    fn hashed_key_keeps_records_of_a_key_together() {
+        let sharded = |key: Document| report("app.outbox_records", Some(&doc! { "key": key }));
 
         assert!(sharded(doc! { "key": "hashed" }).ok);
-        assert!(judge("app.outbox_records", None).ok);
+        assert!(report("app.outbox_records", None).ok);
         for key in [doc! { "_id": "hashed" }, doc! { "key": 1 }, doc! { "key": "hashed", "seq": 1 }]
         {
             let found = sharded(key);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::check::{Finding, PATIENCE};
+use crate::check::{Finding, PROBE_TIMEOUT};
 use crate::config::Resolved;
 use crate::config::resolve::SinkPlan;
 use crate::ids::SinkName;
@@ -25,7 +25,7 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
 
 async fn probe_one(plan: &Resolved, name: &SinkName, configured: &SinkPlan) -> Vec<Finding> {
     let part = format!("sink {name}");
-    let sink = match sink(name, &configured.for_a_look(PATIENCE)) {
+    let sink = match sink(name, &configured.for_a_look(PROBE_TIMEOUT)) {
         Ok(sink) => sink,
         Err(error) => return vec![Finding::bad(part, error.to_string(), "change its settings")],
     };
@@ -41,12 +41,12 @@ async fn probe_one(plan: &Resolved, name: &SinkName, configured: &SinkPlan) -> V
         findings.extend(destinations(plan, name, configured, &sink).await);
         findings
     };
-    let findings = timeout(PATIENCE * 2, findings).await.unwrap_or_else(|_| {
-        let down = SinkDown::new(format!("no answer within {:?}", PATIENCE * 2));
+    let findings = timeout(PROBE_TIMEOUT * 2, findings).await.unwrap_or_else(|_| {
+        let down = SinkDown::new(format!("no answer within {:?}", PROBE_TIMEOUT * 2));
         vec![Finding::bad(part.as_str(), down.cause(), remedy(name, configured, &down))]
     });
     // It may have stopped answering; the process ends soon.
-    let _ = timeout(PATIENCE, sink.close()).await;
+    let _ = timeout(PROBE_TIMEOUT, sink.close()).await;
     findings
 }
 

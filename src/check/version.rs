@@ -1,4 +1,4 @@
-//! Whether the server knows what the relay asks for.
+//! Checks that the server has all features that the relay uses.
 
 use ::mongodb::Database;
 use bson::{Document, doc};
@@ -9,27 +9,28 @@ use crate::store::connect::ask;
 
 const NAME: &str = "mongodb version";
 
-/// Reads with `readConcern: snapshot` outside a transaction came with it; whatever else the relay
-/// sends (`hello`, pipelines in updates, `$$NOW`) is older.
-const LEAST: (i64, i64) = (5, 0);
+/// The oldest version: it introduced `readConcern: snapshot` outside of transactions. All other features
+/// (`hello`, pipelines in updates, `$$NOW`) are older.
+const MIN_VERSION: (i64, i64) = (5, 0);
 
-/// What the tests run against.
-const TESTED: &str = "6.0";
+/// The version that the tests use.
+const TESTED_VERSION: &str = "6.0";
 
-/// Asks for the version. Anybody may.
+/// Reads the version, which needs no privilege.
 pub(super) async fn probe(admin: &Database) -> Result<Finding, StoreError> {
-    Ok(judge(&ask(admin, "ask for the version", doc! { "buildInfo": 1 }).await?))
+    Ok(report(&ask(admin, "ask for the version", doc! { "buildInfo": 1 }).await?))
 }
 
-fn judge(info: &Document) -> Finding {
+fn report(info: &Document) -> Finding {
     let version = info.get_str("version").unwrap_or("unknown");
     let mut numbers = version.split('.').map_while(|part| part.parse::<i64>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
         return Finding::good(NAME, format!("{version}: not known to Postrider"));
     };
-    if (major, minor) < LEAST {
+    if (major, minor) < MIN_VERSION {
         let detail = format!("{version} has no snapshot reads, on which order rests");
-        let remedy = format!("upgrade MongoDB to 5.0 or newer; Postrider is tested with {TESTED}");
+        let remedy =
+            format!("upgrade MongoDB to 5.0 or newer; Postrider is tested with {TESTED_VERSION}");
         return Finding::bad(NAME, detail, remedy);
     }
     Finding::good(NAME, format!("{version} (5.0 or newer is needed)"))
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshot_reads_are_needed() {
+    fn versions_without_snapshot_reads_are_refused() {
         for (version, ok) in [
             ("4.4.29", false),
             ("3.6.1", false),
@@ -49,7 +50,7 @@ mod tests {
             ("10.1.0-rc0", true),
             ("custom", true),
         ] {
-            assert_eq!(judge(&doc! { "version": version }).ok, ok, "{version}");
+            assert_eq!(report(&doc! { "version": version }).ok, ok, "{version}");
         }
     }
 }

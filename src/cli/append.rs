@@ -1,4 +1,4 @@
-//! `postrider append`: events from the command line, in the same JSON form as over HTTP.
+//! `postrider append`: appends events in the JSON form of HTTP.
 
 use std::io::Read;
 
@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use bson::Document;
 use clap::Args;
 
-use crate::cli::{Failure, Given, block_on, output};
+use crate::cli::{Failure, GlobalArgs, block_on, output};
 use crate::context::Context;
-use crate::events::json::{AppendAnswer, AppendRequest};
+use crate::events::json::{AppendRequest, BodyError, read_body};
 use crate::events::{Append, AppendError, EventStore, Flaw, Trace};
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::collections::Collections;
@@ -33,8 +33,8 @@ pub(super) struct Options {
     file: String,
 }
 
-pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
-    let plan = given.resolve_without_relay()?;
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    let plan = global.resolve_without_relay()?;
     let append = read(options)?;
     block_on(async {
         let reached = connect::reach(plan.mongo.expose(), &plan.database).await;
@@ -43,12 +43,12 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
             return Err(Failure::Failed(RunError::Standalone.into()));
         }
         let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
-        // As `run` does it: into a collection that is not there MongoDB would insert all the same,
-        // without an index.
+        // As `run` does: MongoDB would insert into a missing collection too, without indexes.
         let options = plan.schema;
-        let missing = match plan.auto_init_schema {
-            true => schema::apply(&outbox, &options).await.map(|_| Vec::new()),
-            false => schema::verify(&outbox, &options).await,
+        let missing = if plan.auto_init_schema {
+            schema::apply(&outbox, &options).await.map(|_| Vec::new())
+        } else {
+            schema::verify(&outbox, &options).await
         };
         let missing = missing.context("the outbox's schema can't be used")?;
         if let Some(difference) = missing.first() {
@@ -57,9 +57,7 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
         }
         let store = EventStore::new(Context::new(client, plan.context.clone()), outbox);
         match store.append(append).await {
-            Ok(done) => output::json(
-                &serde_json::to_value(AppendAnswer::from(done)).map_err(anyhow::Error::from)?,
-            ),
+            Ok(done) => output::json(&serde_json::to_value(done).map_err(anyhow::Error::from)?),
             Err(AppendError::Invalid(flaws)) => Err(invalid(&flaws)),
             Err(error) => Err(Failure::Failed(error.into())),
         }
@@ -90,7 +88,10 @@ fn read(options: &Options) -> Result<Append, Failure> {
     if let Some(request) = &options.request_id {
         members.insert("requestId", request);
     }
-    let request = AppendRequest::parse(&text, members).map_err(|flaws| invalid(&flaws))?;
+    let request = read_body::<AppendRequest>(&text, members).map_err(|error| match error {
+        BodyError::Syntax(error) => usage("the body", format!("invalid JSON: {error}")),
+        BodyError::Invalid(flaws) => invalid(&flaws),
+    })?;
     Ok(request.into_append(name, id, Trace::default()))
 }
 

@@ -1,4 +1,4 @@
-//! `postrider relay blocked-keys`: which keys the `run` of the same configuration has found blocked.
+//! `postrider relay blocked-keys`: lists the blocked keys of the `run` of the same configuration.
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::cli::healthcheck::{ask, reachable};
 use crate::cli::output::{self, Format};
-use crate::cli::{Failure, Given, block_on};
+use crate::cli::{Failure, GlobalArgs, block_on};
 
 /// Far above a thousand keys with their blockers.
-const LONGEST_ANSWER: usize = 32 << 20;
+const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
@@ -26,17 +26,17 @@ pub(super) struct Options {
     output: Format,
 }
 
-pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
-    let address = reachable(&given.load()?.config.ops.listen)?;
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    let address = reachable(&global.load()?.config.ops.listen)?;
     let mut page = format!("/blocked-keys?limit={}", options.limit);
     if let Some(key) = &options.key {
         page.push_str(&format!("&key={}", utf8_percent_encode(key, NON_ALPHANUMERIC)));
     }
     block_on(async {
-        let (status, body) = ask(&address, &page, LONGEST_ANSWER).await?;
+        let (status, body) = ask(&address, &page, MAX_ANSWER_BYTES).await?;
         if status != StatusCode::OK {
-            let told = format!("http://{address}{page}: {} {body}", status.as_u16());
-            return Err(Failure::Failed(anyhow!(told)));
+            let line = format!("http://{address}{page}: {} {body}", status.as_u16());
+            return Err(Failure::Failed(anyhow!(line)));
         }
         let answer: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
         match options.output {

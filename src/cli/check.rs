@@ -1,10 +1,10 @@
-//! `postrider check`: everything that `run` needs, and what to mend.
+//! `postrider check`: checks all that `run` needs.
 
 use clap::Args;
 
 use crate::check::{self, Finding};
 use crate::cli::output::{self, Format, padded, printable};
-use crate::cli::{Failure, Given, block_on, warn};
+use crate::cli::{Failure, GlobalArgs, block_on, warn};
 use crate::config::resolve;
 
 #[derive(Debug, Args)]
@@ -17,21 +17,21 @@ pub(super) struct Options {
     output: Format,
 }
 
-pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
-    let loaded = given.load()?;
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    let loaded = global.load()?;
     let findings = match resolve(&loaded) {
         Err(problems) => {
             warn(&loaded.warnings);
             let problems = problems.into_iter();
-            // What is wrong says what to do.
+            // The problem itself says what to do.
             let found =
                 problems.map(|problem| Finding::bad("configuration", problem.to_string(), ""));
             found.collect()
         }
         Ok(plan) => {
             let rules = std::iter::once("every rule holds").map(str::to_owned);
-            let told: Vec<String> = rules.chain(plan.warnings.iter().cloned()).collect();
-            let mut findings = vec![Finding::good("configuration", told.join("; "))];
+            let lines: Vec<String> = rules.chain(plan.warnings.iter().cloned()).collect();
+            let mut findings = vec![Finding::good("configuration", lines.join("; "))];
             if !options.offline {
                 findings.extend(block_on(async { Ok(check::probe(&plan).await) })?);
             }
@@ -39,11 +39,13 @@ pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
         }
     };
     print(&findings, options.output)?;
-    match findings.iter().all(|finding| finding.ok) {
-        true => Ok(()),
-        false if findings[0].ok => Err(Failure::Told),
-        // The configuration itself.
-        false => Err(Failure::Usage(Vec::new())),
+    if findings.iter().all(|finding| finding.ok) {
+        Ok(())
+    } else if findings[0].ok {
+        Err(Failure::AlreadyReported)
+    } else {
+        // The configuration itself is invalid.
+        Err(Failure::Usage(Vec::new()))
     }
 }
 
@@ -61,13 +63,14 @@ fn print(findings: &[Finding], format: Format) -> Result<(), Failure> {
     }
 }
 
-/// A finding in a line, and its remedy in one of its own: details are too long for columns.
+/// A finding in one line and its remedy in another: details are too long for columns.
 fn lines(finding: &Finding, width: usize) -> String {
     let ok = if finding.ok { "ok" } else { "NOT OK" };
     let name = padded(&printable(&finding.name), width);
     let line = format!("{ok:<6}  {name}  {}\n", printable(&finding.detail));
-    match finding.remedy.is_empty() {
-        true => line,
-        false => format!("{line}{}  to mend: {}\n", padded("", width + 8), finding.remedy),
+    if finding.remedy.is_empty() {
+        line
+    } else {
+        format!("{line}{}  to mend: {}\n", padded("", width + 8), finding.remedy)
     }
 }

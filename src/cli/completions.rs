@@ -12,7 +12,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    // Not straight to standard output: the generator panics where nobody reads to the end.
+    // Not directly to standard output: the generator panics when the pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut Cli::command(), "postrider", &mut script);
     output::text(&String::from_utf8_lossy(&script))

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use crate::cli::{Failure, Given, output};
+use crate::cli::{Failure, GlobalArgs, output};
 use crate::config::print::print;
 
 #[derive(Debug, Subcommand)]
@@ -11,8 +11,8 @@ pub(super) enum Command {
     Print,
 }
 
-pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
+pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Print => output::text(&print(&given.load()?)),
+        Command::Print => output::text(&print(&global.load()?)),
     }
 }

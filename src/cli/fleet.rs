@@ -1,21 +1,14 @@
 //! `postrider instances`, `partitions` and `relay pause|resume`.
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
-use crate::cli::output::{self, Format};
-use crate::cli::{Failure, Given, block_on, blocked, collections};
+use crate::cli::output::{self, OutputArgs};
+use crate::cli::{Failure, GlobalArgs, block_on, blocked, collections};
 use crate::partition::fleet::Fleet;
 
-#[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Shown {
-    /// How it is shown
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    output: Format,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-pub(super) enum Relay {
+pub(super) enum RelayCommand {
     /// Stop publishing, on all instances and until resumed, whatever restarts
     Pause,
     /// Go on
@@ -24,54 +17,49 @@ pub(super) enum Relay {
     BlockedKeys(blocked::Options),
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Switch {
-    Pause,
-    Resume,
-}
-
-pub(super) fn relay(given: &Given, command: &Relay) -> Result<(), Failure> {
+pub(super) fn relay(global: &GlobalArgs, command: &RelayCommand) -> Result<(), Failure> {
     match command {
-        Relay::Pause => run(given, Asked::Relay(Switch::Pause)),
-        Relay::Resume => run(given, Asked::Relay(Switch::Resume)),
-        Relay::BlockedKeys(options) => blocked::run(given, options),
+        RelayCommand::Pause => run(global, FleetRequest::Pause(true)),
+        RelayCommand::Resume => run(global, FleetRequest::Pause(false)),
+        RelayCommand::BlockedKeys(options) => blocked::run(global, options),
     }
 }
 
-/// What is asked of the fleet.
+/// A request to the fleet.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asked {
-    Instances(Shown),
-    Partitions(Shown),
-    Relay(Switch),
+pub(super) enum FleetRequest {
+    Instances(OutputArgs),
+    Partitions(OutputArgs),
+    /// Whether to pause or to resume.
+    Pause(bool),
 }
 
-pub(super) fn run(given: &Given, asked: Asked) -> Result<(), Failure> {
-    let plan = given.resolve_without_relay()?;
+pub(super) fn run(global: &GlobalArgs, request: FleetRequest) -> Result<(), Failure> {
+    let plan = global.resolve_without_relay()?;
     block_on(async {
         let fleet = Fleet::new(collections(&plan).await?, plan.fleet.stale_after);
-        match asked {
-            Asked::Instances(shown) => {
+        match request {
+            FleetRequest::Instances(args) => {
                 let found = fleet.instances().await.context("the instances cannot be read")?;
-                output::documents(&found, &INSTANCE, shown.output)
+                output::documents(&found, &INSTANCE_FIELDS, args.output)
             }
-            Asked::Partitions(shown) => {
+            FleetRequest::Partitions(args) => {
                 let found = fleet.partitions().await.context("the partitions cannot be read")?;
-                output::documents(&found, &PARTITION, shown.output)
+                output::documents(&found, &PARTITION_FIELDS, args.output)
             }
-            Asked::Relay(switch) => {
-                let paused = matches!(switch, Switch::Pause);
+            FleetRequest::Pause(paused) => {
                 fleet.pause(paused).await.context("the switch cannot be written")?;
-                output::text(match switch {
-                    Switch::Pause => "paused: every instance stops publishing within a second\n",
-                    Switch::Resume => "resumed: every instance goes on within a second\n",
+                output::text(if paused {
+                    "paused: every instance stops publishing within a second\n"
+                } else {
+                    "resumed: every instance goes on within a second\n"
                 })
             }
         }
     })
 }
 
-const INSTANCE: [&str; 9] = [
+const INSTANCE_FIELDS: [&str; 9] = [
     "_id",
     "name",
     "hostname",
@@ -83,4 +71,4 @@ const INSTANCE: [&str; 9] = [
     "partitionsOwned",
 ];
 
-const PARTITION: [&str; 5] = ["_id", "instanceId", "hostname", "epoch", "updatedAt"];
+const PARTITION_FIELDS: [&str; 5] = ["_id", "instanceId", "hostname", "epoch", "updatedAt"];

@@ -1,4 +1,4 @@
-//! `postrider healthcheck`: what a container's HEALTHCHECK asks, where there is no shell and no curl.
+//! `postrider healthcheck`: a container's HEALTHCHECK without shell and curl.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cli::{Failure, Given, block_on, output};
+use crate::cli::{Failure, GlobalArgs, block_on, output};
 
-/// Below what images allow their HEALTHCHECK, so that we are the ones who say why.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Below the timeout of HEALTHCHECK in images, so that this command reports why.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Far above any report: one part for each sink and a few more.
-const LONGEST_ANSWER: usize = 64 * 1024;
+/// Far above any report, which has a part for each sink and a few more.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -28,16 +28,16 @@ pub(super) struct Options {
     ready: bool,
 }
 
-pub(super) fn run(given: &Given, options: &Options) -> Result<(), Failure> {
-    // Not resolved: whatever else is wrong is for `run` to say.
-    let address = reachable(&given.load()?.config.ops.listen)?;
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    // Not resolved: `run` reports other errors of the configuration.
+    let address = reachable(&global.load()?.config.ops.listen)?;
     let page = if options.ready { "/readyz" } else { "/livez" };
     block_on(async {
-        let (status, body) = ask(&address, page, LONGEST_ANSWER).await?;
-        let told = format!("http://{address}{page}: {} {body}", status.as_u16());
+        let (status, body) = ask(&address, page, MAX_ANSWER_BYTES).await?;
+        let line = format!("http://{address}{page}: {} {body}", status.as_u16());
         match status {
-            StatusCode::OK => output::text(&format!("{told}\n")),
-            _ => Err(Failure::Failed(anyhow!(told))),
+            StatusCode::OK => output::text(&format!("{line}\n")),
+            _ => Err(Failure::Failed(anyhow!(line))),
         }
     })
 }
@@ -46,12 +46,12 @@ fn wrong(detail: String) -> Failure {
     Failure::Usage(vec![format!("ops.listen: {detail}")])
 }
 
-/// Where `ops.listen` is reached from this host.
+/// The address by which `ops.listen` is reached from this host.
 pub(super) fn reachable(listen: &str) -> Result<String, Failure> {
     address(listen).map_err(wrong)
 }
 
-/// A listener on all addresses is asked at loopback.
+/// The same, or what is wrong with it. A listener on all addresses is reached at loopback.
 fn address(listen: &str) -> Result<String, String> {
     let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     match port {
@@ -76,15 +76,15 @@ fn address(listen: &str) -> Result<String, String> {
     })
 }
 
-/// Status and body of a page of the ops server, if the body is no longer than that.
+/// Requests a page of the ops server, with a body of at most `longest` bytes.
 pub(super) async fn ask(
     address: &str,
     page: &str,
     longest: usize,
 ) -> anyhow::Result<(StatusCode, String)> {
-    timeout(PATIENCE, get(address, page, longest))
+    timeout(ANSWER_TIMEOUT, get(address, page, longest))
         .await
-        .map_err(|_| anyhow!("no answer within {}s", PATIENCE.as_secs()))
+        .map_err(|_| anyhow!("no answer within {}s", ANSWER_TIMEOUT.as_secs()))
         .flatten()
         .with_context(|| format!("http://{address}{page}"))
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_on_all_addresses_is_asked_at_loopback() {
+    fn listener_on_all_addresses_is_reached_at_loopback() {
         for (listen, asked) in [
             ("0.0.0.0:9464", "127.0.0.1:9464"),
             ("[::]:1", "[::1]:1"),

@@ -1,6 +1,6 @@
 //! The command line: arguments → configuration → a command → an exit code.
 //!
-//! 0 is success, 1 a failure, 2 wrong usage or configuration (contract, section 6).
+//! 0 is success, 1 a failure, 2 wrong usage or configuration.
 
 mod append;
 mod blocked;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli::fleet::FleetRequest;
 use crate::config::load::{Inputs, LoadError, Loaded, load};
 use crate::config::resolve::beyond;
 use crate::config::variable::PREFIX;
@@ -36,14 +37,14 @@ use crate::telemetry::chain;
 #[command(name = "postrider", version, propagate_version = true)]
 pub struct Cli {
     #[command(flatten)]
-    given: Given,
+    global: GlobalArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 /// Where the configuration comes from, for every command.
 #[derive(Debug, Args)]
-struct Given {
+struct GlobalArgs {
     /// Configuration file (TOML); without one: defaults and environment
     #[arg(long, value_name = "FILE", env = "POSTRIDER_CONFIG", global = true)]
     config: Option<PathBuf>,
@@ -67,12 +68,12 @@ enum Command {
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
     /// The instances that run, and those that have stopped without a word
-    Instances(fleet::Shown),
+    Instances(output::OutputArgs),
     /// Which instance has which partition
-    Partitions(fleet::Shown),
+    Partitions(output::OutputArgs),
     /// Pause and resume, for all instances; the blocked keys of one
     #[command(subcommand)]
-    Relay(fleet::Relay),
+    Relay(fleet::RelayCommand),
     /// The configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -82,15 +83,15 @@ enum Command {
     Completions(completions::Options),
 }
 
-/// Why a command did not succeed.
+/// Why a command failed.
 #[derive(Debug)]
 enum Failure {
     /// Usage or configuration: exit code 2. One line each.
     Usage(Vec<String>),
     /// Anything else: exit code 1.
     Failed(anyhow::Error),
-    /// Told already, on standard output: exit code 1.
-    Told,
+    /// Reported already, on standard output: exit code 1.
+    AlreadyReported,
 }
 
 impl From<anyhow::Error> for Failure {
@@ -105,7 +106,7 @@ impl From<Vec<Problem>> for Failure {
     }
 }
 
-impl Given {
+impl GlobalArgs {
     fn load(&self) -> Result<Loaded, Failure> {
         let mut environment = Vec::new();
         for (name, value) in std::env::vars_os() {
@@ -132,14 +133,14 @@ impl Given {
         })
     }
 
-    /// The configuration and what the parts are built from.
+    /// The configuration, and the plan that the parts are built from.
     fn resolve(&self) -> Result<(Loaded, Resolved), Failure> {
         let loaded = self.load()?;
         let resolved = resolved(&loaded)?;
         Ok((loaded, resolved))
     }
 
-    /// For commands that relay and serve nothing, and so need no sink, and no token of the API's.
+    /// The plan for commands that relay and serve nothing, and so need no sink and no token.
     fn resolve_without_relay(&self) -> Result<Resolved, Failure> {
         let mut loaded = self.load()?;
         loaded.config.relay.enabled = false;
@@ -148,7 +149,7 @@ impl Given {
     }
 }
 
-/// What the parts are built from; where a rule is broken, the warnings are printed before it.
+/// The plan that the parts are built from. Prints the warnings before an error.
 fn resolved(loaded: &Loaded) -> Result<Resolved, Failure> {
     resolve(loaded).map_err(|problems| {
         warn(&loaded.warnings);
@@ -156,7 +157,7 @@ fn resolved(loaded: &Loaded) -> Result<Resolved, Failure> {
     })
 }
 
-/// Prints warnings beside errors: a slip that is warned of is often their cause.
+/// Prints warnings: they often explain the errors after them.
 fn warn(warnings: &[String]) {
     for warning in warnings {
         eprintln!("warning: {warning}");
@@ -167,16 +168,16 @@ fn warn(warnings: &[String]) {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
-        Command::Run => run::run(&cli.given),
-        Command::Check(options) => check::run(&cli.given, options),
-        Command::Schema(command) => schema::run(&cli.given, command),
-        Command::Outbox(command) => outbox::run(&cli.given, command),
-        Command::Append(options) => append::run(&cli.given, options),
-        Command::Instances(shown) => fleet::run(&cli.given, fleet::Asked::Instances(*shown)),
-        Command::Partitions(shown) => fleet::run(&cli.given, fleet::Asked::Partitions(*shown)),
-        Command::Relay(command) => fleet::relay(&cli.given, command),
-        Command::Config(command) => config::run(&cli.given, command),
-        Command::Healthcheck(options) => healthcheck::run(&cli.given, options),
+        Command::Run => run::run(&cli.global),
+        Command::Check(options) => check::run(&cli.global, options),
+        Command::Schema(command) => schema::run(&cli.global, command),
+        Command::Outbox(command) => outbox::run(&cli.global, command),
+        Command::Append(options) => append::run(&cli.global, options),
+        Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
+        Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),
+        Command::Relay(command) => fleet::relay(&cli.global, command),
+        Command::Config(command) => config::run(&cli.global, command),
+        Command::Healthcheck(options) => healthcheck::run(&cli.global, options),
         Command::Completions(options) => completions::run(options),
     };
     match done {
@@ -191,27 +192,27 @@ pub fn main() -> ExitCode {
             eprintln!("error: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
-        Err(Failure::Told) => ExitCode::FAILURE,
+        Err(Failure::AlreadyReported) => ExitCode::FAILURE,
     }
 }
 
-/// The outbox's collections, for commands that ask them something; none is contacted yet.
+/// The outbox's collections. Sends nothing.
 async fn collections(plan: &Resolved) -> Result<Collections, Failure> {
     let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
     Ok(Collections::new(client, &plan.database, &plan.prefix))
 }
 
-/// What Kafka's clients are given to end: they take up to a second.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// How long Kafka's clients may take to end.
+const KAFKA_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
-/// A runtime for the commands that ask a server something.
+/// Runs a command that needs a server.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
     let done = runtime.block_on(work);
-    // Whatever blocks a thread still is not awaited: a write to a pipe that nobody reads, a resolver.
+    // Blocked threads are not awaited: a write to a full pipe, a resolver.
     runtime.shutdown_background();
-    // These are, or the process ends under their threads.
-    alive::until_none(FAREWELL);
+    // Kafka's clients are, or the process ends under their threads.
+    alive::until_none(KAFKA_SHUTDOWN_GRACE);
     done
 }

@@ -1,16 +1,16 @@
-//! What commands print on standard output.
+//! Prints results on standard output.
 
 use std::io::Write;
 
 use bson::{Bson, Document};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::cli::Failure;
 use crate::shown;
 
-/// The widest cell of a list, in characters: an `_id` as a UUID, and most errors, fit.
-pub(super) const WIDEST: usize = 80;
+/// The widest cell of a list: a UUID and most errors fit.
+pub(super) const MAX_CELL_CHARS: usize = 80;
 
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,11 +21,19 @@ pub(super) enum Format {
     Json,
 }
 
+/// The option of the form.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct OutputArgs {
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) output: Format,
+}
+
 /// Prints text as it is.
 pub(super) fn text(text: &str) -> Result<(), Failure> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        // Whoever read us has seen enough (`| head`).
+        // The reader has closed the pipe (`| head`).
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Failure::Failed(error.into())),
     }
@@ -38,10 +46,10 @@ pub(super) fn json(value: &Value) -> Result<(), Failure> {
 
 /// Prints rows below a heading, each column as wide as its widest cell.
 pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    text(&laid_out(heading, rows))
+    text(&lay_out(heading, rows))
 }
 
-fn laid_out(heading: &[&str], rows: &[Vec<String>]) -> String {
+fn lay_out(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heading)
         .chain(rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()))
@@ -67,14 +75,14 @@ fn laid_out(heading: &[&str], rows: &[Vec<String>]) -> String {
     page
 }
 
-/// A text with spaces behind it, up to a width. (The widths of formats end at 65,535.)
+/// A text padded to a width. (Widths of formats end at 65,535.)
 pub(super) fn padded(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(text.chars().count());
     text.chars().chain(std::iter::repeat_n(' ', missing)).collect()
 }
 
-/// A text that changes nothing on a terminal: control characters, line breaks and marks that turn
-/// the direction of writing are escaped.
+/// A text that is safe on a terminal: control characters, line breaks and marks of the writing direction
+/// are escaped.
 pub(super) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
@@ -91,7 +99,7 @@ pub(super) fn printable(text: &str) -> String {
     printable
 }
 
-/// A text of at most `widest` characters, the last of which is an ellipsis where it was longer.
+/// A text of at most `widest` characters; a longer one ends in an ellipsis.
 pub(super) fn shortened(text: String, widest: usize) -> String {
     match text.char_indices().nth(widest) {
         None => text,
@@ -99,7 +107,7 @@ pub(super) fn shortened(text: String, widest: usize) -> String {
     }
 }
 
-/// Prints counts by their names, an object of numbers.
+/// Prints an object of counts.
 pub(super) fn figures(figures: &Value, format: Format) -> Result<(), Failure> {
     match (format, figures) {
         (Format::Table, Value::Object(fields)) => {
@@ -113,7 +121,7 @@ pub(super) fn figures(figures: &Value, format: Format) -> Result<(), Failure> {
     }
 }
 
-/// Prints documents: of a table these fields, in JSON all.
+/// Prints documents: these fields in a table, all in JSON.
 pub(super) fn documents(
     found: &[Document],
     fields: &[&str],
@@ -123,7 +131,7 @@ pub(super) fn documents(
         Format::Json => json(&found.iter().map(shown::record).collect()),
         Format::Table => {
             let row = |document: &Document| {
-                let cell = |field: &&str| shortened(cell(document.get(*field)), WIDEST);
+                let cell = |field: &&str| shortened(cell(document.get(*field)), MAX_CELL_CHARS);
                 fields.iter().map(cell).collect()
             };
             let rows: Vec<Vec<String>> = found.iter().map(row).collect();
@@ -134,7 +142,7 @@ pub(super) fn documents(
     }
 }
 
-/// A value in a table's cell.
+/// A value as the cell of a table.
 pub(super) fn cell(value: Option<&Bson>) -> String {
     match value.map(shown::value) {
         None | Some(Value::Null) => String::new(),
@@ -154,37 +162,37 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell_and_lines_end_in_no_space() {
-        let page = laid_out(&["id", "what"], &rows(&[&["größer", "x"], &["a", ""], &["b"]]));
+    fn columns_fit_their_widest_cell_and_lines_are_trimmed() {
+        let page = lay_out(&["id", "what"], &rows(&[&["größer", "x"], &["a", ""], &["b"]]));
 
         assert_eq!(page, "id      what\ngrößer  x\na\nb\n");
     }
 
     #[test]
-    fn a_table_holds_cells_of_any_width() {
+    fn table_accepts_cells_of_any_width() {
         let wide = "x".repeat(70_000);
 
-        let page = laid_out(&["a", "b"], &rows(&[&[&wide, "1"], &["y", &wide]]));
+        let page = lay_out(&["a", "b"], &rows(&[&[&wide, "1"], &["y", &wide]]));
 
         assert_eq!(page.lines().map(str::len).max(), Some(140_002));
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_escaped() {
-        let page = laid_out(&["a"], &rows(&[&["\u{1b}[2J\r\n\u{9b}1m\u{202e}é"]]));
+    fn control_characters_are_escaped() {
+        let page = lay_out(&["a"], &rows(&[&["\u{1b}[2J\r\n\u{9b}1m\u{202e}é"]]));
 
         assert_eq!(page, "a\n\\u{1b}[2J\\r\\n\\u{9b}1m\\u{202e}é\n");
     }
 
     #[test]
-    fn a_long_text_ends_in_an_ellipsis() {
+    fn long_text_ends_in_an_ellipsis() {
         assert_eq!(shortened("ßßß".to_owned(), 3), "ßßß");
         assert_eq!(shortened("ßßßß".to_owned(), 3), "ßß…");
     }
 
     proptest! {
         #[test]
-        fn any_cells_make_a_line_each_without_control_characters(
+        fn rows_are_lines_without_control_characters(
             cells in proptest::collection::vec(
                 proptest::collection::vec(
                     prop_oneof![
@@ -197,14 +205,14 @@ mod tests {
                 0..4,
             ),
         ) {
-            let page = laid_out(&["id", "key", "payload"], &cells);
+            let page = lay_out(&["id", "key", "payload"], &cells);
 
             prop_assert_eq!(page.lines().count(), cells.len() + 1);
             prop_assert!(page.chars().all(|one| one == '\n' || !one.is_control()), "{:?}", page);
         }
 
         #[test]
-        fn any_text_is_shortened_to_its_width(text in any::<String>(), widest in 1_usize..100) {
+        fn texts_are_shortened_to_the_width(text in any::<String>(), widest in 1_usize..100) {
             let short = shortened(text.clone(), widest);
 
             prop_assert_eq!(short.chars().count(), widest.min(text.chars().count()));

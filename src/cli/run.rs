@@ -5,13 +5,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cli::{Failure, Given, block_on};
+use crate::cli::{Failure, GlobalArgs, block_on};
 use crate::config::resolve::log_as_json;
 use crate::partition::names::WantedName;
 use crate::telemetry;
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let (loaded, plan) = given.resolve()?;
+pub(super) fn run(global: &GlobalArgs) -> Result<(), Failure> {
+    let (loaded, plan) = global.resolve()?;
     let log = &loaded.config.log;
     telemetry::init(log_as_json(log.format), &log.level)
         .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
@@ -22,7 +22,7 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
         tokio::spawn(signals.watch(stop.clone()));
         let name = match &plan.instance_name {
             Some(name) => WantedName::Explicit(name.clone()),
-            None => WantedName::of_process(given.config.as_deref()),
+            None => WantedName::of_process(global.config.as_deref()),
         };
         let ended = crate::run::run(plan, name, metrics, stop).await;
         ended.map_err(|error| Failure::Failed(error.into()))
@@ -42,7 +42,7 @@ impl Signals {
         })
     }
 
-    /// The first signal stops in good order, the second at once.
+    /// The first signal stops gracefully, the second at once.
     async fn watch(mut self, stop: CancellationToken) {
         self.next().await;
         info!("stopping; a second signal ends at once");

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::cli::{Failure, Given, block_on, collections, output};
+use crate::cli::{Failure, GlobalArgs, block_on, collections, output};
 use crate::config::Resolved;
-use crate::context::{Context, Kind};
+use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateName, check_name};
 use crate::schema::{self, Applied, Difference, SchemaError};
 use crate::store::connect;
@@ -29,7 +29,7 @@ pub(super) enum Command {
     Verify(Named),
 }
 
-/// What it is about; the outbox, where nothing is named.
+/// The collections of a command; the outbox, without any.
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// In place of the outbox the collections of this aggregate: events and snapshots (repeatable)
@@ -53,55 +53,55 @@ impl Named {
         self.aggregate.is_empty() && self.prepare.is_empty()
     }
 
-    fn collections(&self) -> impl Iterator<Item = (Kind, &str)> {
-        let of_aggregates = self
-            .aggregate
-            .iter()
-            .flat_map(|name| [Kind::Events, Kind::Snapshots].map(|kind| (kind, name.as_str())));
-        of_aggregates.chain(self.prepare.iter().map(|name| (Kind::Prepare, name.as_str())))
+    fn collections(&self) -> impl Iterator<Item = (CollectionKind, &str)> {
+        let of_aggregates = self.aggregate.iter().flat_map(|name| {
+            [CollectionKind::Events, CollectionKind::Snapshots].map(|kind| (kind, name.as_str()))
+        });
+        of_aggregates
+            .chain(self.prepare.iter().map(|name| (CollectionKind::Prepare, name.as_str())))
     }
 }
 
-pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
+pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Print { named, roles } => print(given, named, *roles),
+        Command::Print { named, roles } => print(global, named, *roles),
         Command::Apply(named) => {
-            let plan = given.resolve_without_relay()?;
+            let plan = global.resolve_without_relay()?;
             block_on(apply(&plan, named))
         }
         Command::Verify(named) => {
-            let plan = given.resolve_without_relay()?;
+            let plan = global.resolve_without_relay()?;
             block_on(verify(&plan, named))
         }
     }
 }
 
-fn print(given: &Given, named: &Named, roles: bool) -> Result<(), Failure> {
-    let config = given.load()?.config;
+fn print(global: &GlobalArgs, named: &Named, roles: bool) -> Result<(), Failure> {
+    let config = global.load()?.config;
     let outbox = &config.outbox;
-    output::text(&match roles {
-        true => schema::roles_script(&config),
-        false if named.is_empty() => {
-            schema::script(&outbox.collection_prefix, &outbox.schema_options())
-        }
-        false => schema::aggregate_script(&config, &named.aggregate, &named.prepare),
+    output::text(&if roles {
+        schema::roles_script(&config)
+    } else if named.is_empty() {
+        schema::script(&outbox.collection_prefix, &outbox.schema_options())
+    } else {
+        schema::aggregate_script(&config, &named.aggregate, &named.prepare)
     })
 }
 
 async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
-    let told = |applied: Result<Applied, SchemaError>| {
+    let with_context = |applied: Result<Applied, SchemaError>| {
         applied.context("the schema cannot be applied").map_err(Failure::from)
     };
     let mut lines = String::new();
     if named.is_empty() {
         let collections = collections(plan).await?;
-        let applied = told(schema::apply(&collections, &plan.schema).await)?;
-        lines.push_str(&what_was_done(&applied, ""));
+        let applied = with_context(schema::apply(&collections, &plan.schema).await)?;
+        lines.push_str(&describe(&applied, ""));
     }
     let context = context(plan).await?;
     for (kind, name) in named.collections() {
-        let applied = told(context.apply(kind, name).await)?;
-        lines.push_str(&what_was_done(&applied, &format!(" of {}", kind.collection(name))));
+        let applied = with_context(context.apply(kind, name).await)?;
+        lines.push_str(&describe(&applied, &format!(" of {}", kind.collection(name))));
     }
     if lines.is_empty() {
         lines.push_str("nothing was missing\n");
@@ -109,8 +109,8 @@ async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     output::text(&lines)
 }
 
-/// A line for each thing.
-fn what_was_done(applied: &Applied, of: &str) -> String {
+/// One line for each change.
+fn describe(applied: &Applied, of: &str) -> String {
     let mut lines = String::new();
     if let Some(database) = &applied.claimed {
         lines.push_str(&format!("database {database} is now the context's\n"));
@@ -128,28 +128,25 @@ fn what_was_done(applied: &Applied, of: &str) -> String {
 }
 
 async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
-    let told = |differences: Result<Vec<Difference>, SchemaError>| {
+    let with_context = |differences: Result<Vec<Difference>, SchemaError>| {
         differences.context("the schema cannot be verified").map_err(Failure::from)
     };
     let mut lines: Vec<String> = Vec::new();
     if named.is_empty() {
         let collections = collections(plan).await?;
-        let differences = told(schema::verify(&collections, &plan.schema).await)?;
+        let differences = with_context(schema::verify(&collections, &plan.schema).await)?;
         lines.extend(differences.iter().map(ToString::to_string));
     }
     let context = context(plan).await?;
     for (kind, name) in named.collections() {
-        let differences = told(context.verify(kind, name).await)?;
+        let differences = with_context(context.verify(kind, name).await)?;
         lines.extend(differences.iter().map(ToString::to_string));
     }
-    // That a database is nobody's is said of each of its collections.
+    // A database without a context is a difference of each of its collections.
     let mut seen = HashSet::new();
     lines.retain(|line| seen.insert(line.clone()));
     output::text(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    match lines.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::Told),
-    }
+    if lines.is_empty() { Ok(()) } else { Err(Failure::AlreadyReported) }
 }
 
 async fn context(plan: &Resolved) -> Result<Context, Failure> {

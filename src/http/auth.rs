@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 
 use crate::http::problem::Problem;
 
-/// What a token permits; no scope implies another.
+/// A permission of tokens; none implies another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Writing events, snapshots, prepare keys and records.
@@ -32,7 +32,7 @@ impl Scope {
     }
 }
 
-/// The configured tokens, as digests: of one length, so that a comparison reveals nothing.
+/// The configured tokens as digests, which have one length, so that comparisons reveal nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     tokens: Vec<KnownToken>,
@@ -41,7 +41,7 @@ pub struct Tokens {
 #[derive(Clone)]
 struct KnownToken {
     digest: [u8; 32],
-    holder: Holder,
+    holder: TokenHolder,
 }
 
 impl std::fmt::Debug for KnownToken {
@@ -52,7 +52,7 @@ impl std::fmt::Debug for KnownToken {
 
 /// The name and the scopes of a token.
 #[derive(Clone, Debug)]
-pub struct Holder {
+pub struct TokenHolder {
     name: Arc<str>,
     scopes: Vec<Scope>,
 }
@@ -66,13 +66,13 @@ impl Tokens {
     /// Adds a token; `false` where it is known already.
     pub fn add(&mut self, name: &str, token: &str, scopes: Vec<Scope>) -> bool {
         let is_new = self.find(token).is_none();
-        let holder = Holder { name: name.into(), scopes };
+        let holder = TokenHolder { name: name.into(), scopes };
         self.tokens.push(KnownToken { digest: Sha256::digest(token).into(), holder });
         is_new
     }
 
-    /// Finds the holder of a token. Compares it with every known one, whichever matches.
-    pub fn find(&self, token: &str) -> Option<&Holder> {
+    /// Finds the holder of a token. Compares it with all known ones, in constant time.
+    pub fn find(&self, token: &str) -> Option<&TokenHolder> {
         let presented: [u8; 32] = Sha256::digest(token).into();
         self.tokens.iter().fold(None, |found, known| {
             if known.digest.ct_eq(&presented).into() { Some(&known.holder) } else { found }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_is_found_whole_and_with_its_own_scopes() {
+    fn tokens_are_matched_whole_with_their_scopes() {
         let mut tokens = Tokens::default();
         assert!(tokens.add("one", "alpha", vec![Scope::Read]));
         assert!(tokens.add("two", "beta", Scope::ALL.into()));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_every_caller_is_admitted() {
+    fn every_caller_is_admitted_without_tokens() {
         assert!(Tokens::default().admit(Scope::Admin, None).is_ok());
     }
 }

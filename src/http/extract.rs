@@ -1,4 +1,4 @@
-//! What a request consists of, as types: everything that is wrong with a part is reported at once.
+//! Extracts the parts of a request as types, each with all its flaws.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -9,41 +9,41 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use bson::{Bson, Document};
+use bson::Document;
 use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::events::Flaw;
-use crate::events::json::{Form, Request as RequestBody, parse, read};
+use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_body};
 use crate::http::auth::Scope;
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 
-/// The scope that a call requires.
-pub trait Required: Send {
-    /// That scope.
+/// A scope as a type: the one that a call requires.
+pub trait RequiredScope: Send {
+    /// The scope.
     const SCOPE: Scope;
 }
 
 /// Requires [`Scope::Append`].
 #[derive(Clone, Copy, Debug)]
-pub struct Append;
+pub struct AppendScope;
 /// Requires [`Scope::Read`].
 #[derive(Clone, Copy, Debug)]
-pub struct Read;
+pub struct ReadScope;
 /// Requires [`Scope::Admin`].
 #[derive(Clone, Copy, Debug)]
-pub struct Admin;
+pub struct AdminScope;
 
-impl Required for Append {
+impl RequiredScope for AppendScope {
     const SCOPE: Scope = Scope::Append;
 }
-impl Required for Read {
+impl RequiredScope for ReadScope {
     const SCOPE: Scope = Scope::Read;
 }
-impl Required for Admin {
+impl RequiredScope for AdminScope {
     const SCOPE: Scope = Scope::Admin;
 }
 
@@ -56,28 +56,34 @@ pub struct Call<S, P = NoParameters, Q = NoParameters> {
     pub path: P,
     /// The parameters of the query.
     pub query: Q,
-    /// What the handlers share.
-    pub state: Shared,
+    /// The state of the handlers.
+    pub state: Api,
     scope: PhantomData<S>,
 }
 
-/// No parameters: one that is given is unknown.
+/// No parameters.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct NoParameters {}
 
-impl<S: Required, P: DeserializeOwned, Q: DeserializeOwned> FromRequestParts<Shared>
+impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestParts<Api>
     for Call<S, P, Q>
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
         let actor = shared.tokens.admit(S::SCOPE, header(&parts.headers, AUTHORIZATION))?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        let path =
-            read(path, Form::Strings, Vec::new(), |_| Vec::new()).map_err(Problem::invalid)?;
-        let query = query(parts.uri.query().unwrap_or_default()).map_err(Problem::invalid)?;
+        let path = read(path, Form::Strings, Vec::new());
+        let query = query(parts.uri.query().unwrap_or_default());
+        let (path, query) = match (path, query) {
+            (Ok(path), Ok(query)) => (path, query),
+            (path, query) => {
+                let flaws = [path.err(), query.err()].into_iter().flatten().flatten();
+                return Err(Problem::invalid(flaws.collect()));
+            }
+        };
         Ok(Self { actor, path, query, state: shared.clone(), scope: PhantomData })
     }
 }
@@ -95,7 +101,7 @@ fn query<Q: DeserializeOwned>(text: &str) -> Result<Q, Vec<Flaw>> {
             (None, _) => flaws.push(Flaw::new("", "a parameter's name is not UTF-8")),
         }
     }
-    read(parameters, Form::Strings, flaws, |_| Vec::new())
+    read(parameters, Form::Strings, flaws)
 }
 
 fn decoded(text: &str) -> Option<String> {
@@ -111,10 +117,10 @@ fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
-impl<T: RequestBody> FromRequest<Shared> for Body<T> {
+impl<T: RequestBody> FromRequest<Api> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+    async fn from_request(request: Request, shared: &Api) -> Result<Self, Problem> {
         let kind = header(request.headers(), CONTENT_TYPE).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case("application/json") {
@@ -122,24 +128,21 @@ impl<T: RequestBody> FromRequest<Shared> for Body<T> {
         }
         let bytes = bytes(request, shared.max_body).await?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not UTF-8"))?;
-        match parse(text) {
-            Ok((Bson::Document(members), flaws)) => {
-                read(members, Form::Json, flaws, T::conflicts).map(Self).map_err(Problem::invalid)
-            }
-            Ok(_) => Err(Problem::wrong("", "the body must be an object")),
-            Err(error) => Err(Problem::malformed(format!("invalid JSON: {error}"))),
-        }
+        read_body(text, Document::new()).map(Self).map_err(|error| match error {
+            BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
+            BodyError::Invalid(flaws) => Problem::invalid(flaws),
+        })
     }
 }
 
-/// No body, or an empty object: what another body asked for would not be done.
+/// No body, or an empty object. Any other body is refused, since it would be ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct NoBody;
 
-impl FromRequest<Shared> for NoBody {
+impl FromRequest<Api> for NoBody {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+    async fn from_request(request: Request, shared: &Api) -> Result<Self, Problem> {
         let is_empty = |body: serde_json::Map<String, serde_json::Value>| body.is_empty();
         match bytes(request, shared.max_body).await {
             Ok(bytes) if bytes.is_empty() => Ok(Self),
@@ -159,16 +162,20 @@ async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
         return Err(too_large());
     }
     axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
-        match error.into_inner().is::<LengthLimitError>() {
-            true => too_large(),
-            false => Problem::malformed("the body broke off"),
+        if error.into_inner().is::<LengthLimitError>() {
+            too_large()
+        } else {
+            Problem::malformed("the body broke off")
         }
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use bson::doc;
+
     use super::*;
+    use crate::http::params::AggregatePath;
 
     #[derive(Debug, Deserialize, PartialEq)]
     struct Parameters {
@@ -185,7 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_with_a_query_is_reported_at_once() {
+    fn all_flaws_of_a_path_are_reported() {
+        let path = doc! { "name": "1x", "id": "" };
+
+        let flaws = read::<AggregatePath>(path, Form::Strings, Vec::new()).unwrap_err();
+
+        let fields: Vec<&str> = flaws.iter().map(|flaw| &*flaw.field).collect();
+        assert_eq!(fields, ["name", "id"]);
+    }
+
+    #[test]
+    fn all_flaws_of_a_query_are_reported() {
         for (text, wrong) in [
             ("key=1&key=2", 1),
             ("key=%ff", 1),

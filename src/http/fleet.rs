@@ -1,4 +1,4 @@
-//! The instances, their partitions, and the switch of the relay.
+//! Instances, partitions, and the switch of the relay.
 
 use axum::Json;
 use serde::Serialize;
@@ -8,14 +8,14 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::http::extract::{Admin, Call, NoBody, Read};
+use crate::http::extract::{AdminScope, Call, NoBody, ReadScope};
 use crate::http::list::Listed;
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::http::stored::{InstanceAnswer, PartitionAnswer};
 use crate::shown;
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(list_instances))
         .routes(routes!(list_partitions))
@@ -27,7 +27,7 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 #[utoipa::path(get, path = "/v1/instances", tag = "fleet", responses(
     (status = 200, description = "all of them", body = Listed<InstanceAnswer>),
 ))]
-async fn list_instances(call: Call<Read>) -> Result<Json<Listed<Value>>, Problem> {
+async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.instances().await?;
     Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
 }
@@ -36,7 +36,7 @@ async fn list_instances(call: Call<Read>) -> Result<Json<Listed<Value>>, Problem
 #[utoipa::path(get, path = "/v1/partitions", tag = "fleet", responses(
     (status = 200, description = "all that were ever assigned", body = Listed<PartitionAnswer>),
 ))]
-async fn list_partitions(call: Call<Read>) -> Result<Json<Listed<Value>>, Problem> {
+async fn list_partitions(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.partitions().await?;
     Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
 }
@@ -51,7 +51,7 @@ struct SwitchAnswer {
 #[utoipa::path(post, path = "/v1/relay/pause", tag = "fleet", responses(
     (status = 200, description = "every instance stops within a second", body = SwitchAnswer),
 ))]
-async fn pause_relay(call: Call<Admin>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
+async fn pause_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
     switch(&call, true).await
 }
 
@@ -59,11 +59,11 @@ async fn pause_relay(call: Call<Admin>, _: NoBody) -> Result<Json<SwitchAnswer>,
 #[utoipa::path(post, path = "/v1/relay/resume", tag = "fleet", responses(
     (status = 200, description = "every instance goes on within a second", body = SwitchAnswer),
 ))]
-async fn resume_relay(call: Call<Admin>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
+async fn resume_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
     switch(&call, false).await
 }
 
-async fn switch(call: &Call<Admin>, paused: bool) -> Result<Json<SwitchAnswer>, Problem> {
+async fn switch(call: &Call<AdminScope>, paused: bool) -> Result<Json<SwitchAnswer>, Problem> {
     call.state.services()?.fleet.pause(paused).await?;
     info!(actor = &*call.actor, paused, "set the switch of the relay");
     Ok(Json(SwitchAnswer { paused }))

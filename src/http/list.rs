@@ -1,4 +1,4 @@
-//! The form of every list.
+//! The form of lists.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! Around every request: its id, its permit, its time limit, and the form of its problems.
+//! The middleware of every request: id, permit, time limit, rendering of problems.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,33 +12,30 @@ use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
 use crate::failpoint;
-use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::problem::{Problem, retry_advice};
+use crate::http::state::Api;
 
-/// Names a request, in answers and logs.
+/// Identifies a request, in answers and logs.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest request id that is accepted from a client.
 const MAX_ID_BYTES: usize = 128;
 
-/// The permit of a concurrent request. An answer that is streamed keeps it until its end.
+/// The permit of a concurrent request. A streamed answer holds it until its end.
 #[derive(Clone, Debug)]
 pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
 
 /// Runs around all other layers.
-pub(super) async fn surround(
-    State(shared): State<Shared>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn surround(State(shared): State<Api>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    let advice = retry_advice(request.method(), request.uri().path());
     let span = info_span!("request", request_id = id);
     let answered = within_limits(&shared, request, next).instrument(span).await;
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         let kept = std::mem::take(response.headers_mut());
-        response = problem.render(&id);
-        // Allow, of an unknown method.
+        response = problem.render(&id, advice);
+        // Allow, for an unknown method.
         if let Some(allow) = kept.get(axum::http::header::ALLOW) {
             response.headers_mut().insert(axum::http::header::ALLOW, allow.clone());
         }
@@ -49,34 +46,31 @@ pub(super) async fn surround(
     response
 }
 
-async fn within_limits(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+async fn within_limits(shared: &Api, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     shared.admit(&parts)?;
     let mut request = Request::from_parts(parts, body);
     let permit = shared.permits.clone().try_acquire_owned().map_err(|_| {
         Problem::overloaded("more concurrent requests than api.max_concurrent; try again")
     })?;
-    // Held here until the answer begins: a handler may drop its request before.
+    // Held until the answer begins: a handler may drop its request before.
     let permit = RequestPermit(Arc::new(permit));
     request.extensions_mut().insert(permit.clone());
     let answer = tokio::time::timeout(shared.timeout, next.run(request)).await;
     drop(permit);
     answer.map_err(|_| {
         warn!(timeout = ?shared.timeout, "a request timed out");
-        Problem::unavailable(
-            "not answered within api.timeout; whether a write took effect is unknown; retry with \
-             the same id (retries are idempotent)",
-        )
+        Problem::unconfirmed("not answered within api.timeout")
     })
 }
 
-/// The place of the fail point, below the layer that catches panics.
+/// The fail point, below the layer that catches panics.
 pub(super) async fn fail_point(request: Request, next: Next) -> Response {
     failpoint::hit("http::request");
     next.run(request).await
 }
 
-/// The answer in place of one whose handler panicked. The panic hook has logged the message.
+/// The answer when a handler has panicked. The panic hook has logged the message.
 pub(super) fn answer_panic(_: Box<dyn Any + Send>) -> Response {
     error!("a request panicked");
     Problem::internal().into_response()

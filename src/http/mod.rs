@@ -8,8 +8,8 @@
 //!     ← a type as JSON, or problem+json                             list, stream, stored, problem
 //! ```
 //!
-//! A call is a function with `#[utoipa::path]`: its route and its part of `/openapi.json` are made
-//! from the same line, and its parameters, body and answer from the same types.
+//! A call is a function with `#[utoipa::path]`, from which its route and its part of `/openapi.json`
+//! come.
 
 pub mod auth;
 mod events;
@@ -38,22 +38,21 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
 
 pub use server::{ApiServer, StartError};
-pub use state::{Services, Shared as Api};
+pub use state::{Api, Services};
 
 /// How the API ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// Every request was answered.
     Whole,
-    /// So many connections were cut: their requests took too long.
+    /// This many connections were cut: their requests took too long.
     Cut(usize),
 }
 
-/// Every call.
-fn calls() -> OpenApiRouter<Shared> {
+/// All calls.
+fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .merge(events::calls())
         .merge(snapshots::calls())
@@ -62,8 +61,8 @@ fn calls() -> OpenApiRouter<Shared> {
         .merge(fleet::calls())
 }
 
-/// Everything that is served.
-fn routes(shared: Shared) -> Router {
+/// All routes.
+fn routes(shared: Api) -> Router {
     let (calls, api) = calls().split_for_parts();
     let description = openapi::describe(api);
     let json = [(header::CONTENT_TYPE, "application/json")];

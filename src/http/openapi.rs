@@ -1,4 +1,4 @@
-//! `/openapi.json`: what the calls declare, and what all of them have in common.
+//! Builds `/openapi.json` from the declarations of the calls.
 
 use serde_json::Value;
 use utoipa::OpenApi;
@@ -9,10 +9,11 @@ use utoipa::openapi::{
     ContentBuilder, HeaderBuilder, OpenApi as Description, RefOr, Response, ResponseBuilder,
 };
 
-use crate::http::problem::{FieldError, ProblemAnswer};
+use crate::events::Flaw;
+use crate::http::problem::ProblemAnswer;
 use crate::http::{outbox, prepare};
 
-/// What no call declares by itself.
+/// The parts that no call declares.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -20,7 +21,7 @@ use crate::http::{outbox, prepare};
         description = "Transactional outbox relay and event store for MongoDB.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    components(schemas(ProblemAnswer, FieldError))
+    components(schemas(ProblemAnswer, Flaw))
 )]
 struct Common;
 
@@ -44,7 +45,7 @@ const BODY_PROBLEMS: [(&str, &str); 3] = [
     ("415", "`unsupported_media_type`"),
 ];
 
-/// The whole description as JSON.
+/// The description as JSON.
 pub fn describe(calls: Description) -> String {
     let mut whole = Common::openapi();
     whole.merge(calls);
@@ -58,7 +59,7 @@ pub fn describe(calls: Description) -> String {
             .description(Some("one of api.tokens"))
             .build();
         components.add_security_scheme("token", SecurityScheme::Http(token));
-        // Rules about several members, which no derive expresses.
+        // Rules about several members, which derives cannot express.
         for (name, rule) in [
             ("PrepareRequest", prepare::one_end_schema()),
             ("ReprepareRequest", prepare::one_end_schema()),
@@ -70,13 +71,13 @@ pub fn describe(calls: Description) -> String {
             }
         }
     }
-    // Nothing in it can fail to serialise.
+    // Its serialisation cannot fail.
     let mut whole = serde_json::to_value(whole).unwrap_or_default();
     require_headers(&mut whole);
     format!("{whole:#}\n")
 }
 
-/// Adds what every call has: a token, a request id, and problems.
+/// Adds the parts of every call: a token, a request id, and problems.
 fn complete(call: &mut Operation) {
     call.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     let of_body = if call.request_body.is_some() { BODY_PROBLEMS.as_slice() } else { &[] };
@@ -107,7 +108,7 @@ fn complete(call: &mut Operation) {
     }
 }
 
-/// Marks all headers of answers as required, for which utoipa has no field.
+/// Marks all headers of answers as required; utoipa has no field for that.
 fn require_headers(whole: &mut Value) {
     fn members<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
         let members = value.get_mut(name).and_then(Value::as_object_mut);
@@ -131,8 +132,20 @@ mod tests {
     use crate::blessed::compare;
 
     #[test]
-    fn file_in_the_repository_is_what_is_served() {
+    fn file_in_the_repository_is_current() {
         compare("schema/openapi.json", &describe(crate::http::calls().into_openapi()));
+    }
+
+    #[test]
+    fn times_in_queries_are_0_or_above() {
+        let text = describe(crate::http::calls().into_openapi());
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let call = &whole["paths"]["/v1/aggregates/{name}/{id}/events"]["get"];
+        let parameters = call["parameters"].as_array().unwrap();
+        for name in ["fromTime", "toTime"] {
+            let parameter = parameters.iter().find(|parameter| parameter["name"] == name).unwrap();
+            assert_eq!(parameter["schema"]["anyOf"][1]["minimum"], 0, "{parameter}");
+        }
     }
 
     #[test]

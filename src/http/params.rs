@@ -1,15 +1,18 @@
-//! Parameters of paths and queries that several calls have.
+//! Parameters of paths and queries that several calls share.
 
 use std::time::Duration;
 
 use bson::DateTime;
 use postrider_settings::units::duration;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
-use utoipa::{IntoParams, ToSchema};
+use serde::de::Deserializer;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AnyOfBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type,
+};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 
-use crate::events::json::{IdText, checked};
-use crate::http::problem::Problem;
+use crate::events::json::{checked, int64};
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::undecoded::RawId;
 
@@ -18,8 +21,7 @@ use crate::outbox::undecoded::RawId;
 #[into_params(parameter_in = Path)]
 pub struct KindPath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
 }
 
@@ -28,12 +30,10 @@ pub struct KindPath {
 #[into_params(parameter_in = Path)]
 pub struct AggregatePath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
     /// The aggregate.
-    #[serde(deserialize_with = "aggregate_id")]
-    #[param(value_type = IdText, inline)]
+    #[param(inline)]
     pub id: AggregateId,
 }
 
@@ -42,12 +42,10 @@ pub struct AggregatePath {
 #[into_params(parameter_in = Path)]
 pub struct VersionPath {
     /// The kind of aggregate.
-    #[serde(deserialize_with = "aggregate_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     pub name: AggregateName,
     /// The aggregate.
-    #[serde(deserialize_with = "aggregate_id")]
-    #[param(value_type = IdText, inline)]
+    #[param(inline)]
     pub id: AggregateId,
     /// The version.
     #[param(value_type = i64, minimum = 0)]
@@ -78,9 +76,12 @@ pub struct Bounded<const MIN: i64, const MAX: i64>(pub i64);
 
 impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |number: i64| match (MIN..=MAX).contains(&number) {
-            true => Ok(Self(number)),
-            false => Err(format!("must be an integer from {MIN} to {MAX}")),
+        checked(from, |number: i64| {
+            if (MIN..=MAX).contains(&number) {
+                Ok(Self(number))
+            } else {
+                Err(format!("must be an integer from {MIN} to {MAX}"))
+            }
         })
     }
 }
@@ -109,6 +110,15 @@ impl<'de> Deserialize<'de> for TimeText {
     }
 }
 
+impl PartialSchema for TimeText {
+    fn schema() -> RefOr<Schema> {
+        let date = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+        let text = ObjectBuilder::new().schema_type(Type::String).format(Some(date));
+        let millis = int64().minimum(Some(0_isize));
+        AnyOfBuilder::new().item(text).item(millis).into()
+    }
+}
+
 /// A duration with units, such as `1h30m`.
 #[derive(Clone, Copy, Debug, Default, ToSchema)]
 #[schema(value_type = String, pattern = "^([0-9]{1,4}(ms|s|m|h|d)){1,3}$", example = "1h30m")]
@@ -123,15 +133,9 @@ impl<'de> Deserialize<'de> for DurationText {
     }
 }
 
-/// The name of a kind of aggregate or of prepare key.
-#[derive(Debug, ToSchema)]
-#[schema(pattern = "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", example = "order")]
-#[expect(dead_code, reason = "describes a parameter")]
-pub struct AggregateNameText(String);
-
 /// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
 /// force one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, ToSchema)]
 #[schema(
     pattern = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])"
 )]
@@ -139,27 +143,23 @@ pub struct RecordIdText(pub String);
 
 impl RecordIdText {
     /// The ids that the text can mean: at least one.
-    ///
-    /// # Errors
-    ///
-    /// It can mean none.
-    pub fn readings(&self) -> Result<Vec<RawId>, Problem> {
-        let ids = RawId::readings(&self.0);
-        if self.0.is_empty() || ids.is_empty() {
-            return Err(Problem::wrong("id", INVALID_ID));
-        }
-        Ok(ids)
+    pub fn ids(&self) -> Vec<RawId> {
+        RawId::readings(&self.0)
     }
 }
 
-/// What is wrong with a text that can mean no id.
+impl<'de> Deserialize<'de> for RecordIdText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| {
+            if RawId::readings(&text).is_empty() || text.is_empty() {
+                Err(INVALID_ID.to_owned())
+            } else {
+                Ok(Self(text))
+            }
+        })
+    }
+}
+
+/// The flaw of an invalid id.
 pub const INVALID_ID: &str =
     "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one";
-
-fn aggregate_name<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateName, D::Error> {
-    AggregateName::new(&String::deserialize(from)?).map_err(D::Error::custom)
-}
-
-fn aggregate_id<'de, D: Deserializer<'de>>(from: D) -> Result<AggregateId, D::Error> {
-    AggregateId::new(&String::deserialize(from)?).map_err(D::Error::custom)
-}

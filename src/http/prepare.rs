@@ -1,9 +1,9 @@
-//! Prepare keys: a value reserved under a key, by one of many who try.
+//! Prepare keys: a value reserved under a key, by one of several clients.
 
 use axum::Json;
 use axum::http::StatusCode;
 use bson::{Bson, DateTime, doc};
-use serde::de::{Deserializer, Error};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use utoipa::openapi::schema::{AnyOfBuilder, Object, ObjectBuilder, Schema, Type};
@@ -11,19 +11,19 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::context::Kind;
+use crate::context::CollectionKind;
 use crate::events::Flaw;
 use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
 };
-use crate::http::extract::{Append, Body, Call, NoBody, Read};
-use crate::http::params::{AggregateNameText, DurationText};
+use crate::http::extract::{AppendScope, Body, Call, NoBody, ReadScope};
+use crate::http::params::DurationText;
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
-use crate::prepare::{Outcome, PrepareError, PrepareKey, PrepareName, Ttl};
+use crate::http::state::Api;
+use crate::prepare::{KeyOutcome, PrepareError, PrepareKey, PrepareName, Ttl};
 use crate::store::ServerClock;
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(prepare_key, get_key, reprepare_key, rollback_key))
 }
 
@@ -32,16 +32,11 @@ pub(super) fn calls() -> OpenApiRouter<Shared> {
 #[into_params(parameter_in = Path)]
 struct KeyPath {
     /// The kind of key.
-    #[serde(deserialize_with = "prepare_name")]
-    #[param(value_type = AggregateNameText, inline)]
+    #[param(inline)]
     name: PrepareName,
     /// The key.
     #[param(inline)]
     key: IdText,
-}
-
-fn prepare_name<'de, D: Deserializer<'de>>(from: D) -> Result<PrepareName, D::Error> {
-    PrepareName::new(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// The value under which a key is taken, and until when: `ttl` or `ttlAt`, not both.
@@ -125,7 +120,7 @@ impl KeyAnswer {
     ),
 )]
 async fn prepare_key(
-    call: Call<Append, KeyPath>,
+    call: Call<AppendScope, KeyPath>,
     Body(body): Body<PrepareRequest>,
 ) -> Result<(StatusCode, Json<KeyAnswer>), Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -147,7 +142,7 @@ async fn prepare_key(
         (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
     ),
 )]
-async fn get_key(call: Call<Read, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
+async fn get_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
     let held = keys.get(key.as_str()).await?.ok_or_else(|| not_taken(&keys, &key))?;
     Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
@@ -164,7 +159,7 @@ async fn get_key(call: Call<Read, KeyPath>) -> Result<Json<KeyAnswer>, Problem> 
     ),
 )]
 async fn reprepare_key(
-    call: Call<Append, KeyPath>,
+    call: Call<AppendScope, KeyPath>,
     Body(body): Body<ReprepareRequest>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -200,7 +195,7 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
         match parse(&text) {
             Ok((value, flaws)) => {
                 let member = doc! { "value": value };
-                let read = read(member, Form::Json, flaws, |_| Vec::new());
+                let read = read(member, Form::Json, flaws);
                 let first = |flaws: Vec<Flaw>| flaws.into_iter().next().map(|flaw| flaw.detail);
                 read.map(|JsonMember { value }| Some(value))
                     .map_err(|f| first(f).unwrap_or_default())
@@ -220,7 +215,7 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
     ),
 )]
 async fn rollback_key(
-    call: Call<Append, KeyPath, ValueQuery>,
+    call: Call<AppendScope, KeyPath, ValueQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
@@ -230,15 +225,15 @@ async fn rollback_key(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn keys(state: &Shared, path: KeyPath) -> Result<(PrepareKey, IdText), Problem> {
+fn keys(state: &Api, path: KeyPath) -> Result<(PrepareKey, IdText), Problem> {
     let context = state.event_store()?.context().clone();
     Ok((PrepareKey::new(context, path.name), path.key))
 }
 
-/// The end of a key by MongoDB's clock, computed here so that the answer has what is stored. `None`
+/// The end of a key by MongoDB's clock, computed here so that answer and document have the same. `None`
 /// for never.
 async fn end(
-    state: &Shared,
+    state: &Api,
     ttl: Option<DurationText>,
     ttl_at: Option<Time>,
 ) -> Result<Option<DateTime>, Problem> {
@@ -246,7 +241,7 @@ async fn end(
         return Ok(None);
     }
     let context = state.event_store()?.context();
-    let now = ServerClock::asked(&context.database(Kind::Prepare)).await?;
+    let now = ServerClock::asked(&context.database(CollectionKind::Prepare)).await?;
     let end = ttl_at.map(Time::date).unwrap_or_else(|| {
         let millis = ttl.unwrap_or_default().0.as_micros().div_ceil(1000);
         let millis = i64::try_from(millis).unwrap_or(i64::MAX);
@@ -255,11 +250,11 @@ async fn end(
     Ok(Ttl::end_at(end.max(now)))
 }
 
-fn check(outcome: Outcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
+fn check(outcome: KeyOutcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
     match outcome {
-        Outcome::Done => Ok(()),
-        Outcome::NotHeld => Err(not_taken(keys, key)),
-        Outcome::Differs => {
+        KeyOutcome::Done => Ok(()),
+        KeyOutcome::NotHeld => Err(not_taken(keys, key)),
+        KeyOutcome::Differs => {
             let detail = format!("{} {:?} has another value", keys.name(), key.as_str());
             Err(Problem::conflict("value_mismatch", detail))
         }
@@ -282,11 +277,7 @@ impl From<PrepareError> for Problem {
             PrepareError::Decode(_) => Self::fault(&error),
             PrepareError::Contended => Self::unavailable(detail),
             PrepareError::Schema(source) => Self::of_schema(&source),
-            PrepareError::Store(source) => {
-                let detail = "MongoDB did not confirm the write; whether the key was changed is \
-                              unknown: read it";
-                Self::of_meaning(source.meaning(), &source, detail)
-            }
+            PrepareError::Store(source) => source.into(),
         }
     }
 }

@@ -3,14 +3,15 @@
 use std::error::Error;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
 
 use crate::events::Flaw;
-use crate::ops::origin::Foreign;
+use crate::events::json::MAX_FLAWS;
+use crate::ops::origin::ForeignRequest;
 use crate::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
@@ -18,32 +19,17 @@ use crate::telemetry::chain;
 /// The seconds after which a repeated request may succeed.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// What is wrong with one field or parameter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct FieldError {
-    /// Its name or path, such as `events[0].name`; empty for the whole body.
-    #[schema(example = "events[0].name")]
-    field: String,
-    /// What is wrong, and what would be right.
-    #[schema(example = "is missing")]
-    detail: String,
-}
-
-impl From<Flaw> for FieldError {
-    fn from(Flaw { field, detail }: Flaw) -> Self {
-        Self { field, detail }
-    }
-}
-
-/// Why a request is not answered otherwise.
+/// An error answer.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The status.
     pub status: StatusCode,
     code: &'static str,
     detail: String,
-    errors: Vec<FieldError>,
+    errors: Vec<Flaw>,
     actual: Option<i64>,
+    /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
+    is_unconfirmed: bool,
 }
 
 /// A problem (RFC 9457).
@@ -68,7 +54,7 @@ pub struct ProblemAnswer {
     /// With `invalid`: each field that is wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    errors: Vec<FieldError>,
+    errors: Vec<Flaw>,
     /// With `version_conflict` and `duplicate_aggregate`: the version that the aggregate has.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -79,7 +65,8 @@ pub struct ProblemAnswer {
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), errors: Vec::new(), actual: None }
+        let detail = detail.into();
+        Self { status, code, detail, errors: Vec::new(), actual: None, is_unconfirmed: false }
     }
 
     /// The body is not JSON.
@@ -129,12 +116,13 @@ impl Problem {
     /// Fields or parameters that are wrong.
     pub fn invalid(flaws: Vec<Flaw>) -> Self {
         let detail = match flaws.as_slice() {
-            [one] if one.field.is_empty() => one.detail.clone(),
             [one] => one.to_string(),
+            several if several.len() > MAX_FLAWS => {
+                format!("more than {MAX_FLAWS} fields are wrong")
+            }
             several => format!("{} fields are wrong", several.len()),
         };
-        let errors = flaws.into_iter().map(FieldError::from).collect();
-        Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
+        Self { errors: flaws, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
     }
 
     /// One field or parameter that is wrong.
@@ -150,6 +138,11 @@ impl Problem {
     /// Something that the request requires is unavailable at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    /// A request that was begun, and whose outcome is unknown.
+    pub fn unconfirmed(detail: impl Into<String>) -> Self {
+        Self { is_unconfirmed: true, ..Self::unavailable(detail) }
     }
 
     /// The same problem, with the version of the aggregate.
@@ -187,7 +180,7 @@ impl Problem {
         Self::unavailable(detail)
     }
 
-    /// An error that the log has and the answer has not.
+    /// An error that only the log contains.
     pub fn fault(error: &(dyn Error + 'static)) -> Self {
         error!(error = chain(error), "failed to answer a request");
         Self::internal()
@@ -200,14 +193,19 @@ impl Problem {
     }
 
     /// The answer to the request with this id.
-    pub fn render(self, request_id: &str) -> Response {
+    pub fn render(self, request_id: &str, retry_advice: &str) -> Response {
         let status = self.status;
+        let detail = if self.is_unconfirmed {
+            format!("{}; {retry_advice}", self.detail)
+        } else {
+            self.detail
+        };
         let body = ProblemAnswer {
             kind: format!("urn:postrider:problem:{}", self.code),
             title: status.canonical_reason().unwrap_or_default().to_owned(),
             status: status.as_u16(),
             code: self.code,
-            detail: self.detail,
+            detail,
             errors: self.errors,
             actual: self.actual,
             request_id: request_id.to_owned(),
@@ -230,7 +228,7 @@ impl Problem {
     }
 }
 
-/// Without a body: the middleware renders it, since it has the request's id.
+/// Without a body: the middleware renders it with the request's id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
@@ -239,8 +237,8 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Foreign> for Problem {
-    fn from(foreign: Foreign) -> Self {
+impl From<ForeignRequest> for Problem {
+    fn from(foreign: ForeignRequest) -> Self {
         Self::new(foreign.status(), foreign.code(), foreign.detail())
     }
 }
@@ -250,8 +248,48 @@ impl From<StoreError> for Problem {
         if let StoreError::NoIndex { .. } = error {
             return Self::unusable(error.to_string());
         }
-        let detail = "MongoDB did not confirm the write; retry with the same id (retries are \
-                      idempotent)";
-        Self::of_meaning(error.meaning(), &error, detail)
+        let answer =
+            Self::of_meaning(error.meaning(), &error, "MongoDB did not complete the request");
+        Self { is_unconfirmed: error.meaning() == Meaning::Transient, ..answer }
+    }
+}
+
+/// What the client of an unconfirmed request should do.
+pub fn retry_advice(method: &Method, path: &str) -> &'static str {
+    let area = path.strip_prefix("/v1/").unwrap_or_default();
+    if method == Method::GET {
+        "retry"
+    } else if area.starts_with("aggregates/") {
+        "whether it was written is unknown; retry with the same body, which takes effect once"
+    } else if area.starts_with("prepare/") {
+        "whether the key was changed is unknown; read it"
+    } else if area == "outbox/records" {
+        "whether the record was enqueued is unknown; retry with the same id, since without an id a \
+         retry enqueues another record"
+    } else {
+        "whether it took effect is unknown; read the current state before a retry"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_advice_depends_on_the_kind_of_request() {
+        for (method, path, expected) in [
+            (Method::GET, "/v1/outbox/records", "retry"),
+            (Method::POST, "/v1/aggregates/order/1/events", "same body"),
+            (Method::PUT, "/v1/aggregates/order/1/snapshot", "same body"),
+            (Method::DELETE, "/v1/prepare/name/ada", "the key was changed is unknown; read it"),
+            (Method::POST, "/v1/outbox/records", "without an id"),
+            (Method::POST, "/v1/outbox/records/1/requeue", "read the current state"),
+            (Method::POST, "/v1/relay/pause", "read the current state"),
+        ] {
+            let advice = retry_advice(&method, path);
+
+            assert!(advice.contains(expected), "{path}: {advice}");
+            assert_eq!(advice == "retry", method == Method::GET, "{path}: {advice}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The HTTP/1.1 server: connections, their limits, and a graceful shutdown.
 //!
-//! It runs hyper itself. `axum::serve` has neither limits nor TLS. `axum-server` (0.8) has TLS and a
-//! drain, but while its accept loop waits for a permit it does not see a shutdown, and keeps listening.
+//! It runs hyper directly. `axum::serve` has neither limits nor TLS. `axum-server` (0.8) has TLS and a
+//! drain, but its accept loop does not see a shutdown while it waits for a permit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::config::resolve::ApiPlan;
-use crate::http::state::{Shared, State};
+use crate::http::state::{Api, ApiState};
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::{Drained, routes};
 use crate::ops::bind::{self, BindError};
-use crate::ops::{Health, Part};
+use crate::ops::{Health, HealthPart};
 use crate::telemetry::chain;
 
 /// The longest time for a request's header, and for a handshake.
@@ -54,15 +54,15 @@ pub struct ApiServer {
     tls: Option<Arc<Certificate>>,
     connections: Arc<Semaphore>,
     header_timeout: Duration,
-    state: Shared,
+    state: Api,
 }
 
 impl ApiServer {
-    /// Binds its address and reads its certificate. It accepts nothing after `stop`.
+    /// Binds the address and reads the certificate. Accepts nothing after `stop`.
     ///
     /// # Errors
     ///
-    /// [`StartError`], which names the key.
+    /// [`StartError`], with the key.
     pub async fn bind(plan: &ApiPlan, stop: CancellationToken) -> Result<Self, StartError> {
         let tls = match &plan.tls {
             Some(files) => Some(Arc::new(Certificate::read(files).await?)),
@@ -75,7 +75,7 @@ impl ApiServer {
             tls,
             connections: Arc::new(Semaphore::new(plan.max_connections)),
             header_timeout: HEADER_TIMEOUT.min(plan.timeout),
-            state: Arc::new(State::new(plan, stop)),
+            state: Arc::new(ApiState::new(plan, stop)),
         })
     }
 
@@ -84,17 +84,17 @@ impl ApiServer {
         self.address
     }
 
-    /// Whether it speaks TLS.
+    /// Whether it requires TLS.
     pub fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// What its handlers share; opened once MongoDB has been reached.
-    pub fn state(&self) -> Shared {
+    /// The state of the handlers; opened when MongoDB has been reached.
+    pub fn state(&self) -> Api {
         self.state.clone()
     }
 
-    /// Serves until it is stopped, then waits for the requests in flight.
+    /// Serves until it is stopped, then waits up to `grace` for requests in flight.
     pub async fn serve(self, health: &Health, grace: Duration) -> Drained {
         let stop = self.state.stop.clone();
         self.watch(health);
@@ -113,7 +113,7 @@ impl ApiServer {
                 let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
                 match self.listener.accept().await {
                     Ok((stream, _)) => {
-                        let connection = self.connection(stream, routes.clone());
+                        let connection = self.handle(stream, routes.clone());
                         open.spawn(async move {
                             connection.await;
                             drop(permit);
@@ -131,7 +131,7 @@ impl ApiServer {
             () = accepting => {}
             () = reloading => {}
         }
-        // From here on connections are refused.
+        // Connections are refused from here on.
         drop(self.listener);
         open.close();
         match tokio::time::timeout(grace, open.wait()).await {
@@ -144,17 +144,17 @@ impl ApiServer {
         let (stop, tls) = (self.state.stop.clone(), self.tls.clone());
         health.watch("api", move || {
             if stop.is_cancelled() {
-                return Part::down("draining: requests in flight are finished");
+                return HealthPart::down("draining: requests in flight are finished");
             }
             match tls.as_ref().and_then(|certificate| certificate.trouble()) {
-                Some(trouble) => Part::degraded(trouble),
-                None => Part::ok(),
+                Some(trouble) => HealthPart::degraded(trouble),
+                None => HealthPart::ok(),
             }
         });
     }
 
-    /// One connection, from its handshake to its end.
-    fn connection(&self, stream: TcpStream, routes: Router) -> impl Future<Output = ()> + 'static {
+    /// Handles one connection, from its handshake to its end.
+    fn handle(&self, stream: TcpStream, routes: Router) -> impl Future<Output = ()> + 'static {
         let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
         let (header_timeout, timeout) = (self.header_timeout, self.state.timeout);
         let stop = self.state.stop.clone();
@@ -164,10 +164,12 @@ impl ApiServer {
             let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
             match acceptor {
-                None => talk(stream, routes, header_timeout, stop).await,
+                None => serve_connection(stream, routes, header_timeout, stop).await,
                 Some(acceptor) => {
                     match tokio::time::timeout(header_timeout, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => talk(stream, routes, header_timeout, stop).await,
+                        Ok(Ok(stream)) => {
+                            serve_connection(stream, routes, header_timeout, stop).await
+                        }
                         Ok(Err(error)) => debug!(error = chain(&error), "a TLS handshake failed"),
                         Err(_) => debug!("a TLS handshake timed out"),
                     }
@@ -177,24 +179,24 @@ impl ApiServer {
     }
 }
 
-async fn talk(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     routes: Router,
     header_timeout: Duration,
     stop: CancellationToken,
 ) {
-    let talking = http1::Builder::new()
+    let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    let mut talking = std::pin::pin!(talking);
+    let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
-        ended = &mut talking => ended,
+        ended = &mut serving => ended,
         () = stop.cancelled() => {
             // An idle connection ends at once, another one after its answer.
-            talking.as_mut().graceful_shutdown();
-            talking.await
+            serving.as_mut().graceful_shutdown();
+            serving.await
         }
     };
     if let Err(error) = ended {

@@ -1,4 +1,4 @@
-//! Snapshots: saved unless a newer one exists, and read.
+//! Saves and reads snapshots.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::events::json::{IdText, JsonObject, Request, Time};
-use crate::http::extract::{Append, Body, Call, Read};
+use crate::http::extract::{AppendScope, Body, Call, ReadScope};
 use crate::http::params::{AggregatePath, Bounded, TenantQuery};
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::names::AggregateId;
 use crate::snapshot::{Snapshot, SnapshotError, SnapshotStore};
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(save_snapshot, get_snapshot))
 }
 
@@ -85,7 +85,7 @@ struct SavedAnswer {
     ),
 )]
 async fn save_snapshot(
-    call: Call<Append, AggregatePath>,
+    call: Call<AppendScope, AggregatePath>,
     Body(body): Body<SnapshotRequest>,
 ) -> Result<Json<SavedAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
@@ -105,46 +105,8 @@ struct SnapshotAnswer {
     context_name: String,
     /// The kind of aggregate.
     aggregate_name: String,
-    /// The aggregate.
-    aggregate_id: String,
-    /// The tenant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    tenant_id: Option<String>,
-    /// The owner.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    owner_id: Option<String>,
-    /// The version of the last event in it.
-    version: i64,
-    /// The id of the last event's stream.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    event_id: Option<String>,
-    /// The operator of the first event.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    first_operator: Option<String>,
-    /// The operator of the last event.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    operator: Option<String>,
-    /// The time of the first event, in milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    first_event_time: Option<i64>,
-    /// The time of the last event, in milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    event_time: Option<i64>,
-    /// The time when it was saved, by MongoDB's clock, in milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    snapshot_time: Option<i64>,
-    /// Whether the aggregate is deleted.
-    deleted: bool,
-    /// The state.
-    state: JsonObject,
+    #[serde(flatten)]
+    snapshot: Snapshot,
 }
 
 /// The newest snapshot of an aggregate, also of one that is deleted
@@ -156,29 +118,17 @@ struct SnapshotAnswer {
     ),
 )]
 async fn get_snapshot(
-    call: Call<Read, AggregatePath, TenantQuery>,
+    call: Call<ReadScope, AggregatePath, TenantQuery>,
 ) -> Result<Json<SnapshotAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
     let context = call.state.event_store()?.context();
     let tenant = call.query.tenant_id.as_deref();
     let found = SnapshotStore::new(context.clone()).load(&name, &id, tenant).await?;
     let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
-    let snapshot = found.ok_or_else(missing)?;
     Ok(Json(SnapshotAnswer {
         context_name: context.settings().name.clone(),
         aggregate_name: name.to_string(),
-        aggregate_id: snapshot.aggregate_id.to_string(),
-        tenant_id: snapshot.tenant_id,
-        owner_id: snapshot.owner_id,
-        version: snapshot.version,
-        event_id: snapshot.event_id,
-        first_operator: snapshot.first_operator,
-        operator: snapshot.operator,
-        first_event_time: snapshot.first_event_time,
-        event_time: snapshot.event_time,
-        snapshot_time: snapshot.snapshot_time,
-        deleted: snapshot.deleted,
-        state: JsonObject(snapshot.state),
+        snapshot: found.ok_or_else(missing)?,
     }))
 }
 

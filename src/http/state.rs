@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The state of the handlers.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::partition::fleet::Fleet;
 use crate::wakeup::Wakeup;
 
 /// The state of every handler.
-pub type Shared = Arc<State>;
+pub type Api = Arc<ApiState>;
 
-/// The settings, from the start, and the services, once MongoDB is reached.
-pub struct State {
+/// The settings, and the services after MongoDB has been reached.
+pub struct ApiState {
     /// The configured tokens.
     pub(super) tokens: Tokens,
-    /// `api.allow_unauthenticated`: something else guards the API, under names that are unknown here.
+    /// `api.allow_unauthenticated`: something else guards the API, under any host name.
     allow_unauthenticated: bool,
     /// The largest body.
     pub(super) max_body: usize,
@@ -45,11 +45,11 @@ pub struct Services {
     pub fleet: Fleet,
     /// The event store, where this process hosts one.
     pub events: Option<EventStore>,
-    /// The relay of this process, which scans for what was enqueued here at once.
+    /// Wakes the relay of this process for records that are enqueued here.
     pub wake: Option<Wakeup>,
 }
 
-impl State {
+impl ApiState {
     pub(super) fn new(plan: &ApiPlan, stop: CancellationToken) -> Self {
         Self {
             tokens: plan.tokens.clone(),

@@ -1,5 +1,5 @@
-//! The schemas of stored documents, which are shown with their own fields ([`crate::shown`]): users and
-//! other programs may have written any of them, so that no answer is made of these types.
+//! The schemas of stored documents, which are answered with their own fields ([`crate::shown`]). Other
+//! programs may have written them, so that answers are not built from these types.
 
 use serde_json::Value;
 use utoipa::ToSchema;

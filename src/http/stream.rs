@@ -1,4 +1,4 @@
-//! Long lists: sent as they are read, no faster than the client receives them.
+//! Streams long lists, no faster than the client receives them.
 
 use std::pin::Pin;
 
@@ -14,10 +14,10 @@ use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::telemetry::chain;
 
-/// Items in one piece of the answer, where as many are ready.
+/// The most items in one piece of the answer.
 const PIECE_ITEMS: usize = 100;
 
-/// How a list is written.
+/// The form of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListForm {
     /// `{"items": […], "next": …}`.
@@ -47,7 +47,7 @@ fn is_lines(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("application/x-ndjson")
 }
 
-/// An item, and the cursor of the part that begins with it.
+/// An item with the cursor of the part that begins with it.
 type Item<T> = Result<(String, T), LoadError>;
 
 struct Writing<S> {
@@ -59,11 +59,11 @@ struct Writing<S> {
     _permit: RequestPermit,
 }
 
-/// Answers with at most `limit` of the items; one more tells where the next part begins.
+/// Answers with at most `limit` items. One more item is the beginning of the next part.
 ///
 /// # Errors
 ///
-/// The error of an item that is ready with the first. A later one cuts the answer, which began with 200.
+/// The error of an item in the first piece. A later one cuts the answer, which began with 200.
 pub async fn streamed<T: Serialize + Send + 'static>(
     items: impl Stream<Item = Item<T>> + Send + 'static,
     limit: Option<u32>,
@@ -71,7 +71,7 @@ pub async fn streamed<T: Serialize + Send + 'static>(
     permit: RequestPermit,
 ) -> Result<Response, Problem> {
     let mut items = Box::pin(items.ready_chunks(PIECE_ITEMS));
-    // Before the status is sent: what can't be read at all is a problem.
+    // Read before the status is sent, so that an early error is a problem.
     let first = match items.next().await {
         Some(first) => Some(first.into_iter().collect::<Result<Vec<_>, _>>()?),
         None => None,

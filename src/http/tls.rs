@@ -1,7 +1,7 @@
 //! The server's certificate, read again when its files change.
 //!
-//! Connections keep the certificate that they began with. New files that cannot be used change
-//! nothing: the old certificate stays, and the log and `/readyz` report why.
+//! Connections keep their certificate. When new files are invalid, the old certificate stays, and the
+//! log and `/readyz` report why.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::config::resolve::TlsFiles;
 use crate::telemetry::chain;
 
-/// How often the files are read. They are small, and reading them is safer than watching links,
+/// How often the files are read. They are small, and reading them is more reliable than watching links,
 /// mounts and file times.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ pub enum TlsError {
         #[source]
         source: std::io::Error,
     },
-    /// A file with something else in it.
+    /// A file with other contents.
     #[error("{key}: {path} holds no {wanted} in PEM")]
     Pem {
         /// The key that names it.
@@ -76,12 +76,12 @@ impl Certificate {
         self.config.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Why changed files cannot be used, if so.
+    /// Why changed files cannot be used, if they cannot.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Reads the files again and again, for ever.
+    /// Reads the files periodically, for ever.
     pub async fn watch(&self) {
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
@@ -98,7 +98,7 @@ impl Certificate {
     async fn reload(&self) -> Result<(), TlsError> {
         let pair = contents(&self.files).await?;
         let is_new = *self.last_read() != pair;
-        // Files that cannot be used are reported until they change again.
+        // Invalid files are reported until they change again.
         if is_new {
             let config = Arc::new(config(&self.files, &pair)?);
             *self.config.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = config;

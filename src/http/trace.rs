@@ -13,8 +13,8 @@ pub const STATE: &str = "tracestate";
 /// The longest `tracestate` that is passed on.
 const MAX_STATE_BYTES: usize = 512;
 
-/// The headers that are well-formed; no `tracestate` without its `traceparent`.
-pub fn of(headers: &HeaderMap) -> Trace {
+/// Reads the well-formed headers; `tracestate` requires `traceparent`.
+pub fn read(headers: &HeaderMap) -> Trace {
     let one = headers.get_all(PARENT).iter().collect::<Vec<_>>();
     let [parent] = one.as_slice() else { return Trace::default() };
     let Some(parent) = parent.to_str().ok().filter(|text| is_parent(text)) else {
@@ -60,11 +60,11 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
-        of(&headers)
+        read(&headers)
     }
 
     #[test]
-    fn well_formed_headers_are_passed_on() {
+    fn well_formed_headers_are_read() {
         let parent = ("traceparent", PARENT);
         let states = [parent, ("tracestate", "a=1"), ("tracestate", "b=2")];
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_headers_are_left_out() {
+    fn malformed_headers_are_ignored() {
         let (long, zero) = ("a".repeat(513), "0".repeat(32));
         for wrong in [
             "",

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
-/// An address that can't be listened on.
+/// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: cannot listen on {address}; {}", remedy(.source))]
 pub struct BindError {
@@ -24,11 +24,11 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Binds `host:port`, which stands at this key of the configuration.
+/// Binds `host:port`, the value of a key.
 ///
 /// # Errors
 ///
-/// [`BindError`], which names the key.
+/// [`BindError`], with the key.
 pub(crate) async fn bind(
     key: &'static str,
     address: &str,

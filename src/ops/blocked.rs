@@ -1,4 +1,4 @@
-//! `/blocked-keys`: which keys wait, and for which record.
+//! `/blocked-keys`: the blocked keys and their blockers.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -6,12 +6,15 @@ use std::sync::{Arc, OnceLock};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// Keys in an answer where nothing is said, and at most.
-const LIMIT: (usize, usize) = (100, 1_000);
+/// The keys in an answer by default.
+const DEFAULT_KEYS: usize = 100;
+
+/// The most keys in an answer.
+const MAX_KEYS: usize = 1_000;
 
 type Source = Box<dyn Fn(Option<&str>, usize) -> Value + Send + Sync>;
 
-/// The table of blocked keys, once there is a relay.
+/// The table of blocked keys, once a relay runs.
 #[derive(Clone, Default)]
 pub struct BlockedKeys(Arc<OnceLock<Source>>);
 
@@ -31,14 +34,14 @@ pub(super) enum NoAnswer {
 }
 
 impl BlockedKeys {
-    /// Names the source: a function of a key, or all keys, and a limit. Called once.
+    /// Sets the source: a function of a key, or of all keys, and a limit. Called once.
     pub fn set(&self, source: impl Fn(Option<&str>, usize) -> Value + Send + Sync + 'static) {
         let _ = self.0.set(Box::new(source));
     }
 
     /// The answer to a query such as `key=k&limit=10`.
     pub(super) fn answer(&self, query: &str) -> Result<Value, NoAnswer> {
-        let (mut key, mut limit) = (None, LIMIT.0);
+        let (mut key, mut limit) = (None, DEFAULT_KEYS);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = value.replace('+', " ");
@@ -47,7 +50,8 @@ impl BlockedKeys {
             match name {
                 "key" => key = Some(value.into_owned()),
                 "limit" => {
-                    let number = value.parse().ok().filter(|number| (1..=LIMIT.1).contains(number));
+                    let number =
+                        value.parse().ok().filter(|number| (1..=MAX_KEYS).contains(number));
                     limit = number
                         .ok_or(NoAnswer::Invalid("limit must be an integer from 1 to 1000"))?;
                 }
@@ -66,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn query_names_a_key_and_a_limit_and_nothing_else() {
+    fn query_accepts_key_and_limit_only() {
         let blocked = BlockedKeys::default();
         assert_eq!(blocked.answer(""), Err(NoAnswer::NoRelay));
         blocked.set(|key, limit| json!([key, limit]));

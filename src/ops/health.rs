@@ -1,84 +1,84 @@
-//! Whether this process can do its work, part by part.
+//! The health of this process, by part.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
 use serde::Serialize;
 
-/// How a part, or the whole, is doing.
+/// The status of a part, or of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// As it should be.
+pub enum HealthStatus {
+    /// Healthy.
     Ok,
-    /// Something is amiss, and a restart or another instance would not help: still ready.
+    /// Impaired but ready: neither a restart nor another instance would help.
     Degraded,
     /// Not ready.
     Down,
 }
 
-/// One part's state.
+/// The health of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Part {
-    /// How it is doing.
-    pub status: Status,
-    /// Why, where it is not `ok`; never a secret.
+pub struct HealthPart {
+    /// The status.
+    pub status: HealthStatus,
+    /// The reason, unless it is `ok`; never a secret.
     pub detail: String,
 }
 
-impl Part {
-    /// As it should be.
+impl HealthPart {
+    /// A healthy part.
     pub fn ok() -> Self {
-        Self { status: Status::Ok, detail: String::new() }
+        Self { status: HealthStatus::Ok, detail: String::new() }
     }
 
-    /// Amiss, but ready.
+    /// An impaired part that is ready.
     pub fn degraded(detail: impl Into<String>) -> Self {
-        Self { status: Status::Degraded, detail: detail.into() }
+        Self { status: HealthStatus::Degraded, detail: detail.into() }
     }
 
-    /// Not ready.
+    /// A part that is not ready.
     pub fn down(detail: impl Into<String>) -> Self {
-        Self { status: Status::Down, detail: detail.into() }
+        Self { status: HealthStatus::Down, detail: detail.into() }
     }
 }
 
 /// The body of `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct HealthReport {
     /// The worst of the parts.
-    pub status: Status,
-    /// Each by its name.
-    pub parts: BTreeMap<String, Part>,
+    pub status: HealthStatus,
+    /// The parts by name.
+    pub parts: BTreeMap<String, HealthPart>,
 }
 
-type Check = Arc<dyn Fn() -> Part + Send + Sync>;
+type Check = Arc<dyn Fn() -> HealthPart + Send + Sync>;
 
-/// The parts, each asked anew at every report.
+/// The checks of the parts, each run for every report.
 #[derive(Clone, Default)]
 pub struct Health {
     checks: Arc<RwLock<BTreeMap<String, Check>>>,
 }
 
 impl Health {
-    /// Adds a part, or replaces it: `check` must answer at once.
-    pub fn watch(&self, name: &str, check: impl Fn() -> Part + Send + Sync + 'static) {
+    /// Adds or replaces a part. `check` must not block.
+    pub fn watch(&self, name: &str, check: impl Fn() -> HealthPart + Send + Sync + 'static) {
         let mut checks = self.checks.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         checks.insert(name.to_owned(), Arc::new(check));
     }
 
-    /// Sets a part that does not change by itself.
-    pub fn set(&self, name: &str, part: Part) {
+    /// Sets a part with a constant state.
+    pub fn set(&self, name: &str, part: HealthPart) {
         self.watch(name, move || part.clone());
     }
 
-    /// Asks every part.
-    pub fn report(&self) -> Report {
+    /// Runs all checks.
+    pub fn report(&self) -> HealthReport {
         let checks = self.checks.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let parts: BTreeMap<String, Part> =
+        let parts: BTreeMap<String, HealthPart> =
             checks.iter().map(|(name, check)| (name.clone(), check())).collect();
-        let status = parts.values().map(|part| part.status).max().unwrap_or(Status::Ok);
-        Report { status, parts }
+        let status = parts.values().map(|part| part.status).max().unwrap_or(HealthStatus::Ok);
+        HealthReport { status, parts }
     }
 }
 
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_is_as_well_as_its_worst_part() {
+    fn status_is_that_of_the_worst_part() {
         let health = Health::default();
-        health.set("a", Part::ok());
-        health.set("b", Part::degraded("slow"));
+        health.set("a", HealthPart::ok());
+        health.set("b", HealthPart::degraded("slow"));
 
-        assert_eq!(health.report().status, Status::Degraded);
-        health.set("a", Part::down("gone"));
-        assert_eq!(health.report().status, Status::Down);
-        health.set("a", Part::ok());
-        assert_eq!(health.report().status, Status::Degraded);
+        assert_eq!(health.report().status, HealthStatus::Degraded);
+        health.set("a", HealthPart::down("gone"));
+        assert_eq!(health.report().status, HealthStatus::Down);
+        health.set("a", HealthPart::ok());
+        assert_eq!(health.report().status, HealthStatus::Degraded);
     }
 }

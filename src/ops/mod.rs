@@ -1,5 +1,4 @@
-//! What operators and their tools ask a running process: `/livez`, `/readyz`, `/metrics`,
-//! `/blocked-keys`.
+//! The pages for operators and their tools: `/livez`, `/readyz`, `/metrics`, `/blocked-keys`.
 
 pub(crate) mod bind;
 mod blocked;
@@ -10,6 +9,6 @@ mod survey;
 
 pub use bind::BindError;
 pub use blocked::BlockedKeys;
-pub use health::{Health, Part, Status};
+pub use health::{Health, HealthPart, HealthStatus};
 pub use server::OpsServer;
 pub use survey::survey;

@@ -1,7 +1,7 @@
-//! Who may have sent a request that no token vouches for: not a web page of another site.
+//! Refuses requests without a token that a web page of another site may have sent.
 //!
-//! A browser sends whatever a page asks for, to loopback too, and names the page's site in `Origin`.
-//! A page whose name was pointed at this host (DNS rebinding) has its own name in `Host`.
+//! A browser sends the requests of a page to loopback too, with the page's site in `Origin`. After DNS
+//! rebinding, `Host` is the name of the page's site.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,14 @@ use serde_json::json;
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
+pub enum ForeignRequest {
     /// `Host` is not a name of loopback.
     Host,
     /// `Origin` is another site than `Host`.
     Origin,
 }
 
-impl Foreign {
+impl ForeignRequest {
     /// The HTTP status.
     pub fn status(self) -> StatusCode {
         match self {
@@ -50,8 +50,8 @@ impl Foreign {
     }
 }
 
-/// Without the id of a request: for the listener that gives none.
-impl IntoResponse for Foreign {
+/// Without a request id, which the ops listener does not have.
+impl IntoResponse for ForeignRequest {
     fn into_response(self) -> Response {
         let status = self.status();
         let body = json!({
@@ -66,7 +66,7 @@ impl IntoResponse for Foreign {
     }
 }
 
-/// Whether a host of an address, or of a URI, is this host's loopback by name.
+/// Whether the host of an address or URI is loopback.
 pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     match address.parse::<IpAddr>() {
@@ -79,13 +79,13 @@ pub fn is_loopback(host: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`Foreign::Host`].
-pub fn check_host(request: &Parts) -> Result<(), Foreign> {
+/// [`ForeignRequest::Host`].
+pub fn check_host(request: &Parts) -> Result<(), ForeignRequest> {
     let is_local = |authority: &Authority| is_loopback(authority.host());
     let of_target = request.uri.authority().is_none_or(is_local);
     match host(&request.headers) {
         Some(host) if of_target && is_local(&host) => Ok(()),
-        _ => Err(Foreign::Host),
+        _ => Err(ForeignRequest::Host),
     }
 }
 
@@ -93,14 +93,14 @@ pub fn check_host(request: &Parts) -> Result<(), Foreign> {
 ///
 /// # Errors
 ///
-/// [`Foreign::Origin`].
-pub fn check_origin(request: &Parts) -> Result<(), Foreign> {
+/// [`ForeignRequest::Origin`].
+pub fn check_origin(request: &Parts) -> Result<(), ForeignRequest> {
     let Some(origin) = request.headers.get(header::ORIGIN) else { return Ok(()) };
     let site = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
     let site = site.and_then(|(_, site)| site.parse::<Authority>().ok());
     let is_own = site.is_some() && site == host(&request.headers);
     let is_single = request.headers.get_all(header::ORIGIN).iter().count() == 1;
-    if is_own && is_single { Ok(()) } else { Err(Foreign::Origin) }
+    if is_own && is_single { Ok(()) } else { Err(ForeignRequest::Origin) }
 }
 
 /// The one `Host` of a request, with its port.
@@ -150,13 +150,21 @@ mod tests {
             "",
             "127.0.0.1@evil.example",
         ] {
-            assert_eq!(check_host(&parts("/", &[("host", host)])), Err(Foreign::Host), "{host}");
+            assert_eq!(
+                check_host(&parts("/", &[("host", host)])),
+                Err(ForeignRequest::Host),
+                "{host}"
+            );
         }
-        assert_eq!(check_host(&parts("/", &[])), Err(Foreign::Host), "no Host");
+        assert_eq!(check_host(&parts("/", &[])), Err(ForeignRequest::Host), "no Host");
         let two = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(check_host(&parts("/", &two)), Err(Foreign::Host), "two of them");
+        assert_eq!(check_host(&parts("/", &two)), Err(ForeignRequest::Host), "two of them");
         let target = parts("http://evil.example/", &[("host", "localhost")]);
-        assert_eq!(check_host(&target), Err(Foreign::Host), "a target with a name of its own");
+        assert_eq!(
+            check_host(&target),
+            Err(ForeignRequest::Host),
+            "a target with a name of its own"
+        );
     }
 
     #[test]
@@ -180,9 +188,9 @@ mod tests {
             "localhost:8080",
             "http://localhost:8080/x",
         ] {
-            assert_eq!(check(&[foreign]), Err(Foreign::Origin), "{foreign}");
+            assert_eq!(check(&[foreign]), Err(ForeignRequest::Origin), "{foreign}");
         }
         let two = ["http://localhost:8080", "http://evil.example"];
-        assert_eq!(check(&two), Err(Foreign::Origin));
+        assert_eq!(check(&two), Err(ForeignRequest::Origin));
     }
 }

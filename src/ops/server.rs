@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 
 use crate::ops::bind::{self, BindError};
 use crate::ops::blocked::{BlockedKeys, NoAnswer};
-use crate::ops::health::{Health, Status};
-use crate::ops::origin::{Foreign, check_host, check_origin};
+use crate::ops::health::{Health, HealthStatus};
+use crate::ops::origin::{ForeignRequest, check_host, check_origin};
 
 /// A server that is bound and not yet serving.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ impl OpsServer {
     ///
     /// # Errors
     ///
-    /// [`BindError`], which names the key.
+    /// [`BindError`], with the key.
     pub async fn bind(address: &str) -> Result<Self, BindError> {
         let (listener, address) = bind::bind("ops.listen", address).await?;
         Ok(Self { listener, address })
     }
 
-    /// The address that it is bound to.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,22 +64,22 @@ impl OpsServer {
             .route("/readyz", get(readyz))
             .route("/metrics", get(page))
             .route(BLOCKED_KEYS, get(blocked_keys))
-            .layer(middleware::from_fn(guard))
+            .layer(middleware::from_fn(refuse_foreign))
             .with_state(context);
         axum::serve(self.listener, routes).await
     }
 }
 
-/// Refuses what a page of another site asks for.
-///
-/// `Host` decides nothing for GET and HEAD: Prometheus and the kubelet name a pod by its address, and
-/// scrapers by the name of a service. Neither sends an `Origin`.
 const BLOCKED_KEYS: &str = "/blocked-keys";
 
-async fn guard(request: Request, next: Next) -> Result<Response, Foreign> {
+/// Refuses requests of web pages of another site.
+///
+/// `Host` is not checked for GET and HEAD: Prometheus and the kubelet address a pod by IP, scrapers by the
+/// name of a service. Neither sends an `Origin`.
+async fn refuse_foreign(request: Request, next: Next) -> Result<Response, ForeignRequest> {
     let (parts, body) = request.into_parts();
     check_origin(&parts)?;
-    // What shows keys is for who is on this host, by its name: no page that was pointed here.
+    // Keys are for clients on this host only; a rebound page has another `Host`.
     let shows_keys = parts.uri.path() == BLOCKED_KEYS;
     if shows_keys || !matches!(parts.method, Method::GET | Method::HEAD) {
         check_host(&parts)?;
@@ -87,7 +87,7 @@ async fn guard(request: Request, next: Next) -> Result<Response, Foreign> {
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
-/// Answering at all is what is asked: a restart would mend nothing else.
+/// An answer is enough: a restart would help in no other case.
 async fn livez() -> impl IntoResponse {
     Json(serde_json::json!({ "status": "ok" }))
 }
@@ -95,8 +95,8 @@ async fn livez() -> impl IntoResponse {
 async fn readyz(State(context): State<Context>) -> impl IntoResponse {
     let report = context.health.report();
     let code = match report.status {
-        Status::Ok | Status::Degraded => StatusCode::OK,
-        Status::Down => StatusCode::SERVICE_UNAVAILABLE,
+        HealthStatus::Ok | HealthStatus::Degraded => StatusCode::OK,
+        HealthStatus::Down => StatusCode::SERVICE_UNAVAILABLE,
     };
     (code, Json(report))
 }
@@ -115,7 +115,7 @@ async fn blocked_keys(State(context): State<Context>, uri: Uri) -> impl IntoResp
 }
 
 async fn page(State(context): State<Context>) -> impl IntoResponse {
-    // Histograms are drained as they are rendered, or by `upkeep` where nobody scrapes.
+    // Rendering drains the histograms; `upkeep` does without scrapes.
     let page = crate::telemetry::metrics::page(&context.metrics);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }

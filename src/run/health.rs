@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use crate::change_stream::Following;
-use crate::ops::{Health, Part};
+use crate::ops::{Health, HealthPart};
 use crate::partition::coordinator::Standing;
 use crate::partition::heartbeat::Pulse;
 use crate::relay::Relay;
@@ -19,23 +19,23 @@ pub(super) fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
 pub(super) fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
     let context = relay.context();
     health.watch("store", move || match (&*pulse.borrow(), context.store_trouble()) {
-        (Pulse::Alive, Some(trouble)) => Part::degraded(trouble),
+        (Pulse::Alive, Some(trouble)) => HealthPart::degraded(trouble),
         (pulse, _) => store(pulse),
     });
 }
 
-fn store(pulse: &Pulse) -> Part {
+fn store(pulse: &Pulse) -> HealthPart {
     match pulse {
-        Pulse::Alive => Part::ok(),
-        Pulse::Starting => Part::down("no heartbeat was acknowledged yet"),
-        Pulse::Lost(why) => Part::down(format!("no majority acknowledges heartbeats: {why}")),
-        Pulse::Refused(why) => Part::down(why),
+        Pulse::Alive => HealthPart::ok(),
+        Pulse::Starting => HealthPart::down("no heartbeat was acknowledged yet"),
+        Pulse::Lost(why) => HealthPart::down(format!("no majority acknowledges heartbeats: {why}")),
+        Pulse::Refused(why) => HealthPart::down(why),
     }
 }
 
 /// The state of a sink that is up.
-pub(super) fn confirming(paused: &[OpenDestination]) -> Part {
-    let Some(first) = paused.first() else { return Part::ok() };
+pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
+    let Some(first) = paused.first() else { return HealthPart::ok() };
     let Address { destination, key } = &first.destination;
     let key = key.as_ref().map(|key| format!(" ({key:?})")).unwrap_or_default();
     let others = match paused.len() - 1 {
@@ -43,14 +43,16 @@ pub(super) fn confirming(paused: &[OpenDestination]) -> Part {
         others => format!(" (and {others} other destinations)"),
     };
     let cause = &first.cause;
-    Part::degraded(format!("destination {destination:?}{key} does not confirm{others}: {cause}"))
+    HealthPart::degraded(format!(
+        "destination {destination:?}{key} does not confirm{others}: {cause}"
+    ))
 }
 
 pub(super) fn watch_following(health: &Health, following: watch::Receiver<Following>) {
     health.watch("follow", move || match &*following.borrow() {
-        Following::Up => Part::ok(),
-        Following::Starting => Part::degraded("no change stream was opened yet"),
-        Following::Lost(why) => Part::degraded(why),
+        Following::Up => HealthPart::ok(),
+        Following::Starting => HealthPart::degraded("no change stream was opened yet"),
+        Following::Lost(why) => HealthPart::degraded(why),
     });
 }
 
@@ -63,13 +65,13 @@ pub(super) fn watch_partitions(health: &Health, standing: watch::Receiver<Standi
             others => format!("{first} (and {others} other documents)"),
         });
         match (trouble.clone().or(unreadable), differs, owned) {
-            (Some(trouble), ..) => Part::degraded(trouble),
-            _ if *paused => Part::degraded("the fleet is paused: postrider relay resume"),
-            (None, Some(fleet), _) => Part::degraded(format!(
+            (Some(trouble), ..) => HealthPart::degraded(trouble),
+            _ if *paused => HealthPart::degraded("the fleet is paused: postrider relay resume"),
+            (None, Some(fleet), _) => HealthPart::degraded(format!(
                 "none: the running instances have another configuration ({fleet})"
             )),
-            (None, None, None | Some(0)) => Part::degraded("none as yet: others have them"),
-            (None, None, Some(_)) => Part::ok(),
+            (None, None, None | Some(0)) => HealthPart::degraded("none as yet: others have them"),
+            (None, None, Some(_)) => HealthPart::ok(),
         }
     });
 }

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::config::resolve::Resolved;
 use crate::context::Context;
 use crate::ids::InstanceId;
-use crate::ops::{Health, Part};
+use crate::ops::{Health, HealthPart};
 use crate::outbox::collections::Collections;
 use crate::partition::names::{self, HeldName, NameError, WantedName};
 use crate::run::error::RunError;
@@ -55,7 +55,7 @@ pub(super) async fn until_reached(
             Err(error) => {
                 let detail = chain(&error);
                 warn!(error = detail, retry_in = ?pause, "MongoDB is not reached");
-                health.set("store", Part::down(detail));
+                health.set("store", HealthPart::down(detail));
             }
         }
         tokio::time::sleep(pause).await;
@@ -110,7 +110,7 @@ pub(super) async fn until_guarded(
             Err(error) => chain(&error),
         };
         warn!(detail, retry_in = ?pause, "whose databases they are is not known");
-        health.set("store", Part::down(detail));
+        health.set("store", HealthPart::down(detail));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_PAUSE.1);
     }
@@ -161,7 +161,7 @@ pub(super) async fn until_schema(
     loop {
         let detail = match once(plan, collections, &options).await {
             Ok(None) => {
-                health.set("schema", Part::ok());
+                health.set("schema", HealthPart::ok());
                 return Ok(());
             }
             Ok(Some(differences)) => format!(
@@ -177,7 +177,7 @@ pub(super) async fn until_schema(
             Err(error) => chain(&error),
         };
         warn!(detail, retry_in = ?pause, "the schema is not verified");
-        health.set("schema", Part::down(detail));
+        health.set("schema", HealthPart::down(detail));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_PAUSE.1);
     }

@@ -3,7 +3,7 @@
 use bson::Bson;
 
 use crate::config::tree::Config;
-use crate::context::{Kind, RequestIds};
+use crate::context::{CollectionKind, RequestIds};
 use crate::events::schema::indexes;
 use crate::schema::index::Index;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
@@ -23,7 +23,7 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
     };
     let entries = |kind| lines(indexes(kind, RequestIds::default()).into_iter().map(entry));
     let requests = [RequestIds::Aggregate, RequestIds::Global].into_iter().flat_map(|mode| {
-        let of_requests = indexes(Kind::Events, mode).into_iter();
+        let of_requests = indexes(CollectionKind::Events, mode).into_iter();
         let of_requests = of_requests.filter(|index| index.rival.is_some());
         of_requests.map(move |index| index_entry(&format!("{}: ", word(mode)), index))
     });
@@ -35,9 +35,9 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
         [
             ("common", COMMON.trim_end().to_owned()),
             ("requests", lines(requests)),
-            ("events", entries(Kind::Events)),
-            ("snapshots", entries(Kind::Snapshots)),
-            ("prepare", entries(Kind::Prepare)),
+            ("events", entries(CollectionKind::Events)),
+            ("snapshots", entries(CollectionKind::Snapshots)),
+            ("prepare", entries(CollectionKind::Prepare)),
             ("aggregates", text(&aggregates.join(" "))),
             ("prepare_keys", text(&prepare_keys.join(" "))),
             ("request_ids", text(word(config.events.request_id_unique))),

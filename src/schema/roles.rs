@@ -10,7 +10,7 @@ use bson::Bson;
 use postrider_settings::units;
 
 use crate::config::tree::Config;
-use crate::context::{ContextSettings, Kind, guard};
+use crate::context::{CollectionKind, ContextSettings, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
 
@@ -48,9 +48,9 @@ pub enum On {
     Collection(&'static str),
     /// The context's database of a kind, with all that is in it: its collections are called after
     /// aggregates, and MongoDB permits nothing by a pattern.
-    Context(Kind),
+    Context(CollectionKind),
     /// The guard of that database.
-    Guard(Kind),
+    Guard(CollectionKind),
 }
 
 impl On {
@@ -174,12 +174,12 @@ pub const APPEND: Role = Role {
     name: "postrider_append",
     serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
     privileges: &[
-        of(On::Context(Kind::Events), &LOOK),
-        of(On::Context(Kind::Events), &["find", "insert"]),
-        of(On::Context(Kind::Snapshots), &LOOK),
-        of(On::Context(Kind::Snapshots), &["find", "insert", "update"]),
-        of(On::Context(Kind::Prepare), &LOOK),
-        of(On::Context(Kind::Prepare), &["find", "insert", "update", "remove"]),
+        of(On::Context(CollectionKind::Events), &LOOK),
+        of(On::Context(CollectionKind::Events), &["find", "insert"]),
+        of(On::Context(CollectionKind::Snapshots), &LOOK),
+        of(On::Context(CollectionKind::Snapshots), &["find", "insert", "update"]),
+        of(On::Context(CollectionKind::Prepare), &LOOK),
+        of(On::Context(CollectionKind::Prepare), &["find", "insert", "update", "remove"]),
         on(RECORDS, &["insert"]),
     ],
 };
@@ -194,16 +194,16 @@ pub const SCHEMA: Role = Role {
         on(INSTANCES, &["createCollection"]),
         on(ASSIGNMENTS, &["createCollection"]),
         on(CONTROL, &["createCollection"]),
-        appending(On::Context(Kind::Events), &LOOK),
-        appending(On::Context(Kind::Events), &["createCollection", "createIndex"]),
+        appending(On::Context(CollectionKind::Events), &LOOK),
+        appending(On::Context(CollectionKind::Events), &["createCollection", "createIndex"]),
         // Whoever comes first claims the database for its context, by an upsert.
-        appending(On::Guard(Kind::Events), &["find", "insert", "update"]),
-        appending(On::Context(Kind::Snapshots), &LOOK),
-        appending(On::Context(Kind::Snapshots), &["createCollection", "createIndex"]),
-        appending(On::Guard(Kind::Snapshots), &["find", "insert", "update"]),
-        appending(On::Context(Kind::Prepare), &LOOK),
-        appending(On::Context(Kind::Prepare), &["createCollection", "createIndex"]),
-        appending(On::Guard(Kind::Prepare), &["find", "insert", "update"]),
+        appending(On::Guard(CollectionKind::Events), &["find", "insert", "update"]),
+        appending(On::Context(CollectionKind::Snapshots), &LOOK),
+        appending(On::Context(CollectionKind::Snapshots), &["createCollection", "createIndex"]),
+        appending(On::Guard(CollectionKind::Snapshots), &["find", "insert", "update"]),
+        appending(On::Context(CollectionKind::Prepare), &LOOK),
+        appending(On::Context(CollectionKind::Prepare), &["createCollection", "createIndex"]),
+        appending(On::Guard(CollectionKind::Prepare), &["find", "insert", "update"]),
     ],
 };
 
@@ -285,11 +285,11 @@ fn role_entry(role: &Role) -> String {
 }
 
 /// The variable of the script that names a database.
-fn in_script(kind: Kind) -> &'static str {
+fn in_script(kind: CollectionKind) -> &'static str {
     match kind {
-        Kind::Events => "events",
-        Kind::Snapshots => "snapshots",
-        Kind::Prepare => "prepare",
+        CollectionKind::Events => "events",
+        CollectionKind::Snapshots => "snapshots",
+        CollectionKind::Prepare => "prepare",
     }
 }
 

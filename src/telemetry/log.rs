@@ -17,73 +17,84 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// Crates that say nothing here, whatever the level. What goes wrong in them reaches their sink,
-/// which says it once and not at every try; below errors they show messages and credentials,
-/// byte by byte.
-const SILENT: [&str; 2] = ["lapin", "amq_protocol"];
+/// Crates without log lines at any level. Their sink logs their errors, once and not at every try; below
+/// errors they log messages and credentials, byte by byte.
+const SILENT_CRATES: [&str; 2] = ["lapin", "amq_protocol"];
 
-/// A crate of which nothing but errors is logged, for the same sake.
-const QUIET: &str = "mongodb";
+/// A crate of which only errors are logged, for the same reason.
+const ERRORS_ONLY_CRATE: &str = "mongodb";
 
-fn is_fit_to_print(metadata: &Metadata<'_>) -> bool {
+fn is_permitted(metadata: &Metadata<'_>) -> bool {
     let of = metadata.target().split("::").next().unwrap_or_default();
-    let silent = SILENT.iter().any(|name| of.starts_with(name));
-    !silent && (of != QUIET || *metadata.level() == Level::ERROR)
+    let silent = SILENT_CRATES.iter().any(|name| of.starts_with(name));
+    !silent && (of != ERRORS_ONLY_CRATE || *metadata.level() == Level::ERROR)
 }
 
 /// Whether a text is a level, or a filter by target.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The reason.
 pub fn check_level(level: &str) -> Result<(), String> {
     filter(level).map(|_| ())
 }
 
-/// A filter of which every part is a level, or `target=level`. `EnvFilter` takes any other word for a
-/// target, and so a misspelt level for a filter that lets nothing through.
+/// Parses a filter of which every part is a level, or `target=level`. `EnvFilter` takes any other word,
+/// such as a misspelt level, for a target, and then logs nothing.
 fn filter(text: &str) -> Result<EnvFilter, String> {
-    let mut reaches_us = false;
-    // A comma within brackets belongs to the fields of a span, and no bracket is a level.
+    let mut logs_postrider = false;
+    // A filter by the fields of a span, in brackets, is not a level.
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     for part in &parts {
         let (target, level) = part.rsplit_once('=').unwrap_or(("", part));
         if !LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known)) {
             return Err(format!("{level:?} is an unknown level"));
         }
-        reaches_us |= target.is_empty() || target.starts_with(env!("CARGO_CRATE_NAME"));
+        logs_postrider |= target.is_empty() || target.starts_with(env!("CARGO_CRATE_NAME"));
     }
-    if !reaches_us {
+    if !logs_postrider {
         return Err(format!("{text:?} logs nothing of Postrider: it names other targets alone"));
     }
     EnvFilter::try_new(parts.join(",")).map_err(|_| format!("{text:?} is an invalid filter"))
 }
 
-/// The levels, from the fewest lines to the most.
+/// The levels, from the fewest lines to the max_chars.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Fields that hold a list. `tracing` knows none, and records them as text.
-const LISTS: [&str; 3] = ["sinks", "collections", "indexes"];
+/// Fields with lists, which `tracing` records as text.
+const LIST_FIELDS: [&str; 3] = ["sinks", "collections", "indexes"];
 
-/// Fields that hold a name, which a producer, a broker or a caller chose.
-const NAMES: [&str; 9] =
-    ["id", "record_id", "key", "type", "destination", "exchange", "queue", "topic", "actor"];
+/// Fields with names that a producer, broker or client chose.
+const NAME_FIELDS: [&str; 12] = [
+    "id",
+    "record_id",
+    "key",
+    "type",
+    "destination",
+    "exchange",
+    "queue",
+    "topic",
+    "actor",
+    "aggregate",
+    "request",
+    "request_id",
+];
 
-/// Characters of any other text, which is a sentence with such names in it.
-const LONGEST: usize = 2_000;
+/// The longest text of other fields, which are sentences with such names.
+const MAX_TEXT_CHARS: usize = 2_000;
 
-/// Bytes up to which a line is left as it is.
-const SHORT: usize = 1_000;
+/// The longest line that is not bounded.
+const SHORT_LINE_BYTES: usize = 1_000;
 
-/// What a field may add to a line.
-fn most(field: &str) -> usize {
-    if NAMES.contains(&field) { LONGEST_NAME } else { LONGEST }
+/// The most characters of a field.
+fn max_chars(field: &str) -> usize {
+    if NAME_FIELDS.contains(&field) { LONGEST_NAME } else { MAX_TEXT_CHARS }
 }
 
 /// Fields in a line of text, each bounded.
-struct Fields;
+struct BoundedFields;
 
-impl<'writer> FormatFields<'writer> for Fields {
+impl<'writer> FormatFields<'writer> for BoundedFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
         let mut visitor = BoundedVisitor(DefaultVisitor::new(writer, true));
         fields.record(&mut visitor);
@@ -95,19 +106,19 @@ struct BoundedVisitor<'writer>(DefaultVisitor<'writer>);
 
 impl Visit for BoundedVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.record_str(field, &bounded(value, most(field.name())));
+        self.0.record_str(field, &bounded(value, max_chars(field.name())));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        self.0.record_debug(field, &format_args!("{}", bounded(&text, most(field.name()))));
+        self.0.record_debug(field, &format_args!("{}", bounded(&text, max_chars(field.name()))));
     }
 }
 
-/// JSON with lists as lists, and each field bounded.
-struct Json<F>(F);
+/// JSON with lists as lists, each field bounded.
+struct BoundedJson<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for Json<F>
+impl<S, N, F> FormatEvent<S, N> for BoundedJson<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -119,23 +130,24 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let has_list = event.metadata().fields().iter().any(|field| LISTS.contains(&field.name()));
+        let has_list =
+            event.metadata().fields().iter().any(|field| LIST_FIELDS.contains(&field.name()));
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        if !has_list && line.len() <= SHORT {
+        if !has_list && line.len() <= SHORT_LINE_BYTES {
             return writer.write_str(&line);
         }
-        writeln!(writer, "{}", tidy(&line))
+        writeln!(writer, "{}", bound_line(&line))
     }
 }
 
-/// The line with each field bounded, and each list as a list where it is in JSON's form.
-fn tidy(line: &str) -> String {
+/// The line with each field bounded, and lists in the form of JSON as lists.
+fn bound_line(line: &str) -> String {
     let Ok(mut fields) = serde_json::from_str::<Value>(line) else {
-        return bounded(line.trim_end(), LONGEST).into_owned();
+        return bounded(line.trim_end(), MAX_TEXT_CHARS).into_owned();
     };
-    bound(&mut fields, LONGEST);
-    for name in LISTS {
+    bound(&mut fields, MAX_TEXT_CHARS);
+    for name in LIST_FIELDS {
         let list = fields[name].as_str().and_then(|text| serde_json::from_str(text).ok());
         if let Some(list) = list {
             fields[name] = list;
@@ -144,7 +156,7 @@ fn tidy(line: &str) -> String {
     fields.to_string()
 }
 
-/// Bounds every text: that of a field by its name.
+/// Bounds every text, by the name of its field.
 fn bound(value: &mut Value, longest: usize) {
     match value {
         Value::String(text) => {
@@ -154,22 +166,23 @@ fn bound(value: &mut Value, longest: usize) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| bound(item, longest)),
         Value::Object(fields) => {
-            fields.iter_mut().for_each(|(name, field)| bound(field, most(name)));
+            fields.iter_mut().for_each(|(name, field)| bound(field, max_chars(name)));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// What writes the lines.
+/// The layer that writes the lines.
 fn layer<S, W>(json: bool, ansi: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
-    match json {
-        true => layer.json().flatten_event(true).map_event_format(Json).boxed(),
-        false => layer.with_target(false).fmt_fields(Fields).boxed(),
+    if json {
+        layer.json().flatten_event(true).map_event_format(BoundedJson).boxed()
+    } else {
+        layer.with_target(false).fmt_fields(BoundedFields).boxed()
     }
 }
 
@@ -177,16 +190,16 @@ where
 ///
 /// # Errors
 ///
-/// A level that is no filter of `tracing` (`info`, `postrider=debug,info`, …).
+/// An invalid filter (valid: `info`, `postrider=debug,info`, …).
 pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     let filter = filter(level)?;
     let terminal = std::io::stderr().is_terminal();
     let json = json.unwrap_or(!terminal);
     let layer = layer(json, terminal, std::io::stderr);
-    // Apart from the level: a filter of the operator's could name a module more closely. Both for
-    // all and not for the layer: those lost lines while librdkafka's threads logged beside ours.
+    // Apart from the level, since an operator's filter could name a module more specifically. Both are
+    // global: as filters of the layer they lost lines while librdkafka's threads were logging.
     let subscriber = tracing_subscriber::registry().with(layer);
-    let subscriber = subscriber.with(filter_fn(is_fit_to_print)).with(filter);
+    let subscriber = subscriber.with(filter_fn(is_permitted)).with(filter);
     subscriber.try_init().map_err(|error| error.to_string())
 }
 
@@ -197,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_a_known_one_for_everything_or_for_a_target() {
+    fn level_is_known_and_applies_to_postrider() {
         for level in [
             "info",
             "WARN",
@@ -225,11 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_json_is_a_list_and_nothing_else_changes() {
+    fn lists_become_lists_and_other_fields_are_kept() {
         let line =
             r#"{"message":"[\"x\"]","sinks":"[\"a\", \"b\"]","indexes":"[]","collections":"[odd"}"#;
 
-        let fields: Value = serde_json::from_str(&tidy(line)).unwrap();
+        let fields: Value = serde_json::from_str(&bound_line(line)).unwrap();
 
         assert_eq!(fields["sinks"], serde_json::json!(["a", "b"]));
         assert_eq!(fields["indexes"], serde_json::json!([]));
@@ -239,7 +252,7 @@ mod tests {
         );
     }
 
-    /// Where a test's lines go.
+    /// The lines of a test.
     #[derive(Clone, Default)]
     struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -263,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_fields_hold_a_line_is_bounded_and_says_how_long_they_were() {
+    fn line_is_bounded_whatever_its_fields_contain() {
         let key = "ß".repeat(5_000_000);
         for json in [true, false] {
             let line = logged(json, || {
@@ -276,7 +289,7 @@ mod tests {
             let beginning = "ß".repeat(LONGEST_NAME);
             let name = format!("{beginning}… (5000000 characters)");
             assert!(line.matches(&name).count() >= 3, "{line}");
-            assert!(!line.contains(&"ß".repeat(LONGEST + 1)), "{line}");
+            assert!(!line.contains(&"ß".repeat(MAX_TEXT_CHARS + 1)), "{line}");
             assert_eq!(line.lines().count(), 1);
         }
         let short = logged(true, || tracing::warn!(id = "a", "told"));

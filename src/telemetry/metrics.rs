@@ -1,4 +1,4 @@
-//! The names of all metrics, fixed by the contract (section 8), and their exporter.
+//! All metrics (`docs/monitoring.md`) and their exporter.
 
 use metrics::gauge;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
@@ -16,7 +16,7 @@ pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
 /// Version of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
 
-/// What each of these metrics is.
+/// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 3] = [
     Description::gauge(OUTBOX_RECORDS, "Records in the outbox, by status."),
     Description::gauge(
@@ -41,33 +41,33 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
 }
 
 /// From a broker on the same host (under a millisecond) to the publish timeout.
-const PUBLISH_BUCKETS: [f64; 13] =
+const PUBLISH_SECONDS_BUCKETS: [f64; 13] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// From a woken relay (milliseconds) to a backlog worked off after a night.
-const DELIVERY_BUCKETS: [f64; 14] =
+/// From a relay that was woken (milliseconds) to a backlog of a night.
+const DELIVERY_SECONDS_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0, 36_000.0];
 
-/// From one transaction on a store nearby (milliseconds) to the patience of an append.
-const APPEND_BUCKETS: [f64; 12] =
+/// From one transaction on a near MongoDB (milliseconds) to the retry timeout of appends.
+const APPEND_SECONDS_BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// The page that a scrape gets.
+/// Renders the page of a scrape, without gauges of unknown value.
 pub fn page(metrics: &PrometheusHandle) -> String {
     let known = |line: &&str| line.starts_with('#') || !line.trim_end().ends_with(" NaN");
     metrics.render().split_inclusive('\n').filter(known).collect()
 }
 
-/// Installs the exporter for this process; [`page`] renders what comes back.
+/// Installs the exporter of this process; [`page`] renders its metrics.
 ///
 /// # Errors
 ///
 /// A recorder is installed already.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &PUBLISH_BUCKETS)?
-        .set_buckets_for_metric(Matcher::Full(DELIVERY_SECONDS.into()), &DELIVERY_BUCKETS)?
-        .set_buckets_for_metric(Matcher::Full(APPEND_SECONDS.into()), &APPEND_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &PUBLISH_SECONDS_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(DELIVERY_SECONDS.into()), &DELIVERY_SECONDS_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(APPEND_SECONDS.into()), &APPEND_SECONDS_BUCKETS)?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_told_of_every_metric_and_of_no_other() {
+    fn documentation_lists_exactly_all_metrics() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/monitoring.md");
         let page = std::fs::read_to_string(file).unwrap();
         let (_, signals) = page.split_once("\n## Metrics\n").unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gauge_that_is_not_known_is_not_on_the_page() {
+    fn gauge_of_unknown_value_is_not_rendered() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         metrics::with_local_recorder(&recorder, || {

@@ -1,4 +1,4 @@
-//! Logs and metrics: what an operator sees.
+//! Logs and metrics.
 
 mod log;
 pub mod metrics;

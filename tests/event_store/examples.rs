@@ -1,4 +1,4 @@
-//! The examples do what they say; they end with an error where not.
+//! The examples succeed; they end with an error otherwise.
 
 #[allow(dead_code, reason = "its main")]
 #[path = "../../examples/prepare.rs"]
@@ -10,7 +10,7 @@ mod snapshots;
 use crate::home::Home;
 
 #[fixture::test]
-async fn the_example_of_prepare_keys_runs_again_and_again() {
+async fn prepare_keys_example_runs_repeatedly() {
     let home = Home::new().await;
     let database = &home.context.settings().prepare;
     for _ in 0..2 {
@@ -19,7 +19,7 @@ async fn the_example_of_prepare_keys_runs_again_and_again() {
 }
 
 #[fixture::test]
-async fn the_example_of_snapshots_runs_again_and_again() {
+async fn snapshots_example_runs_repeatedly() {
     let home = Home::new().await;
     let database = &home.context.settings().snapshots;
     for _ in 0..2 {

@@ -1,8 +1,8 @@
-//! A context of the test's own, in a database that is removed when the test passes.
+//! The context of a test, in a database that is removed when the test passes.
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::Collection;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::names::{AggregateId, AggregateName};
 use postrider::prepare::{PrepareKey, PrepareName};
 use postrider::snapshot::SnapshotStore;
@@ -11,7 +11,7 @@ use postrider::store::ServerClock;
 use crate::support::cleanup::Cleanup;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 
-/// What every test calls its prepare keys.
+/// The name of the prepare keys of all tests.
 pub const KEYS: &str = "username";
 
 pub struct Home {
@@ -24,12 +24,12 @@ impl Home {
         let client = postrider::store::connect::client(&mongodb_uri()).await.unwrap();
         let database = format!("test_{}", uuid::Uuid::new_v4().simple());
         let context = Context::new(client, ContextSettings::new(&database));
-        let database = context.database(Kind::Prepare);
+        let database = context.database(CollectionKind::Prepare);
         let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
         Self { context, _cleanup }
     }
 
-    /// The same in the database of an outbox, whose proxies and spies then serve the context too.
+    /// The same in the database of an outbox, whose proxies and recorders the context uses too.
     pub fn within(outbox: &TestOutbox, client: &mongodb::Client) -> Self {
         let context = Context::new(client.clone(), ContextSettings::new(&outbox.database));
         Self { context, _cleanup: Cleanup::none() }
@@ -43,12 +43,12 @@ impl Home {
         SnapshotStore::new(self.context.clone())
     }
 
-    /// The prepare keys as they are stored.
+    /// The stored prepare keys.
     pub fn stored(&self) -> Collection<Document> {
-        self.context.collection(Kind::Prepare, KEYS)
+        self.context.collection(CollectionKind::Prepare, KEYS)
     }
 
-    /// One of them.
+    /// One stored prepare key.
     pub async fn stored_key(&self, key: &str) -> Option<Document> {
         self.stored().find_one(doc! { "_id": key }).await.unwrap()
     }
@@ -58,14 +58,14 @@ impl Home {
         let expired = doc! {
             "_id": key, "value": value.into(), "ttlAt": DateTime::from_millis(1_000),
         };
-        let stored = self.context.ready(Kind::Prepare, KEYS).await.unwrap();
+        let stored = self.context.ready(CollectionKind::Prepare, KEYS).await.unwrap();
         stored.insert_one(&expired).await.unwrap();
         expired
     }
 
     /// The server's time.
     pub async fn now(&self) -> DateTime {
-        ServerClock::asked(&self.context.database(Kind::Prepare)).await.unwrap()
+        ServerClock::asked(&self.context.database(CollectionKind::Prepare)).await.unwrap()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The event store at a real replica set: events, snapshots, prepare keys, and the schema of their
+//! The event store with a real replica set: events, snapshots, prepare keys, and the schema of their
 //! databases.
 //!
 //! `contract` is one suite that every store passes.

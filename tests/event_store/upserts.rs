@@ -1,5 +1,5 @@
-//! Upserts that meet another's insert: told by MongoDB as a duplicate key, where it does not try
-//! again itself.
+//! Upserts that meet another caller's insert: MongoDB answers with a duplicate key, unless it retries
+//! itself.
 
 use bson::{bson, doc};
 use mongodb::Client;
@@ -10,7 +10,7 @@ use postrider::snapshot::{Saved, Snapshot, SnapshotStore};
 use crate::home::{id, order};
 use crate::support::mongod::Mongod;
 
-/// Refuses the next upserts, as many as this.
+/// Refuses the next `times` upserts.
 async fn refuse(client: &Client, times: i32) {
     let admin = client.database("admin");
     let refusing = doc! {
@@ -26,13 +26,13 @@ async fn refuse(client: &Client, times: i32) {
 }
 
 #[fixture::test]
-async fn an_upsert_that_met_anothers_insert_is_tried_again() {
+async fn upsert_is_retried_after_another_callers_insert() {
     let server = Mongod::with_fail_points().await;
     let client = Client::with_uri_str(server.uri("", "")).await.unwrap();
     let context = Context::new(client.clone(), ContextSettings::new("test"));
     let keys = PrepareKey::new(context.clone(), PrepareName::new("username").unwrap());
     let snapshots = SnapshotStore::new(context);
-    // Their collections are made.
+    // The collections are created first.
     keys.prepare("other", &bson!(1), Ttl::Forever).await.unwrap();
     snapshots.save(&order(), Snapshot::new(id("other"), 1, doc! {})).await.unwrap();
 
@@ -41,7 +41,7 @@ async fn an_upsert_that_met_anothers_insert_is_tried_again() {
     refuse(&client, 3).await;
     let saved = snapshots.save(&order(), Snapshot::new(id("order-1"), 1, doc! {})).await.unwrap();
     assert_eq!(saved, Saved { written: true, version: 1 });
-    // None too many.
+    // No further upsert is refused.
     refuse(&client, 1).await;
     assert!(!keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap());
 }

@@ -1,14 +1,14 @@
-//! The clock of whoever uses the library does not matter: only the server's does.
+//! Only the server's clock matters, not that of a process.
 
 use std::process::{Command, Stdio};
 
 use crate::support::clock::faketime;
 
-/// Set in the processes that these tests start, which start none.
+/// Set in the processes that these tests start.
 const WITHIN: &str = "POSTRIDER_TEST_CLOCK_IS_WRONG";
 
-/// Runs the tests that depend on time in a process whose clock is off by so much.
-fn run_with_a_clock_off_by(offset: &str) {
+/// Runs the tests that depend on time in a process with this clock offset.
+fn run_with_clock_offset(offset: &str) {
     if std::env::var_os(WITHIN).is_some() {
         return;
     }
@@ -28,11 +28,11 @@ fn run_with_a_clock_off_by(offset: &str) {
 }
 
 #[test]
-fn a_process_a_day_ahead_sees_the_same() {
-    run_with_a_clock_off_by("+1d");
+fn tests_pass_with_a_clock_a_day_ahead() {
+    run_with_clock_offset("+1d");
 }
 
 #[test]
-fn a_process_a_day_behind_sees_the_same() {
-    run_with_a_clock_off_by("-1d");
+fn tests_pass_with_a_clock_a_day_behind() {
+    run_with_clock_offset("-1d");
 }

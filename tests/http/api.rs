@@ -11,7 +11,7 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, run_with};
 use crate::support::queue::mongo_settings;
 
-/// A running process that relays nothing.
+/// A running process without a relay.
 pub struct Api {
     pub postrider: Postrider,
     pub address: SocketAddr,
@@ -28,14 +28,14 @@ pub struct Answer {
 }
 
 impl Api {
-    /// Starts it with these settings, and waits until it answers.
+    /// Starts a process with these settings, and waits until it answers.
     pub async fn start(outbox: &TestOutbox, settings: &[&str]) -> Self {
         let api = Self::begin(&with(mongo_settings(&outbox.database), settings), "").await;
         api.until_open().await;
         api
     }
 
-    /// Starts it, and waits only until it listens.
+    /// Starts a process, and waits only until it listens.
     pub async fn begin(settings: &[String], fail_points: &str) -> Self {
         let always = ["relay.enabled=false", "api.enabled=true"];
         let mut command = run_with(&with(settings.to_vec(), &always));
@@ -43,7 +43,7 @@ impl Api {
         Self::of(Postrider::of(command)).await
     }
 
-    /// The API of a process that was started otherwise.
+    /// The API of a running process.
     pub async fn of(postrider: Postrider) -> Self {
         postrider.until_logged("serving the HTTP API").await;
         let lines = postrider.lines();
@@ -52,7 +52,7 @@ impl Api {
         Self { postrider, address, client: reqwest::Client::new() }
     }
 
-    /// Waits until MongoDB was reached: then calls are answered, if only by 401.
+    /// Waits until MongoDB is reached, and calls are answered, if only by 401.
     pub async fn until_open(&self) {
         self.postrider.until_ready().await;
         let open = || async { self.call(Method::GET, "/v1/instances").await.status != 503 };
@@ -79,7 +79,7 @@ impl Api {
         Answer::of(self.request(Method::PUT, path).json(body)).await
     }
 
-    /// A body as it is.
+    /// Posts a text as the body.
     pub async fn post_text(&self, path: &str, body: &str) -> Answer {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         Answer::of(request.body(body.to_owned())).await
@@ -89,7 +89,7 @@ impl Api {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Stops it in good order.
+    /// Stops the process gracefully.
     pub async fn stop(mut self) {
         self.postrider.stop().await;
     }
@@ -108,7 +108,7 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The code of a problem, whose form must be right.
+    /// The code of a problem, whose form is checked.
     #[track_caller]
     pub fn code(&self) -> &str {
         assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
@@ -122,7 +122,7 @@ impl Answer {
         code
     }
 
-    /// The fields that are wrong.
+    /// The fields with flaws.
     #[track_caller]
     pub fn wrong(&self) -> Vec<&str> {
         assert_eq!((self.status, self.code()), (422, "invalid"), "{self:?}");
@@ -140,7 +140,7 @@ pub fn with(settings: Vec<String>, more: &[&str]) -> Vec<String> {
     settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned())).collect()
 }
 
-/// Sends bytes, and reads until the other side ends.
+/// Sends bytes, and reads until the server closes the connection.
 pub async fn converse(mut stream: TcpStream, bytes: &str) -> String {
     stream.write_all(bytes.as_bytes()).await.unwrap();
     read_to_end(stream).await
@@ -148,7 +148,7 @@ pub async fn converse(mut stream: TcpStream, bytes: &str) -> String {
 
 pub async fn read_to_end(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A connection that is cut has ended, too.
+    // A cut connection has ended too.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
 }

@@ -1,4 +1,4 @@
-//! The description, and schemathesis, which believes every word of it.
+//! The OpenAPI description, checked by schemathesis.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::process::Command;
 use crate::api::Api;
 use crate::support::outbox::TestOutbox;
 
-/// The variable with a Python that has it.
+/// The variable with the path of a Python with schemathesis.
 const PYTHON: &str = "POSTRIDER_TEST_SCHEMATHESIS";
 
 #[fixture::test]
-async fn the_description_that_is_served_is_the_one_in_the_repository() {
+async fn served_description_equals_the_repositorys() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
 
@@ -22,7 +22,7 @@ async fn the_description_that_is_served_is_the_one_in_the_repository() {
 }
 
 #[fixture::test]
-async fn schemathesis_finds_nothing_that_is_not_as_described() {
+async fn schemathesis_finds_no_deviation() {
     let python = std::env::var(PYTHON)
         .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
     let outbox = TestOutbox::new().await;

@@ -1,4 +1,4 @@
-//! The end in good order.
+//! Graceful shutdown.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Signal;
 
 #[fixture::test]
-async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
+async fn requests_in_flight_are_finished_at_shutdown() {
     let outbox = TestOutbox::new().await;
     let (mut api, proxy) = behind_a_proxy(&outbox, &[]).await;
     let mut idle = api.connect().await;
@@ -41,7 +41,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_begun() {
 }
 
 #[fixture::test]
-async fn what_takes_too_long_is_cut_and_told_by_the_exit_code() {
+async fn slow_requests_are_cut_at_shutdown_with_exit_code_1() {
     let outbox = TestOutbox::new().await;
     let (mut api, _door) =
         behind_a_proxy(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;

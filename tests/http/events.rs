@@ -20,7 +20,7 @@ fn expecting(request: &str, expected: Value) -> Value {
 }
 
 #[fixture::test]
-async fn an_append_is_answered_once_and_again_and_its_records_are_there() {
+async fn append_is_answered_again_and_has_its_records() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -59,7 +59,7 @@ async fn an_append_is_answered_once_and_again_and_its_records_are_there() {
 }
 
 #[fixture::test]
-async fn a_stale_append_is_told_the_actual_version() {
+async fn conflict_has_the_actual_version() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     assert_eq!(api.post(EVENTS, &append("1", json!({}))).await.status, 201);
@@ -85,7 +85,7 @@ async fn a_stale_append_is_told_the_actual_version() {
 }
 
 #[fixture::test]
-async fn what_is_wrong_with_an_append_is_told_by_its_fields() {
+async fn flaws_of_an_append_are_reported_by_field() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (body, wrong) in [
@@ -119,7 +119,7 @@ async fn what_is_wrong_with_an_append_is_told_by_its_fields() {
 }
 
 #[fixture::test]
-async fn ranges_tenants_and_limits_choose_what_is_read() {
+async fn events_are_read_by_range_tenant_and_limit() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for request in 1..=3 {
@@ -169,7 +169,7 @@ async fn ranges_tenants_and_limits_choose_what_is_read() {
 }
 
 #[fixture::test]
-async fn a_long_stream_is_sent_line_by_line_or_as_one_list() {
+async fn long_stream_is_sent_as_lines_or_as_one_list() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     assert_eq!(api.post(EVENTS, &append("1", json!({}))).await.status, 201);
@@ -198,7 +198,7 @@ async fn a_long_stream_is_sent_line_by_line_or_as_one_list() {
 }
 
 #[fixture::test]
-async fn where_events_are_not_hosted_there_are_none() {
+async fn events_are_not_found_when_disabled() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["events.enabled=false"]).await;
 

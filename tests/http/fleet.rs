@@ -9,7 +9,7 @@ use crate::support::process::Postrider;
 use crate::support::queue::{mongo_settings, stdout_sink};
 
 #[fixture::test]
-async fn a_pause_holds_the_relay_until_it_is_resumed() {
+async fn pause_stops_the_relay_until_it_is_resumed() {
     let outbox = TestOutbox::new().await;
     let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
     let api = Api::of(Postrider::start(&with(settings, &["api.enabled=true"]))).await;

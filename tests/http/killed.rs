@@ -1,4 +1,4 @@
-//! A process that dies in the middle of an append, and clients who ask again.
+//! A process dies in the middle of an append, and clients retry.
 
 use bson::doc;
 use reqwest::Method;
@@ -24,14 +24,14 @@ async fn start(uri: &str, outbox: &TestOutbox, fail_points: &str) -> Api {
 }
 
 #[fixture::test]
-async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoever_asks_again() {
-    // A server that soon ends what a dead client has left open: by default it waits a minute.
+async fn append_is_written_once_when_the_process_is_killed() {
+    // The server ends transactions of dead clients soon: by default after a minute.
     let set = ReplicaSet::of(1).await;
     let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
     set.direct(0).database("admin").run_command(soon).await.unwrap();
     for (place, is_there) in [("events::before_commit", false), ("events::after_commit", true)] {
         let outbox = TestOutbox::at(&set.uri()).await;
-        // At the second one.
+        // At the second request.
         let mut killed = start(&set.uri(), &outbox, &format!("{place}=1*off->return")).await;
         assert_eq!(killed.post(EVENTS, &append("a")).await.status, 201);
 
@@ -56,7 +56,7 @@ async fn an_append_in_whose_middle_the_process_is_killed_is_there_once_for_whoev
 }
 
 #[fixture::test]
-async fn a_lane_that_panics_ends_the_process_with_1() {
+async fn panicked_lane_ends_the_process_with_exit_code_1() {
     let outbox = TestOutbox::new().await;
     let settings = mongo_settings(&outbox.database);
     let mut api = Api::begin(&settings, "events::group=panic").await;
@@ -64,7 +64,7 @@ async fn a_lane_that_panics_ends_the_process_with_1() {
 
     let answer = api.request(Method::POST, EVENTS).json(&append("a")).send().await;
 
-    // It is cut, or turned away.
+    // Cut or refused.
     assert!(answer.is_err() || answer.unwrap().status().as_u16() == 503);
     let limit = std::time::Duration::from_secs(30);
     let ended = api.postrider.until_ended(limit).await.with_code(1);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::api::{Answer, Api, converse, read_to_end};
@@ -11,7 +12,7 @@ use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
 
 const STATS: &str = "/v1/outbox/stats";
 
-/// A process that comes to MongoDB by a proxy.
+/// A process that reaches MongoDB by a proxy.
 pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, FaultProxy) {
     let server = mongodb_uri();
     let server = server.strip_prefix("mongodb://").unwrap().split('/').next().unwrap().to_owned();
@@ -22,7 +23,7 @@ pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, Fau
 }
 
 #[fixture::test]
-async fn a_request_that_takes_too_long_is_given_up() {
+async fn slow_request_times_out() {
     let outbox = TestOutbox::new().await;
     let (api, proxy) = behind_a_proxy(&outbox, &["api.timeout=500ms"]).await;
     proxy.freeze();
@@ -31,17 +32,21 @@ async fn a_request_that_takes_too_long_is_given_up() {
 
     answer.is(503, "unavailable");
     assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(answer.body["detail"], "not answered within api.timeout; retry");
+    let enqueued = api.post("/v1/outbox/records", &json!({ "type": "T", "payload": 1 })).await;
+    enqueued.is(503, "unavailable");
+    assert!(enqueued.text.contains("without an id"), "{enqueued:?}");
     proxy.open();
     api.stop().await;
 }
 
 #[fixture::test]
-async fn more_requests_than_places_are_turned_away_at_once() {
+async fn excess_requests_are_refused_at_once() {
     let outbox = TestOutbox::new().await;
     let (api, proxy) = behind_a_proxy(&outbox, &["api.max_concurrent=1"]).await;
     proxy.freeze();
     let stats = api.request(Method::GET, STATS);
-    // Those who ask for the other page meanwhile may have the place when it comes.
+    // Requests of the other page may hold the permit meanwhile.
     let held = tokio::spawn(async move {
         loop {
             let answer = Answer::of(stats.try_clone().unwrap()).await;
@@ -64,7 +69,7 @@ async fn more_requests_than_places_are_turned_away_at_once() {
 }
 
 #[fixture::test]
-async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
+async fn incomplete_header_or_body_times_out() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.timeout=500ms"]).await;
     let body = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
@@ -83,7 +88,7 @@ async fn whoever_sends_a_header_or_a_body_by_halves_is_not_waited_for() {
 }
 
 #[fixture::test]
-async fn a_header_has_its_limit() {
+async fn header_size_is_limited() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let padded = |length| {
@@ -102,10 +107,10 @@ async fn a_header_has_its_limit() {
 }
 
 #[fixture::test]
-async fn more_connections_than_there_may_be_wait_their_turn() {
+async fn excess_connections_wait() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
-    // The client's own connection goes when its pool does.
+    // The client's own connection ends with its pool.
     let Api { postrider, address, client } = api;
     drop(client);
     let first = tokio::net::TcpStream::connect(address).await.unwrap();

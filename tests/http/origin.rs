@@ -1,4 +1,4 @@
-//! Requests that a web page of another site may have made, in a browser on this host.
+//! Requests that a web page of another site may have sent, in a browser on this host.
 
 use reqwest::{Method, StatusCode};
 
@@ -7,7 +7,7 @@ use crate::support::outbox::TestOutbox;
 
 const PAUSE: &str = "/v1/relay/pause";
 
-/// A request with these headers in place of its own.
+/// Sends a request with these headers instead of its own.
 async fn send(api: &Api, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
     let request = api.request(method, path);
     let with = |request: reqwest::RequestBuilder, (name, value): &(&str, &str)| {
@@ -17,7 +17,7 @@ async fn send(api: &Api, method: Method, path: &str, headers: &[(&str, &str)]) -
 }
 
 #[fixture::test]
-async fn without_tokens_only_loopback_names_and_no_foreign_page() {
+async fn loopback_host_and_own_origin_are_required_without_tokens() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let own = format!("http://{}", api.address);
@@ -48,7 +48,7 @@ async fn without_tokens_only_loopback_names_and_no_foreign_page() {
 }
 
 #[fixture::test]
-async fn a_token_vouches_whatever_the_names() {
+async fn host_and_origin_are_not_checked_with_tokens() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
     let named = [("host", "postrider.example"), ("origin", "https://console.example")];
@@ -61,7 +61,7 @@ async fn a_token_vouches_whatever_the_names() {
 }
 
 #[fixture::test]
-async fn what_something_else_guards_has_any_name_but_no_foreign_page() {
+async fn own_origin_is_required_with_allow_unauthenticated() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.allow_unauthenticated=true"]).await;
     let name = ("host", "postrider.shop.svc");
@@ -75,7 +75,7 @@ async fn what_something_else_guards_has_any_name_but_no_foreign_page() {
 }
 
 #[fixture::test]
-async fn the_ops_listener_answers_plain_reads_alone() {
+async fn ops_listener_refuses_foreign_origins() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let client = reqwest::Client::new();
@@ -109,7 +109,7 @@ async fn the_ops_listener_answers_plain_reads_alone() {
     let keys = format!("http://{}/blocked-keys", api.postrider.address().await);
     let by_name = client.get(&keys).header("host", "evil.example:9464").send().await.unwrap();
     assert_eq!(by_name.status(), StatusCode::MISDIRECTED_REQUEST);
-    // By a name of this host it is asked for; but no relay runs here.
+    // `Host` is permitted, but no relay runs here.
     let by_address = client.get(&keys).send().await.unwrap();
     assert_eq!(by_address.status(), StatusCode::SERVICE_UNAVAILABLE);
     api.stop().await;

@@ -1,4 +1,4 @@
-//! Records: enqueued, looked at, requeued, discarded.
+//! Records are enqueued, read, requeued and discarded.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const RECORDS: &str = "/v1/outbox/records";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[fixture::test]
-async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
+async fn record_is_stored_as_written_with_the_servers_seq() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let body = json!({
@@ -53,7 +53,7 @@ async fn a_record_is_kept_as_it_was_written_and_placed_by_the_server() {
 }
 
 #[fixture::test]
-async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused() {
+async fn ids_are_parsed_as_by_the_command_line() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (text, id) in [
@@ -83,17 +83,17 @@ async fn ids_are_read_as_the_command_line_reads_them_and_taken_ones_are_refused(
 }
 
 #[fixture::test]
-async fn an_enqueued_record_wakes_the_idle_relay_of_its_process() {
+async fn enqueue_wakes_the_idle_relay() {
     enqueuing_wakes_the_relay(json!("k")).await;
 }
 
 #[fixture::test]
-async fn an_enqueued_record_without_a_key_wakes_the_idle_relay_of_its_process() {
+async fn enqueue_without_a_key_wakes_the_idle_relay() {
     enqueuing_wakes_the_relay(json!(null)).await;
 }
 
 /// Without a change stream an idle relay doubles its pauses, from 5 ms: it scans 2.5, 5.1, 10.2 and 20.5 s
-/// after it became idle. A record that is done between the last two was not found by chance.
+/// after it became idle. A record that is done between the last two was found by the wakeup.
 async fn enqueuing_wakes_the_relay(key: Value) {
     const IDLE: Duration = Duration::from_secs(12);
     let outbox = TestOutbox::new().await;
@@ -116,9 +116,9 @@ async fn enqueuing_wakes_the_relay(key: Value) {
     api.stop().await;
 }
 
-/// By itself the relay would look at the blocker again after an hour.
+/// Without the wakeup the relay would read the blocker after an hour.
 #[fixture::test]
-async fn key_goes_on_at_once_when_its_blocker_is_discarded_in_the_same_process() {
+async fn key_continues_at_once_when_its_blocker_is_discarded() {
     for follow in ["relay.follow=true", "relay.follow=false"] {
         let outbox = TestOutbox::new().await;
         let mut head = record("a", "k");
@@ -150,7 +150,7 @@ async fn key_goes_on_at_once_when_its_blocker_is_discarded_in_the_same_process()
 }
 
 #[fixture::test]
-async fn a_list_goes_on_where_its_part_ended_whatever_the_ids_are() {
+async fn list_continues_at_next_for_ids_of_any_kind() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let ids = [
@@ -189,7 +189,7 @@ async fn a_list_goes_on_where_its_part_ended_whatever_the_ids_are() {
 }
 
 #[fixture::test]
-async fn only_what_may_be_is_requeued_or_discarded() {
+async fn requeue_and_discard_require_a_permitted_status() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let in_state = |id: &str, fields: bson::Document| {
@@ -240,9 +240,9 @@ async fn only_what_may_be_is_requeued_or_discarded() {
     api.stop().await;
 }
 
-/// Whoever asks for a rehearsal in the body, where it belongs into the query, is not to be obeyed.
+/// `dryRun` belongs to the query: with it in the body the request must have no effect.
 #[fixture::test]
-async fn a_body_where_there_is_to_be_none_is_refused_and_nothing_is_done() {
+async fn unexpected_body_is_refused_without_effect() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let mut dead = record("dead", "k");
@@ -273,7 +273,7 @@ async fn a_body_where_there_is_to_be_none_is_refused_and_nothing_is_done() {
 }
 
 #[fixture::test]
-async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
+async fn list_is_sorted_by_age_and_continues_at_next() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (n, id) in ["c", "a", "d", "b"].into_iter().enumerate() {
@@ -317,9 +317,9 @@ async fn a_list_is_sorted_by_age_and_goes_on_at_its_next_place() {
     api.stop().await;
 }
 
-/// The server stores a field's name that is not UTF-8, and such an `_id`.
+/// The server stores field names and ids that are not UTF-8.
 #[fixture::test]
-async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
+async fn undecodable_record_is_listed_and_discarded() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let mut documents = RawArrayBuf::new();
@@ -357,7 +357,7 @@ async fn a_record_that_cannot_be_decoded_fails_no_page_and_is_discarded() {
 }
 
 #[fixture::test]
-async fn a_record_whose_id_is_null_is_shown_requeued_and_discarded() {
+async fn record_with_a_null_id_is_shown_requeued_and_discarded() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let mut dead = record("", "k");

@@ -14,7 +14,7 @@ fn held(value: &Value) -> Value {
 }
 
 #[fixture::test]
-async fn a_key_is_taken_once_read_changed_and_given_back() {
+async fn key_is_prepared_read_changed_and_rolled_back() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let (one, two) = (json!({ "value": 1 }), json!({ "value": { "a": 1, "b": 2 } }));
@@ -47,7 +47,7 @@ async fn a_key_is_taken_once_read_changed_and_given_back() {
 }
 
 #[fixture::test]
-async fn a_value_is_whatever_json_it_is() {
+async fn value_may_be_any_json() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (value, as_parameter) in [
@@ -74,7 +74,7 @@ async fn a_value_is_whatever_json_it_is() {
 }
 
 #[fixture::test]
-async fn a_key_ends_when_it_is_told_to() {
+async fn key_has_the_requested_end() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let end = |body: &Value| DateTime::parse_rfc3339_str(body["ttlAt"].as_str().unwrap()).unwrap();
@@ -91,7 +91,7 @@ async fn a_key_ends_when_it_is_told_to() {
     let millis = json!({ "value": 1, "ttlAt": 4_102_444_800_000_i64 });
     assert_eq!(api.put(ADA, &millis).await.body, expected);
     assert_eq!(api.get(ADA).await.body, expected);
-    // Without an end: for ever. So is what lies beyond the years that are thought of.
+    // For ever without an end, and with one in some thousand years.
     assert_eq!(api.put(ADA, &json!({ "value": 1 })).await.body, held(&json!(1)));
     assert_eq!(api.put(ADA, &json!({ "value": 1, "ttlAt": i64::MAX })).await.body, held(&json!(1)));
     assert_eq!(api.get(ADA).await.body, held(&json!(1)));
@@ -102,7 +102,7 @@ async fn a_key_ends_when_it_is_told_to() {
     eventually("the key to expire", expired).await;
     api.put(ADA, &json!({ "value": 2 })).await.is(404, "not_found");
     api.call(Method::DELETE, ADA).await.is(404, "not_found");
-    // One that has passed is now.
+    // A past end is now.
     let past = api.post(ADA, &json!({ "value": 2, "ttlAt": i64::MIN })).await;
     assert_eq!(past.status, 201, "{past:?}");
     assert!(from_now(end(&past.body)).abs() < 60_000, "{past:?}");
@@ -112,7 +112,7 @@ async fn a_key_ends_when_it_is_told_to() {
 }
 
 #[fixture::test]
-async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
+async fn flaws_of_a_key_are_reported_by_field() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (body, wrong) in [
@@ -138,7 +138,7 @@ async fn what_is_wrong_with_a_key_is_told_by_its_fields() {
 }
 
 #[fixture::test]
-async fn of_many_who_want_a_key_one_gets_it() {
+async fn one_of_several_clients_prepares_a_key() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let bodies: Vec<Value> = (0..20).map(|who| json!({ "value": who })).collect();

@@ -1,4 +1,4 @@
-//! Everything that goes wrong has one form.
+//! Problems have one form.
 
 use reqwest::Method;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::support::queue::mongo_settings;
 const RECORDS: &str = "/v1/outbox/records";
 
 #[fixture::test]
-async fn what_a_client_can_do_wrong_is_told_by_its_code() {
+async fn client_errors_have_their_codes() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
 
@@ -31,7 +31,7 @@ async fn what_a_client_can_do_wrong_is_told_by_its_code() {
 }
 
 #[fixture::test]
-async fn a_body_without_a_length_is_limited_too() {
+async fn body_without_a_length_is_limited() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
     let piece = format!("400\r\n{}\r\n", " ".repeat(0x400));
@@ -51,7 +51,7 @@ async fn a_body_without_a_length_is_limited_too() {
 }
 
 #[fixture::test]
-async fn all_that_is_wrong_is_told_at_once() {
+async fn all_flaws_of_a_request_are_reported() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
 
@@ -101,6 +101,13 @@ async fn all_that_is_wrong_is_told_at_once() {
     assert_eq!(api.get("/v1/outbox/stats?x=1").await.wrong(), ["x"]);
     assert_eq!(api.get("/v1/outbox/records/oid:7").await.wrong(), ["id"]);
     assert_eq!(api.get("/v1/aggregates/1x/1/events").await.wrong(), ["name"]);
+    let long = "a".repeat(256);
+    let answer = api.get(&format!("/v1/aggregates/1x/{long}/events?limit=0")).await;
+    assert_eq!(answer.wrong(), ["name", "id", "limit"]);
+    let many = format!(r#"{{"requestId":"r","events":[{}5]}}"#, "5,".repeat(1000));
+    let answer = api.post_text(EVENTS, &many).await;
+    assert_eq!((answer.wrong().len(), answer.wrong()[100]), (101, ""));
+    assert_eq!(answer.body["detail"], "more than 100 fields are wrong");
     assert_eq!(api.get("/v1/aggregates/%ff/1/events").await.status, 422);
     let deep = format!("{{\"type\":\"T\",\"payload\":{}1{}}}", "[".repeat(110), "]".repeat(110));
     assert!(api.post_text(RECORDS, &deep).await.wrong()[0].starts_with("payload[0]"));
@@ -108,7 +115,7 @@ async fn all_that_is_wrong_is_told_at_once() {
 }
 
 #[fixture::test]
-async fn a_panic_leaks_nothing_and_ends_no_other_request() {
+async fn panic_reveals_nothing_and_ends_no_other_request() {
     let outbox = TestOutbox::new().await;
     let points = "http::request=1*panic(hush)->off";
     let api = Api::begin(&mongo_settings(&outbox.database), points).await;
@@ -123,7 +130,7 @@ async fn a_panic_leaks_nothing_and_ends_no_other_request() {
 }
 
 #[fixture::test]
-async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
+async fn calls_are_unavailable_before_mongodb_is_reached() {
     let port = crate::support::fault_proxy::dead_port().await;
     let uri = format!("mongo.uri=mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=500");
     assert!(!mongodb_uri().contains(&port.to_string()));
@@ -138,7 +145,7 @@ async fn while_mongodb_is_not_reached_calls_are_to_be_repeated() {
 }
 
 #[fixture::test]
-async fn a_requests_id_is_the_clients_where_it_is_sane() {
+async fn request_id_of_the_client_is_kept_when_valid() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let long = "x".repeat(129);

@@ -1,15 +1,15 @@
-//! Collections that can't be used: whoever may mend them is told how.
+//! Collections that cannot be used are reported with remedies.
 
 use mongodb::IndexModel;
 use mongodb::bson::doc;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
 use crate::support::outbox::TestOutbox;
 
-/// One write of each kind, with what names its collection for the command.
+/// One write of each kind, with the options of the command for its collection.
 fn writes() -> [(&'static str, &'static str, Value, &'static str); 3] {
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
     [
@@ -36,7 +36,7 @@ fn is_told(answer: &Answer, words: &str) {
 }
 
 #[fixture::test]
-async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
+async fn missing_schema_is_reported_with_its_command() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["outbox.auto_init_schema=false"]).await;
     for (method, path, body, target) in writes() {
@@ -46,9 +46,11 @@ async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
     }
 
     let context = Context::new(outbox.client.clone(), ContextSettings::new(&outbox.database));
-    for (kind, name) in
-        [(Kind::Events, "order"), (Kind::Snapshots, "order"), (Kind::Prepare, "username")]
-    {
+    for (kind, name) in [
+        (CollectionKind::Events, "order"),
+        (CollectionKind::Snapshots, "order"),
+        (CollectionKind::Prepare, "username"),
+    ] {
         context.apply(kind, name).await.unwrap();
     }
 
@@ -60,11 +62,11 @@ async fn where_nothing_may_be_made_the_command_that_makes_it_is_told() {
 }
 
 #[fixture::test]
-async fn an_index_in_the_way_is_named() {
+async fn conflicting_index_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let keys = outbox.client.database(&outbox.database).collection::<Value>("prepare_username");
-    // The same index, without an end.
+    // The same index without an expiry.
     keys.create_index(IndexModel::builder().keys(doc! { "ttlAt": 1 }).build()).await.unwrap();
 
     let answer = api.post("/v1/prepare/username/ada", &json!({ "value": 1 })).await;
@@ -74,12 +76,15 @@ async fn an_index_in_the_way_is_named() {
 }
 
 #[fixture::test]
-async fn a_database_of_another_context_is_named() {
+async fn database_of_another_context_is_named() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     let settings =
         ContextSettings { name: "other".into(), ..ContextSettings::new(&outbox.database) };
-    Context::new(outbox.client.clone(), settings).apply(Kind::Prepare, "email").await.unwrap();
+    Context::new(outbox.client.clone(), settings)
+        .apply(CollectionKind::Prepare, "email")
+        .await
+        .unwrap();
 
     for (method, path, body, _) in writes() {
         is_told(&write(&api, method, path, &body).await, "belongs to the context \"other\"");

@@ -17,7 +17,7 @@ fn full() -> Value {
 }
 
 #[fixture::test]
-async fn a_snapshot_is_read_as_it_was_saved() {
+async fn snapshot_is_read_as_saved() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     api.get(SNAPSHOT).await.is(404, "not_found");
@@ -50,7 +50,7 @@ async fn a_snapshot_is_read_as_it_was_saved() {
 }
 
 #[fixture::test]
-async fn an_older_snapshot_never_overwrites_a_newer_one() {
+async fn older_snapshot_never_overwrites_a_newer_one() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (version, state, (there, written), left) in [
@@ -67,14 +67,14 @@ async fn an_older_snapshot_never_overwrites_a_newer_one() {
         assert_eq!((saved.status, saved.body), (200, expected), "{body}");
         let found = api.get(SNAPSHOT).await;
         assert_eq!(found.body["state"], json!({ "s": left }));
-        // What was not given is not there.
+        // Fields without a value are absent.
         assert!(found.body.get("tenantId").is_none() && found.body.get("eventTime").is_none());
     }
     api.stop().await;
 }
 
 #[fixture::test]
-async fn what_is_wrong_with_a_snapshot_is_told_by_its_fields() {
+async fn flaws_of_a_snapshot_are_reported_by_field() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
     for (body, wrong) in [

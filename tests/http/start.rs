@@ -1,4 +1,4 @@
-//! What the start makes of its settings.
+//! Starts with the settings of the API.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::process::Postrider;
 use crate::support::queue::mongo_settings;
 
 #[fixture::test]
-async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
+async fn start_fails_on_a_taken_address_and_names_the_key() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("api.listen={}", taken.local_addr().unwrap());
     let settings =
@@ -21,7 +21,7 @@ async fn an_address_that_is_taken_ends_it_and_the_key_is_named() {
 }
 
 #[fixture::test]
-async fn beyond_loopback_it_does_not_start_without_tokens_nor_with_tls() {
+async fn start_fails_beyond_loopback_without_tokens() {
     let open = ["relay.enabled=false", "api.enabled=true", "api.listen=0.0.0.0:0"];
     let tls = ["api.tls.cert_file=/cert.pem", "api.tls.key_file=/key.pem"];
     for more in [&open[..], &[&open[..], &tls].concat()] {
@@ -37,7 +37,7 @@ async fn beyond_loopback_it_does_not_start_without_tokens_nor_with_tls() {
 }
 
 #[fixture::test]
-async fn by_default_nothing_listens() {
+async fn api_is_off_by_default() {
     let outbox = TestOutbox::new().await;
     let settings = with(mongo_settings(&outbox.database), &["relay.enabled=false"]);
     let mut postrider = Postrider::start(&settings);

@@ -1,4 +1,4 @@
-//! TLS, and certificates that change.
+//! TLS and changing certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn settings(outbox: &TestOutbox, dir: &Path) -> Vec<String> {
     with(mongo_settings(&outbox.database), &more)
 }
 
-/// A connection of somebody who trusts this authority, if the handshake succeeds.
+/// Connects as a client that trusts this authority.
 async fn connect(api: &Api, authority: &Authority) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
@@ -46,7 +46,7 @@ async fn connect(api: &Api, authority: &Authority) -> std::io::Result<TlsStream<
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// The status of one call on a connection that stands.
+/// The status of one call on an open connection.
 async fn status(stream: &mut TlsStream<TcpStream>) -> String {
     let request = b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer t\r\n\r\n";
     stream.write_all(request).await.unwrap();
@@ -58,7 +58,7 @@ async fn status(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[fixture::test]
-async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
+async fn new_certificate_is_used_for_new_connections() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     put(dir.path(), &old.certify(&["localhost"]));
@@ -74,7 +74,7 @@ async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
     assert!(connect(&api, &old).await.is_err());
     assert_eq!(status(&mut standing).await, "HTTP/1.1 404");
 
-    // A key that does not fit: the old certificate goes on.
+    // With a key that does not match the old certificate stays.
     std::fs::write(dir.path().join("key.pem"), &old.certify(&["localhost"]).key).unwrap();
     api.postrider.until_logged("the old certificate goes on").await;
     let is_told = |report: &serde_json::Value| {
@@ -88,7 +88,7 @@ async fn a_new_certificate_is_taken_and_connections_keep_what_they_have() {
 }
 
 #[fixture::test]
-async fn a_certificate_that_cannot_be_used_ends_the_start() {
+async fn start_fails_on_an_invalid_certificate() {
     let (outbox, dir) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
     let authority = Authority::new("any");
     let settings = with(settings(&outbox, dir.path()), &["relay.enabled=false"]);

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tokens and scopes.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -27,13 +27,13 @@ async fn as_holder(
 }
 
 #[fixture::test]
-async fn each_scope_opens_its_own_calls_and_no_other() {
+async fn scope_permits_its_own_calls_only() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
     let record = json!({ "type": "T", "payload": 1 });
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
     let (snapshot, value) = (json!({ "version": 1, "state": {} }), json!({ "value": 1 }));
-    // These two don't succeed twice.
+    // These two do not succeed twice.
     let key = "/v1/prepare/username/ada";
     let taken = as_holder(&api, "w-s3cret", "POST", key, Some(&value)).await;
     assert_eq!(taken.status, 201, "{taken:?}");
@@ -61,9 +61,10 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
         for (holds, token) in [("append", "w-s3cret"), ("read", "r-s3cret"), ("admin", "a-s3cret")]
         {
             let answer = as_holder(&api, token, method, path, body).await;
-            match holds == scope {
-                true => assert!(answer.status < 300, "{method} {path} {holds}: {answer:?}"),
-                false => answer.is(403, "forbidden"),
+            if holds == scope {
+                assert!(answer.status < 300, "{method} {path} {holds}: {answer:?}")
+            } else {
+                answer.is(403, "forbidden")
             }
         }
         let answer = as_holder(&api, "all-of-it", method, path, body).await;
@@ -77,9 +78,9 @@ async fn each_scope_opens_its_own_calls_and_no_other() {
     api.stop().await;
 }
 
-/// Whatever is described: one that is added without a scope is found here.
+/// All described calls: a new one without a scope is found here.
 #[fixture::test]
-async fn no_call_but_the_description_is_open_without_a_token() {
+async fn all_calls_but_the_description_require_a_token() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[TOKENS]).await;
 
@@ -100,7 +101,7 @@ async fn no_call_but_the_description_is_open_without_a_token() {
 }
 
 #[fixture::test]
-async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
+async fn writes_are_logged_with_the_name_of_the_token() {
     let outbox = TestOutbox::new().await;
     let settings = [TOKENS, "log.level=trace"];
     let api = Api::start(&outbox, &settings).await;
@@ -117,7 +118,7 @@ async fn acts_are_logged_with_the_tokens_name_and_never_the_token() {
     .await;
 
     assert_eq!((answer.status, answer.header("x-request-id")), (200, "my-own-id"));
-    // It is read as fast as the machine can, which at this level is behind the answer.
+    // The log arrives after the answer.
     api.postrider.until_logged("\"actor\":\"writer\"").await;
     let lines = api.postrider.lines();
     let act = lines.iter().find(|line| line["actor"] == "admin").unwrap();

@@ -1,30 +1,32 @@
-//! What is to be appended, and what comes of it.
+//! Appends and their answers.
 
 use std::fmt;
 
 use bson::Document;
+use serde::Serialize;
+use tracing::{Span, debug_span};
 use uuid::Uuid;
 
 use crate::names::{AggregateId, AggregateName};
 
-/// One append: what one command has brought about in one aggregate.
+/// One append: the events of one command in one aggregate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Append {
     /// The kind of aggregate.
     pub name: AggregateName,
-    /// The aggregate; also the key by which its messages keep their order.
+    /// The aggregate: also the key of its records.
     pub id: AggregateId,
-    /// Identifies the request: the same again is answered with what came of the first.
+    /// Identifies the request: a repeated one gets the answer of the first.
     pub request_id: String,
     /// Identifies the command.
     pub command_id: Option<String>,
     /// The version before this append.
     pub expected: Expected,
-    /// The tenant; passed through to messages as a header.
+    /// The tenant: a header of the messages.
     pub tenant_id: Option<String>,
     /// The owner.
     pub owner_id: Option<String>,
-    /// What the application keeps beside the events, such as `upstream_id`.
+    /// What the application stores with the events, such as `upstream_id`.
     pub header: Document,
     /// `traceparent` and `tracestate`, for the messages.
     pub trace: Trace,
@@ -32,7 +34,7 @@ pub struct Append {
     pub events: Vec<NewEvent>,
 }
 
-/// The headers of a trace (W3C Trace Context), as they came.
+/// The headers of a trace (W3C Trace Context), as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// `traceparent`.
@@ -44,51 +46,57 @@ pub struct Trace {
 /// One event of an append.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
-    /// Its name, such as `OrderCreated`: the type of its message.
+    /// The type of its message, such as `OrderCreated`.
     pub name: String,
     /// The revision of its body's form.
     pub revision: Option<String>,
     /// What a reader makes of its body, such as the name of a class.
     pub body_type: Option<String>,
-    /// What has happened: the payload of its message.
+    /// The payload of its message.
     pub body: Document,
 }
 
 /// The version that the aggregate must have before an append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Whichever it has.
+    /// Any version.
     #[default]
     Any,
     /// None: it is the aggregate's first append.
     None,
-    /// At least one append was there before.
+    /// The aggregate has at least one append.
     Exists,
-    /// This one; 0 is the same as [`Expected::None`].
+    /// This version; 0 is the same as [`Expected::None`].
     Exact(i64),
 }
 
-/// What came of an append.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An append that a majority has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = AppendAnswer))]
+#[serde(rename_all = "camelCase")]
 pub struct Appended {
-    /// The event stream document's id.
+    /// The id of the event stream document.
     pub id: String,
     /// The aggregate.
     pub aggregate_id: String,
-    /// Its version now.
+    /// The aggregate's version now.
+    #[cfg_attr(feature = "json", schema(example = 1))]
     pub version: i64,
-    /// How many events there were.
+    /// The number of events.
+    #[cfg_attr(feature = "json", schema(example = 1))]
     pub size: i64,
-    /// When, by the server's clock: epoch milliseconds.
+    /// The time by MongoDB's clock, in milliseconds since 1970.
     pub create_time: i64,
-    /// The outbox records, one for each event: their message ids.
+    /// The message ids of the events, in their order.
     pub records: Vec<Uuid>,
-    /// Whether it was appended by an earlier request of the same id.
+    /// Whether an earlier request with this id has appended it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "json", schema(required = false))]
     pub replayed: bool,
 }
 
 impl Append {
-    /// An append to this aggregate at whichever version, without anything optional.
+    /// An append to this aggregate at any version, without optional fields.
     pub fn new(
         name: AggregateName,
         id: AggregateId,
@@ -109,26 +117,31 @@ impl Append {
         }
     }
 
-    /// The same, if the aggregate has this version.
+    /// The same append, if the aggregate has the expected version.
     pub fn expecting(self, expected: Expected) -> Self {
         Self { expected, ..self }
     }
 
-    /// The same for a tenant.
+    /// The span of this append in the log.
+    pub(crate) fn span(&self) -> Span {
+        debug_span!("append", stream = %self.name, aggregate = %self.id, request = self.request_id)
+    }
+
+    /// The same append for a tenant.
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Self { tenant_id: Some(tenant.into()), ..self }
     }
 }
 
 impl NewEvent {
-    /// An event of this name and body.
+    /// An event without revision and body type.
     pub fn new(name: impl Into<String>, body: Document) -> Self {
         Self { name: name.into(), revision: None, body_type: None, body }
     }
 }
 
 impl Expected {
-    /// Whether an aggregate at `version` (0: there is none) may be appended to.
+    /// Whether an aggregate at `version` (0: it does not exist) has the expected version.
     pub fn fits(self, version: i64) -> bool {
         match self {
             Self::Any => true,
@@ -138,7 +151,7 @@ impl Expected {
         }
     }
 
-    /// Whether it must be the aggregate's first append.
+    /// Whether the append must be the aggregate's first one.
     pub fn is_none(self) -> bool {
         matches!(self, Self::None | Self::Exact(0))
     }

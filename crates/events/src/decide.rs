@@ -1,82 +1,84 @@
-//! Which appends of a group go into one transaction, and at which versions. Pure.
+//! Decides which appends of a group go into one transaction, and at which versions. Pure.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::append::Expected;
-use crate::heads::{Head, Heads, Knowledge};
-use crate::prepared::{Aggregate, Place};
+use crate::prepared::{AggregateKey, Place};
+use crate::version_cache::{Cached, LatestVersion, VersionCache};
 
-/// What of an append the decision goes by.
+/// The part of an append that the decision depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Wish<'a> {
-    pub(super) aggregate: Aggregate,
+pub(super) struct AppendIntent<'a> {
+    pub(super) aggregate: AggregateKey,
     pub(super) request_id: &'a str,
     pub(super) expected: Expected,
 }
 
-/// What is to become of one append now.
+/// The next step for one append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// It goes, with this version.
-    Goes(Place),
-    /// It does not fit the version at which its aggregate is.
-    Conflicts {
-        /// That version.
+pub(super) enum Decision {
+    /// Write it at this place.
+    Write(Place),
+    /// Its aggregate is at another version than it expects.
+    Conflict {
+        /// The version of the aggregate.
         actual: i64,
     },
-    /// It does not fit what is known from earlier, or nothing is known: its aggregate is to be
-    /// read first.
-    Unknown,
-    /// It is judged once those before it are over.
-    Later,
+    /// Read its aggregate first: the version is missing or stale.
+    ReadFirst,
+    /// Decide once the appends before it are answered.
+    Wait,
 }
 
-/// Decides for appends in the order in which they came, at this time of the server.
+/// Decides for appends in the order of their arrival, at a time of the server.
 ///
-/// With `alone` only those of the first one's aggregate go.
+/// With `first_aggregate_only`, appends to other aggregates than the first one's wait.
 ///
-/// Of one aggregate those that go are numbered in their order. One that does not fit what those
-/// before it would make of its aggregate is not in conflict yet: they may fail. A request that is
-/// there twice goes once; the other one will find it.
-pub(super) fn decide(wishes: &[Wish<'_>], heads: &Heads, now: i64, alone: bool) -> Vec<Next> {
-    let mut planned: HashMap<&Aggregate, Head> = HashMap::new();
-    let mut requests: HashSet<(&Aggregate, &str)> = HashSet::new();
-    let mut decisions = Vec::with_capacity(wishes.len());
-    for wish in wishes {
-        let aggregate = &wish.aggregate;
-        if alone && *aggregate != wishes[0].aggregate {
-            decisions.push(Next::Later);
-            continue;
-        }
-        if !requests.insert((aggregate, wish.request_id)) {
-            decisions.push(Next::Later);
+/// Appends to one aggregate are numbered in their order. One that does not fit the version after those
+/// before it is not in conflict yet: they may fail. A request that is in the group twice is written once,
+/// and the second one is answered as a replay.
+pub(super) fn decide(
+    intents: &[AppendIntent<'_>],
+    cache: &VersionCache,
+    now: i64,
+    first_aggregate_only: bool,
+) -> Vec<Decision> {
+    let mut planned: HashMap<&AggregateKey, LatestVersion> = HashMap::new();
+    let mut requests: HashSet<(&AggregateKey, &str)> = HashSet::new();
+    let mut decisions = Vec::with_capacity(intents.len());
+    for intent in intents {
+        let aggregate = &intent.aggregate;
+        let is_excluded = first_aggregate_only && *aggregate != intents[0].aggregate;
+        if is_excluded || !requests.insert((aggregate, intent.request_id)) {
+            decisions.push(Decision::Wait);
             continue;
         }
         let before = planned.get(aggregate).copied();
-        let known = heads.of(aggregate);
-        let (head, is_sure) = match (before, known) {
-            (Some(head), _) => (head, false),
-            (None, Knowledge::Fresh(head)) => (head, true),
-            (None, Knowledge::Earlier(head)) => (head, false),
-            // Most first appends are: the unique index tells the others.
-            (None, Knowledge::Nothing) if wish.expected.is_none() => (Head::default(), false),
-            (None, Knowledge::Nothing) => {
-                decisions.push(Next::Unknown);
+        let (latest, is_sure) = match (before, cache.get(aggregate)) {
+            (Some(latest), _) => (latest, false),
+            (None, Cached::Fresh(latest)) => (latest, true),
+            (None, Cached::Stale(latest)) => (latest, false),
+            // Mostly right for a first append; else the unique index refuses it.
+            (None, Cached::Missing) if intent.expected.is_none() => {
+                (LatestVersion::default(), false)
+            }
+            (None, Cached::Missing) => {
+                decisions.push(Decision::ReadFirst);
                 continue;
             }
         };
-        decisions.push(if wish.expected.fits(head.version) {
-            // Time does not go back within an aggregate, whatever clocks do.
-            let create_time = now.max(head.create_time);
-            let place = Place { version: head.version + 1, create_time };
-            planned.insert(aggregate, Head { version: place.version, create_time });
-            Next::Goes(place)
+        decisions.push(if intent.expected.fits(latest.version) {
+            // Times never decrease within an aggregate, even if clocks do.
+            let create_time = now.max(latest.create_time);
+            let place = Place { version: latest.version + 1, create_time };
+            planned.insert(aggregate, LatestVersion { version: place.version, create_time });
+            Decision::Write(place)
         } else if is_sure {
-            Next::Conflicts { actual: head.version }
+            Decision::Conflict { actual: latest.version }
         } else if before.is_some() {
-            Next::Later
+            Decision::Wait
         } else {
-            Next::Unknown
+            Decision::ReadFirst
         });
     }
     decisions
@@ -91,85 +93,85 @@ mod tests {
 
     const NOW: i64 = 100;
 
-    fn aggregate(id: &str) -> Aggregate {
+    fn aggregate(id: &str) -> AggregateKey {
         (AggregateName::new("a").unwrap(), AggregateId::new(id).unwrap())
     }
 
-    fn wish<'a>(id: &str, request_id: &'a str, expected: Expected) -> Wish<'a> {
-        Wish { aggregate: aggregate(id), request_id, expected }
+    fn intent<'a>(id: &str, request_id: &'a str, expected: Expected) -> AppendIntent<'a> {
+        AppendIntent { aggregate: aggregate(id), request_id, expected }
     }
 
-    fn heads(fresh: &[(&str, i64)]) -> Heads {
-        let mut heads = Heads::default();
-        heads.begin_group();
+    fn cached(fresh: &[(&str, i64)]) -> VersionCache {
+        let mut cache = VersionCache::default();
+        cache.begin_group();
         for (id, version) in fresh {
-            heads.learn(aggregate(id), Head { version: *version, create_time: 0 });
+            cache.insert(aggregate(id), LatestVersion { version: *version, create_time: 0 });
         }
-        heads
+        cache
     }
 
-    fn goes(version: i64) -> Next {
-        Next::Goes(Place { version, create_time: NOW })
+    fn goes(version: i64) -> Decision {
+        Decision::Write(Place { version, create_time: NOW })
     }
 
     #[test]
-    fn those_of_one_aggregate_are_numbered_in_their_order() {
-        let wishes = [
-            wish("1", "a", Expected::Any),
-            wish("2", "a", Expected::None),
-            wish("1", "b", Expected::Exact(4)),
-            wish("1", "c", Expected::Exists),
+    fn appends_to_one_aggregate_are_numbered_in_order() {
+        let intents = [
+            intent("1", "a", Expected::Any),
+            intent("2", "a", Expected::None),
+            intent("1", "b", Expected::Exact(4)),
+            intent("1", "c", Expected::Exists),
         ];
 
-        let next = decide(&wishes, &heads(&[("1", 3)]), NOW, false);
+        let next = decide(&intents, &cached(&[("1", 3)]), NOW, false);
 
         assert_eq!(next, [goes(4), goes(1), goes(5), goes(6)]);
     }
 
     #[test]
-    fn whom_others_of_its_group_stand_before_is_judged_when_they_are_over() {
-        let wishes = [wish("1", "a", Expected::Exact(3)), wish("1", "b", Expected::Exact(3))];
+    fn append_waits_when_earlier_ones_change_its_version() {
+        let intents = [intent("1", "a", Expected::Exact(3)), intent("1", "b", Expected::Exact(3))];
 
-        let next = decide(&wishes, &heads(&[("1", 3)]), NOW, false);
+        let next = decide(&intents, &cached(&[("1", 3)]), NOW, false);
 
-        assert_eq!(next, [goes(4), Next::Later]);
+        assert_eq!(next, [goes(4), Decision::Wait]);
     }
 
     #[test]
-    fn a_request_that_is_there_twice_goes_once() {
-        let wishes = [wish("1", "a", Expected::Any), wish("1", "a", Expected::Any)];
+    fn request_is_written_once_when_it_is_queued_twice() {
+        let intents = [intent("1", "a", Expected::Any), intent("1", "a", Expected::Any)];
 
-        assert_eq!(decide(&wishes, &heads(&[("1", 0)]), NOW, false), [goes(1), Next::Later]);
+        assert_eq!(decide(&intents, &cached(&[("1", 0)]), NOW, false), [goes(1), Decision::Wait]);
     }
 
     #[test]
-    fn only_what_was_read_for_this_group_makes_a_conflict() {
-        let mut heads = heads(&[("1", 3)]);
-        let wishes = [wish("1", "a", Expected::Exact(9)), wish("2", "a", Expected::Exists)];
+    fn conflict_needs_a_version_read_for_this_group() {
+        let mut cache = cached(&[("1", 3)]);
+        let intents = [intent("1", "a", Expected::Exact(9)), intent("2", "a", Expected::Exists)];
 
-        let fresh = decide(&wishes, &heads, NOW, false);
-        heads.begin_group();
-        let earlier = decide(&wishes, &heads, NOW, false);
+        let fresh = decide(&intents, &cache, NOW, false);
+        cache.begin_group();
+        let earlier = decide(&intents, &cache, NOW, false);
 
-        assert_eq!(fresh, [Next::Conflicts { actual: 3 }, Next::Unknown]);
-        assert_eq!(earlier, [Next::Unknown, Next::Unknown]);
+        assert_eq!(fresh, [Decision::Conflict { actual: 3 }, Decision::ReadFirst]);
+        assert_eq!(earlier, [Decision::ReadFirst, Decision::ReadFirst]);
     }
 
     #[test]
-    fn time_does_not_go_back_within_an_aggregate() {
-        let mut heads = heads(&[]);
-        heads.learn(aggregate("1"), Head { version: 1, create_time: NOW + 5 });
+    fn time_never_decreases_within_an_aggregate() {
+        let mut cache = cached(&[]);
+        cache.insert(aggregate("1"), LatestVersion { version: 1, create_time: NOW + 5 });
 
-        let next = decide(&[wish("1", "a", Expected::Any)], &heads, NOW, false);
+        let next = decide(&[intent("1", "a", Expected::Any)], &cache, NOW, false);
 
-        assert_eq!(next, [Next::Goes(Place { version: 2, create_time: NOW + 5 })]);
+        assert_eq!(next, [Decision::Write(Place { version: 2, create_time: NOW + 5 })]);
     }
 
     #[test]
-    fn alone_only_the_first_ones_aggregate_goes() {
-        let wishes = [wish("1", "a", Expected::None), wish("2", "a", Expected::None)];
+    fn appends_to_other_aggregates_wait_when_excluded() {
+        let intents = [intent("1", "a", Expected::None), intent("2", "a", Expected::None)];
 
-        assert_eq!(decide(&wishes, &heads(&[]), NOW, true), [goes(1), Next::Later]);
+        assert_eq!(decide(&intents, &cached(&[]), NOW, true), [goes(1), Decision::Wait]);
     }
 
     fn expected() -> impl Strategy<Value = Expected> {
@@ -182,48 +184,48 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for: versions of an aggregate follow each other without a gap, each
-        /// fits what its append expected, and nobody waits while nobody goes.
+        /// Versions of an aggregate have no gap, each fits its append's expectation, and no append waits
+        /// while none is written.
         #[test]
-        fn what_goes_is_what_one_after_the_other_would_have_done(
+        fn decisions_equal_those_of_single_appends(
             asked in prop::collection::vec((0_u8..3, 0_u8..6, expected()), 1..12),
             versions in prop::collection::vec(0_i64..4, 3),
             alone in any::<bool>(),
         ) {
             let names: Vec<(String, String)> =
                 asked.iter().map(|(id, request, _)| (id.to_string(), request.to_string())).collect();
-            let wishes: Vec<Wish<'_>> = names
+            let intents: Vec<AppendIntent<'_>> = names
                 .iter()
                 .zip(&asked)
-                .map(|((id, request), (.., expected))| wish(id, request, *expected))
+                .map(|((id, request), (.., expected))| intent(id, request, *expected))
                 .collect();
             let known: Vec<(String, i64)> =
                 versions.iter().enumerate().map(|(id, version)| (id.to_string(), *version)).collect();
             let known: Vec<(&str, i64)> =
                 known.iter().map(|(id, version)| (id.as_str(), *version)).collect();
 
-            let next = decide(&wishes, &heads(&known), NOW, alone);
+            let next = decide(&intents, &cached(&known), NOW, alone);
 
-            let mut at: HashMap<&Aggregate, i64> = HashMap::new();
-            for (wish, next) in wishes.iter().zip(&next) {
-                let id: usize = wish.aggregate.1.as_str().parse().unwrap();
-                let version = at.entry(&wish.aggregate).or_insert(versions[id]);
+            let mut at: HashMap<&AggregateKey, i64> = HashMap::new();
+            for (intent, next) in intents.iter().zip(&next) {
+                let id: usize = intent.aggregate.1.as_str().parse().unwrap();
+                let version = at.entry(&intent.aggregate).or_insert(versions[id]);
                 match next {
-                    Next::Goes(place) => {
-                        prop_assert!(wish.expected.fits(*version));
+                    Decision::Write(place) => {
+                        prop_assert!(intent.expected.fits(*version));
                         prop_assert_eq!(place.version, *version + 1);
                         *version = place.version;
                     }
-                    Next::Conflicts { actual } => {
-                        prop_assert!(!wish.expected.fits(*actual));
+                    Decision::Conflict { actual } => {
+                        prop_assert!(!intent.expected.fits(*actual));
                         prop_assert_eq!(*actual, versions[id]);
                     }
-                    Next::Unknown => prop_assert!(false, "everything is known"),
-                    Next::Later => {}
+                    Decision::ReadFirst => prop_assert!(false, "everything is known"),
+                    Decision::Wait => {}
                 }
             }
-            let waits = next.contains(&Next::Later);
-            let moves = next.iter().any(|next| *next != Next::Later);
+            let waits = next.contains(&Decision::Wait);
+            let moves = next.iter().any(|next| *next != Decision::Wait);
             prop_assert!(!waits || moves);
         }
     }

@@ -1,10 +1,10 @@
-//! Group commit: a lane writes whatever waits for it in one transaction.
+//! Group commit: a lane writes all appends that wait for it in one transaction.
 //!
-//! Nobody waits for company: an append that comes while nothing is under way goes at once, alone.
-//! Those that come meanwhile go together in the next transaction. So the lane adds nothing to an
-//! idle store, and under load the cost of a transaction is shared.
+//! No append waits for others: one that arrives while the lane is idle is written at once, alone.
+//! Those that arrive meanwhile share the next transaction. So the lane adds no latency to an idle
+//! store, and under load the cost of a transaction is shared.
 //!
-//! All appends to an aggregate come through one lane, in their order.
+//! All appends to an aggregate go through one lane, in the order of their arrival.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,45 +18,43 @@ use postrider_store::text::chain;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::append::Appended;
 use crate::context::Context;
-use crate::decide::{Next, Wish, decide};
+use crate::decide::{AppendIntent, Decision, decide};
 use crate::error::AppendError;
-use crate::heads::{Head, Heads, Knowledge};
-use crate::lookup::{self, Fate};
+use crate::lookup::{self, PriorAppend};
 use crate::metrics::AppendMetrics;
-use crate::prepared::{Aggregate, Place, Prepared};
-use crate::transaction::{Ended, Guard, end, pause, write};
+use crate::prepared::{AggregateKey, Place, PreparedAppend};
+use crate::transaction::{RefusedBy, TransactionOutcome, backoff, end, write};
+use crate::version_cache::{Cached, LatestVersion, VersionCache};
 
-/// Appends in one transaction: beyond this sharing saves nothing that could be measured, and
-/// everybody waits for the whole.
-const LARGEST_GROUP: usize = 128;
+/// The most appends in one transaction: sharing among more saves nothing that can be measured, and all
+/// of them wait for the whole.
+const MAX_GROUP_APPENDS: usize = 128;
 
-/// Their bytes, unless one alone has more.
-const GROUP_BYTES: usize = 4 << 20;
+/// The most bytes in one transaction, unless one append alone has more.
+const MAX_GROUP_BYTES: usize = 4 << 20;
 
-/// How long appends are tried again where MongoDB, or others at the same aggregate, stand in
-/// their way.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long appends are retried while MongoDB fails, or other appends to the same aggregate win.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After so many tries without success one aggregate is tried at a time: what stands in its way
-/// is then in nobody else's.
-const TOGETHER: u32 = 2;
+/// The failures after which one aggregate is written at a time, so that what blocks it blocks no other.
+const MAX_GROUP_FAILURES: u32 = 2;
 
 /// An append that waits for its answer.
-pub(super) struct Waiting {
-    pub(super) append: Prepared,
+pub(super) struct QueuedAppend {
+    pub(super) append: PreparedAppend,
     pub(super) since: Instant,
     pub(super) answer: oneshot::Sender<Result<Appended, AppendError>>,
-    /// Its part of what may wait at all.
-    pub(super) _room: OwnedSemaphorePermit,
+    /// Its part of the memory of all queues.
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
-/// What all lanes, and units of work, share.
+/// What all lanes and units of work use.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct StoreParts {
     pub(super) context: Context,
     pub(super) outbox: Collections,
     pub(super) clock: Arc<ServerClock>,
@@ -64,41 +62,42 @@ pub(super) struct Shared {
     pub(super) metrics: AppendMetrics,
 }
 
-/// One writer.
+/// A writer of appends.
 pub(super) struct Lane {
-    shared: Shared,
-    heads: Heads,
-    /// Aggregates of which what is known from earlier did not hold.
-    doubted: HashSet<Aggregate>,
+    parts: StoreParts,
+    versions: VersionCache,
+    /// Aggregates whose version must be read before the next decision.
+    invalidated: HashSet<AggregateKey>,
     /// The session of a transaction that may be open on the server. The next one begins in it.
-    left: Option<ClientSession>,
+    open_session: Option<ClientSession>,
 }
 
-/// Why a round got nowhere.
-enum Trouble {
-    /// MongoDB.
+/// Why a round wrote nothing.
+enum RoundFailure {
+    /// MongoDB failed.
     Store(StoreError),
-    /// Others, who came first.
+    /// Other appends came first.
     Contended,
-    /// One of several aggregates, and it is not known which.
-    OneOfThem,
+    /// One of several aggregates cannot be written, and which one is unknown.
+    OneAggregate,
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for RoundFailure {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
 impl Lane {
-    pub(super) fn new(shared: Shared) -> Self {
-        Self { shared, heads: Heads::default(), doubted: HashSet::new(), left: None }
+    pub(super) fn new(parts: StoreParts) -> Self {
+        let (versions, invalidated) = (VersionCache::default(), HashSet::new());
+        Self { parts, versions, invalidated, open_session: None }
     }
 
-    /// Writes what comes; from `closing` on what is there already.
+    /// Writes appends as they arrive; from `closing` on, those that are queued.
     pub(super) async fn run(
         mut self,
-        mut queue: mpsc::Receiver<Waiting>,
+        mut queue: mpsc::Receiver<QueuedAppend>,
         closing: CancellationToken,
     ) {
         loop {
@@ -112,181 +111,179 @@ impl Lane {
             let Some(first) = first else { return };
             let mut bytes = first.append.bytes;
             let mut group = vec![first];
-            while group.len() < LARGEST_GROUP && bytes < GROUP_BYTES {
+            while group.len() < MAX_GROUP_APPENDS && bytes < MAX_GROUP_BYTES {
                 let Ok(next) = queue.try_recv() else { break };
                 bytes += next.append.bytes;
                 group.push(next);
             }
             failpoint::hit("events::group");
-            self.work(group).await;
+            self.write_group(group).await;
         }
     }
 
-    async fn work(&mut self, mut waiting: Vec<Waiting>) {
+    async fn write_group(&mut self, mut group: Vec<QueuedAppend>) {
         let began = Instant::now();
-        let (mut failures, mut alone) = (0, false);
-        self.heads.begin_group();
-        self.doubted.clear();
-        while !waiting.is_empty() {
-            let Err(trouble) = self.round(&mut waiting, alone).await else {
+        let (mut failures, mut one_aggregate) = (0, false);
+        self.versions.begin_group();
+        self.invalidated.clear();
+        while !group.is_empty() {
+            let Err(failure) = self.write_round(&mut group, one_aggregate).await else {
                 failures = 0;
                 continue;
             };
             failures += 1;
-            if began.elapsed() > PATIENCE {
-                return self.give_up(waiting, trouble).await;
+            if began.elapsed() > RETRY_TIMEOUT {
+                return self.give_up(group, failure).await;
             }
-            if failures > TOGETHER || matches!(trouble, Trouble::OneOfThem) {
-                alone = true;
+            if failures > MAX_GROUP_FAILURES || matches!(failure, RoundFailure::OneAggregate) {
+                one_aggregate = true;
             }
-            tokio::time::sleep(pause(failures)).await;
+            tokio::time::sleep(backoff(failures)).await;
         }
-        // Where the last of them were answered without another transaction.
-        end(&mut self.left).await;
+        // The last ones may have been answered without another transaction.
+        end(&mut self.open_session).await;
     }
 
-    /// One step towards an answer for each.
-    async fn round(&mut self, waiting: &mut Vec<Waiting>, alone: bool) -> Result<(), Trouble> {
-        self.learn(waiting).await?;
+    /// Answers some of the appends, or reads what the next round needs.
+    async fn write_round(
+        &mut self,
+        group: &mut Vec<QueuedAppend>,
+        one_aggregate: bool,
+    ) -> Result<(), RoundFailure> {
+        self.read_versions(group).await?;
         let now = self.now().await?;
-        let wishes: Vec<Wish<'_>> = waiting.iter().map(wish).collect();
-        let decisions = decide(&wishes, &self.heads, now, alone);
-        let (mut going, mut conflicts) = (Vec::new(), Vec::new());
-        for (at, next) in decisions.into_iter().enumerate() {
-            match next {
-                Next::Goes(place) => going.push((at, place)),
-                Next::Conflicts { actual } => conflicts.push((at, actual)),
-                Next::Unknown => _ = self.doubted.insert(wishes[at].aggregate.clone()),
-                Next::Later => {}
+        let intents: Vec<AppendIntent<'_>> = group.iter().map(intent).collect();
+        let decisions = decide(&intents, &self.versions, now, one_aggregate);
+        let (mut writes, mut conflicts) = (Vec::new(), Vec::new());
+        for (at, decision) in decisions.into_iter().enumerate() {
+            match decision {
+                Decision::Write(place) => writes.push((at, place)),
+                Decision::Conflict { actual } => conflicts.push((at, Some(actual))),
+                Decision::ReadFirst => _ = self.invalidated.insert(intents[at].aggregate.clone()),
+                Decision::Wait => {}
             }
         }
         if !conflicts.is_empty() {
-            return self.answer_conflicts(waiting, &conflicts).await;
-        }
-        if going.is_empty() {
-            // What is doubted is read in the next round.
+            // A request that was appended before is a replay and no conflict.
+            self.answer_known(group, &conflicts).await?;
             return Ok(());
         }
-        let appends: Vec<(&Prepared, Place)> =
-            going.iter().map(|(at, place)| (&waiting[*at].append, *place)).collect();
-        let Shared { context, outbox, .. } = &self.shared;
-        match write(context, outbox, &appends, &mut self.left).await {
-            Ended::Committed => self.on_committed(waiting, &going),
-            Ended::Refused { at, by } => self.on_refused(waiting, going[at].0, by).await?,
-            Ended::Again(error) => {
-                self.doubt(waiting);
-                return Err(Trouble::Store(error));
+        if writes.is_empty() {
+            // The next round reads the versions first.
+            return Ok(());
+        }
+        let appends: Vec<(&PreparedAppend, Place)> =
+            writes.iter().map(|(at, place)| (&group[*at].append, *place)).collect();
+        let StoreParts { context, outbox, .. } = &self.parts;
+        match write(context, outbox, &appends, &mut self.open_session).await {
+            TransactionOutcome::Committed => self.on_committed(group, &writes),
+            TransactionOutcome::Refused { at, by } => {
+                self.on_refused(group, writes[at].0, by).await?;
             }
-            Ended::Failed(_) if wishes_of_several(&appends) => return Err(Trouble::OneOfThem),
-            Ended::Failed(error) => {
-                end(&mut self.left).await;
-                self.fail(waiting, &going, AppendError::Unavailable(Arc::new(error)));
+            TransactionOutcome::Again(error) => {
+                self.invalidate(group);
+                return Err(RoundFailure::Store(error));
             }
-            Ended::Unknown(error) => {
+            TransactionOutcome::Failed(_) if has_several_aggregates(&appends) => {
+                return Err(RoundFailure::OneAggregate);
+            }
+            TransactionOutcome::Failed(error) => {
+                end(&mut self.open_session).await;
+                self.fail(group, &writes, AppendError::Unavailable(Arc::new(error)));
+            }
+            TransactionOutcome::Unknown(error) => {
                 warn!(error = chain(&error), "whether appends were committed is not known");
-                end(&mut self.left).await;
-                self.fail(waiting, &going, AppendError::Unknown(Arc::new(error)));
+                end(&mut self.open_session).await;
+                self.fail(group, &writes, AppendError::Unknown(Arc::new(error)));
             }
         }
         Ok(())
     }
 
-    /// Reads the versions that an append of these must know: those that nothing is known of, and
-    /// those that are doubted.
-    async fn learn(&mut self, waiting: &[Waiting]) -> Result<(), StoreError> {
-        let mut asked = std::mem::take(&mut self.doubted);
-        for waiting in waiting {
-            let aggregate = waiting.append.aggregate();
-            let is_first = waiting.append.append.expected.is_none();
-            if !is_first && self.heads.of(&aggregate) == Knowledge::Nothing {
-                asked.insert(aggregate);
+    /// Reads the versions that are missing or invalidated.
+    async fn read_versions(&mut self, group: &[QueuedAppend]) -> Result<(), StoreError> {
+        let mut aggregates = std::mem::take(&mut self.invalidated);
+        for queued in group {
+            let aggregate = queued.append.aggregate();
+            let is_first = queued.append.append.expected.is_none();
+            if !is_first && self.versions.get(&aggregate) == Cached::Missing {
+                aggregates.insert(aggregate);
             }
         }
-        if asked.is_empty() {
+        if aggregates.is_empty() {
             return Ok(());
         }
-        let read = lookup::heads(&self.shared.context, asked.iter().cloned().collect()).await;
-        match read {
-            Ok(read) => {
-                for (aggregate, head) in read {
-                    self.heads.learn(aggregate, head);
+        let context = &self.parts.context;
+        match lookup::latest_versions(context, aggregates.iter().cloned().collect()).await {
+            Ok(found) => {
+                for (aggregate, latest) in found {
+                    self.versions.insert(aggregate, latest);
                 }
                 Ok(())
             }
             Err(error) => {
-                self.doubted = asked;
+                self.invalidated = aggregates;
                 Err(error)
             }
         }
     }
 
     async fn now(&self) -> Result<i64, StoreError> {
-        let clock = &self.shared.clock;
-        clock.keep_fresh(self.shared.outbox.database()).await?;
+        let clock = &self.parts.clock;
+        clock.keep_fresh(self.parts.outbox.database()).await?;
         Ok(clock.now().timestamp_millis())
     }
 
-    fn on_committed(&mut self, waiting: &mut Vec<Waiting>, going: &[(usize, Place)]) {
-        for ((_, place), gone) in going.iter().zip(take(waiting, going)) {
+    fn on_committed(&mut self, group: &mut Vec<QueuedAppend>, writes: &[(usize, Place)]) {
+        debug!(appends = writes.len(), "committed appends");
+        for ((_, place), queued) in writes.iter().zip(take(group, writes)) {
             let Place { version, create_time } = *place;
-            self.heads.learn(gone.append.aggregate(), Head { version, create_time });
-            if let Some(wake) = &self.shared.wake {
-                wake.at(ScanHint::of_key(gone.append.append.id.as_str()));
+            let latest = LatestVersion { version, create_time };
+            self.versions.insert(queued.append.aggregate(), latest);
+            if let Some(wake) = &self.parts.wake {
+                wake.at(ScanHint::of_key(queued.append.append.id.as_str()));
             }
-            let answer = gone.append.appended(*place);
-            self.answer(gone, Ok(answer));
+            let answer = queued.append.appended(*place);
+            self.answer(queued, Ok(answer));
         }
     }
 
-    /// A unique index, or something else, would not have one of them.
+    /// Handles an append that MongoDB refused, so that nothing was written.
     async fn on_refused(
         &mut self,
-        waiting: &mut Vec<Waiting>,
+        group: &mut Vec<QueuedAppend>,
         at: usize,
-        by: Guard,
-    ) -> Result<(), Trouble> {
-        if let Guard::Other(refusal) = by {
-            let refused = waiting.remove(at);
+        by: RefusedBy,
+    ) -> Result<(), RoundFailure> {
+        if let RefusedBy::Other(refusal) = by {
+            let refused = group.remove(at);
             self.answer(refused, Err(AppendError::refused(&refusal)));
             return Ok(());
         }
-        self.doubt(waiting);
-        // All that may have the same in store for the next try are asked about at once.
-        let all: Vec<(usize, Option<i64>)> = (0..waiting.len()).map(|at| (at, None)).collect();
-        match self.answer_known(waiting, &all).await? {
-            0 => Err(Trouble::Contended),
+        self.invalidate(group);
+        // Any of them may be refused for the same reason next: one query finds all replays.
+        let all: Vec<(usize, Option<i64>)> = (0..group.len()).map(|at| (at, None)).collect();
+        match self.answer_known(group, &all).await? {
+            0 => Err(RoundFailure::Contended),
             _ => Ok(()),
         }
     }
 
-    /// Those that do not fit: a request that was appended before is no conflict (it is judged
-    /// first).
-    async fn answer_conflicts(
-        &mut self,
-        waiting: &mut Vec<Waiting>,
-        conflicts: &[(usize, i64)],
-    ) -> Result<(), Trouble> {
-        let asked: Vec<(usize, Option<i64>)> =
-            conflicts.iter().map(|(at, actual)| (*at, Some(*actual))).collect();
-        self.answer_known(waiting, &asked).await?;
-        Ok(())
-    }
-
-    /// Answers those whose requests were appended before, and those that are in conflict with the
-    /// given version; how many these were.
+    /// Answers the appends whose requests were appended before, and those in conflict with the given
+    /// version. Returns how many it answered.
     async fn answer_known(
         &mut self,
-        waiting: &mut Vec<Waiting>,
-        asked: &[(usize, Option<i64>)],
-    ) -> Result<usize, Trouble> {
-        let appends: Vec<&Prepared> = asked.iter().map(|(at, _)| &waiting[*at].append).collect();
-        let mut fates = lookup::fates(&self.shared.context, &appends).await?;
+        group: &mut Vec<QueuedAppend>,
+        candidates: &[(usize, Option<i64>)],
+    ) -> Result<usize, RoundFailure> {
+        let appends: Vec<_> = candidates.iter().map(|(at, _)| &group[*at].append).collect();
+        let mut prior = lookup::prior_appends(&self.parts.context, &appends).await?;
         let mut answers = Vec::new();
-        for (position, (at, actual)) in asked.iter().enumerate() {
+        for (position, (at, actual)) in candidates.iter().enumerate() {
             let expected = appends[position].append.expected;
-            let answer = match (fates.remove(&position), actual) {
-                (Some(Fate::Replayed(first)), _) => Ok(first),
-                (Some(Fate::Elsewhere(aggregate_id)), _) => {
+            let answer = match (prior.remove(&position), actual) {
+                (Some(PriorAppend::Replayed(first)), _) => Ok(first),
+                (Some(PriorAppend::Elsewhere(aggregate_id)), _) => {
                     Err(AppendError::DuplicateRequest { aggregate_id })
                 }
                 (None, None) => continue,
@@ -295,77 +292,80 @@ impl Lane {
             answers.push((*at, answer));
         }
         let count = answers.len();
-        let taken = take(waiting, &answers);
-        for (answered, (_, answer)) in taken.into_iter().zip(answers) {
-            self.answer(answered, answer);
+        let taken = take(group, &answers);
+        for (queued, (_, answer)) in taken.into_iter().zip(answers) {
+            self.answer(queued, answer);
         }
         Ok(count)
     }
 
-    /// Nothing that is known from earlier is to be trusted.
-    fn doubt(&mut self, waiting: &[Waiting]) {
-        for waiting in waiting {
-            let aggregate = waiting.append.aggregate();
-            self.heads.forget(&aggregate);
-            self.doubted.insert(aggregate);
+    /// Drops the cached versions of these aggregates.
+    fn invalidate(&mut self, group: &[QueuedAppend]) {
+        for queued in group {
+            let aggregate = queued.append.aggregate();
+            self.versions.remove(&aggregate);
+            self.invalidated.insert(aggregate);
         }
     }
 
-    fn fail(&mut self, waiting: &mut Vec<Waiting>, going: &[(usize, Place)], error: AppendError) {
-        for failed in take(waiting, going) {
-            self.heads.forget(&failed.append.aggregate());
+    fn fail(
+        &mut self,
+        group: &mut Vec<QueuedAppend>,
+        writes: &[(usize, Place)],
+        error: AppendError,
+    ) {
+        for failed in take(group, writes) {
+            self.versions.remove(&failed.append.aggregate());
             self.answer(failed, Err(error.clone()));
         }
     }
 
-    async fn give_up(&mut self, waiting: Vec<Waiting>, trouble: Trouble) {
-        end(&mut self.left).await;
-        let error = match trouble {
-            Trouble::Store(error) => error,
-            Trouble::Contended | Trouble::OneOfThem => StoreError::Answer {
+    async fn give_up(&mut self, group: Vec<QueuedAppend>, failure: RoundFailure) {
+        end(&mut self.open_session).await;
+        let error = match failure {
+            RoundFailure::Store(error) => error,
+            RoundFailure::Contended | RoundFailure::OneAggregate => StoreError::Answer {
                 action: "append events",
-                detail: format!("others came first, again and again, for {PATIENCE:?}"),
+                detail: format!("others came first, again and again, for {RETRY_TIMEOUT:?}"),
             },
         };
-        warn!(error = chain(&error), appends = waiting.len(), "appends are given up");
-        let error = Arc::new(error);
-        for waiting in waiting {
-            self.heads.forget(&waiting.append.aggregate());
-            self.answer(waiting, Err(AppendError::Unavailable(error.clone())));
+        warn!(error = chain(&error), appends = group.len(), "appends are given up");
+        let error = AppendError::Unavailable(Arc::new(error));
+        for queued in group {
+            self.versions.remove(&queued.append.aggregate());
+            self.answer(queued, Err(error.clone()));
         }
     }
 
-    fn answer(&self, waiting: Waiting, answer: Result<Appended, AppendError>) {
-        self.shared.metrics.answered(waiting.since, answer.as_ref());
-        // Who asked may be gone; what was appended stays so.
-        let _ = waiting.answer.send(answer);
+    fn answer(&self, queued: QueuedAppend, answer: Result<Appended, AppendError>) {
+        self.parts.metrics.answered(queued.since, answer.as_ref());
+        // The caller may be gone; what was appended stays.
+        let _ = queued.answer.send(answer);
     }
 }
 
-fn wish(waiting: &Waiting) -> Wish<'_> {
-    let append = &waiting.append.append;
-    Wish {
-        aggregate: waiting.append.aggregate(),
+fn intent(queued: &QueuedAppend) -> AppendIntent<'_> {
+    let append = &queued.append.append;
+    AppendIntent {
+        aggregate: queued.append.aggregate(),
         request_id: &append.request_id,
         expected: append.expected,
     }
 }
 
-fn wishes_of_several(appends: &[(&Prepared, Place)]) -> bool {
+fn has_several_aggregates(appends: &[(&PreparedAppend, Place)]) -> bool {
     let first = appends[0].0.aggregate();
     appends.iter().any(|(append, _)| append.aggregate() != first)
 }
 
-/// Takes those at these (ascending) positions out, in their order.
-fn take<T>(waiting: &mut Vec<Waiting>, positions: &[(usize, T)]) -> Vec<Waiting> {
-    let mut wanted = positions.iter().map(|(at, _)| *at).peekable();
-    let (mut taken, mut left) = (Vec::with_capacity(positions.len()), Vec::new());
-    for (at, one) in std::mem::take(waiting).into_iter().enumerate() {
-        match wanted.next_if_eq(&at) {
-            Some(_) => taken.push(one),
-            None => left.push(one),
-        }
+/// Takes the appends at these ascending positions out of the group, in their order.
+fn take<T>(group: &mut Vec<QueuedAppend>, positions: &[(usize, T)]) -> Vec<QueuedAppend> {
+    let mut positions = positions.iter().map(|(at, _)| *at).peekable();
+    let (mut taken, mut rest) = (Vec::new(), Vec::new());
+    for (at, queued) in std::mem::take(group).into_iter().enumerate() {
+        let list = if positions.next_if_eq(&at).is_some() { &mut taken } else { &mut rest };
+        list.push(queued);
     }
-    *waiting = left;
+    *group = rest;
     taken
 }

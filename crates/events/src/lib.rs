@@ -1,33 +1,34 @@
 //! The append path: event streams and outbox records in one transaction.
 //!
 //! ```text
-//!  append ── looked at, encoded ──▶ lane of its aggregate ── group ──▶ one transaction ──▶ answers
-//!            prepared               store, lane               decide    transaction
-//!                                                             heads     stream, rows
+//!  append ── checked, encoded ──▶ lane of its aggregate ── group ──▶ one transaction ──▶ answers
+//!            prepared             store, lane              decide    transaction
+//!                                                          cache     stream, records
 //! ```
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`append`], [`error`] | what is asked and answered |
-//! | [`store`] | the way in; bounded, so that a flood is turned away |
-//! | `prepared` | whatever can be wrong with an append by itself |
+//! | [`append`], [`error`] | appends and their answers |
+//! | [`store`] | accepts appends; refuses them when too many wait |
+//! | `prepared` | checks and encodes an append |
 //! | `lane` | group commit |
-//! | `heads`, `decide` | which version each gets; who is in conflict |
-//! | `lookup` | versions and requests, asked of the event stream |
-//! | `transaction` | writes streams and records, all or nothing; which guard has refused |
+//! | `version_cache`, `decide` | the version of each append, and conflicts |
+//! | `lookup` | reads versions and requests from the event stream |
+//! | `transaction` | writes streams and records, all or nothing |
 //! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
-//! | [`stream`], `rows` | the two kinds of documents |
+//! | [`stream`], `records` | the two kinds of documents |
 //! | [`load`] | reads |
 //! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
-//! What guards an aggregate are two unique indexes: of its versions, and of its requests. What is
-//! known here of versions only spares questions.
+//! Two unique indexes guard an aggregate: of its versions, and of its requests. The version cache only
+//! saves reads.
 
 pub mod append;
 pub mod context;
 mod decide;
+mod document;
 pub mod error;
-mod heads;
+mod integer;
 #[cfg(feature = "json")]
 pub mod json;
 mod lane;
@@ -37,7 +38,7 @@ pub mod metrics;
 pub mod names;
 pub mod prepare;
 mod prepared;
-mod rows;
+mod records;
 pub mod schema;
 pub mod snapshot;
 pub mod store;
@@ -45,6 +46,7 @@ pub mod stream;
 mod transaction;
 mod unit_of_work;
 mod unit_run;
+mod version_cache;
 
 pub use append::{Append, Appended, Expected, NewEvent, Trace};
 pub use error::{AppendError, Flaw, LoadError, UnitError};
@@ -52,4 +54,4 @@ pub use load::Range;
 pub use store::EventStore;
 pub use stream::{Event, EventStream};
 pub use unit_of_work::UnitOfWork;
-pub use unit_run::Outcome;
+pub use unit_run::UnitOutcome;

@@ -9,49 +9,49 @@ use mongodb::Cursor;
 use postrider_outbox::fields::exactly;
 use postrider_store::{StoreError, limits, within};
 
-use crate::context::Kind;
+use crate::context::CollectionKind;
 use crate::error::{Flaw, LoadError};
 use crate::names::{AggregateId, AggregateName};
 use crate::store::EventStore;
 use crate::stream::EventStream;
 use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, REQUEST_ID, TENANT_ID, VERSION};
 
-/// Documents that the server sends at once, at most: so much is read ahead of a slow reader.
-const BATCH: u32 = 500;
+/// The documents of one batch of the server, which is read ahead of a slow reader.
+const BATCH_DOCUMENTS: u32 = 500;
 
 const ACTION: &str = "read events";
 
-/// Which events of an aggregate: all, unless bounds are given. All bounds are inclusive.
+/// A range of an aggregate's events; without bounds all. Bounds are inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// The first version.
     pub from_version: Option<i64>,
     /// The last version.
     pub to_version: Option<i64>,
-    /// The earliest time, in epoch milliseconds.
+    /// The earliest time, in milliseconds since 1970.
     pub from_time: Option<i64>,
     /// The latest time.
     pub to_time: Option<i64>,
-    /// Only those of this tenant.
+    /// Of this tenant only.
     pub tenant_id: Option<String>,
-    /// At most so many appends.
+    /// The most appends.
     pub limit: Option<u32>,
 }
 
 impl Range {
-    /// These versions.
+    /// The range of these versions.
     pub fn versions(versions: RangeInclusive<i64>) -> Self {
         let (from, to) = versions.into_inner();
         Self { from_version: Some(from), to_version: Some(to), ..Self::default() }
     }
 
-    /// These times, in epoch milliseconds.
+    /// The range of these times, in milliseconds since 1970.
     pub fn times(times: RangeInclusive<i64>) -> Self {
         let (from, to) = times.into_inner();
         Self { from_time: Some(from), to_time: Some(to), ..Self::default() }
     }
 
-    /// The bounds that can't be.
+    /// The invalid bounds.
     pub fn flaws(&self) -> Vec<Flaw> {
         let bounds = [
             ("fromVersion", self.from_version),
@@ -74,12 +74,12 @@ impl Range {
 }
 
 impl EventStore {
-    /// The events of an aggregate, ascending by version, as they are read: whoever does not go on
-    /// reading holds nothing up. An aggregate that is not there has none.
+    /// Streams the events of an aggregate, ascending by version; a slow reader blocks nothing. An
+    /// unknown aggregate has none.
     ///
     /// # Errors
     ///
-    /// A range that can't be; in between, MongoDB's.
+    /// [`LoadError::Range`]; later, errors of MongoDB as items.
     pub async fn load(
         &self,
         name: &AggregateName,
@@ -95,11 +95,11 @@ impl EventStore {
         Ok(found.map(|read| read.and_then(|raw| decode(&raw))))
     }
 
-    /// The append that made this version.
+    /// Reads the append with this version.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// [`LoadError`].
     pub async fn single(
         &self,
         name: &AggregateName,
@@ -112,11 +112,11 @@ impl EventStore {
         self.one(name, filter(id, &range)).await
     }
 
-    /// The newest append.
+    /// Reads the newest append.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// [`LoadError`].
     pub async fn last(
         &self,
         name: &AggregateName,
@@ -127,11 +127,11 @@ impl EventStore {
         self.one(name, filter(id, &range)).await
     }
 
-    /// Whether an append with this request id is there.
+    /// Whether there is an append with this request id.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// [`LoadError`].
     pub async fn exists_request_id(
         &self,
         name: &AggregateName,
@@ -144,11 +144,11 @@ impl EventStore {
         Ok(!found.is_empty())
     }
 
-    /// The ids of aggregates in the order of their bytes, behind `after`, at most `limit`.
+    /// Reads up to `limit` ids of aggregates behind `after`, in the order of their bytes.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// [`LoadError`].
     pub async fn aggregate_ids(
         &self,
         name: &AggregateName,
@@ -159,7 +159,7 @@ impl EventStore {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        // By the version index alone: of each aggregate one key.
+        // A scan of the version index alone, with one key per aggregate.
         let mut filter = doc! { AGGREGATE_ID: { "$gt": after.unwrap_or("") }, VERSION: 1 };
         if let Some(tenant) = tenant_id {
             filter.insert(TENANT_ID, exactly(tenant));
@@ -179,7 +179,7 @@ impl EventStore {
         found.first().map(decode).transpose()
     }
 
-    /// With a limit of 0 all.
+    /// A limit of 0 is none.
     async fn find(
         &self,
         name: &AggregateName,
@@ -188,16 +188,17 @@ impl EventStore {
         limit: u32,
     ) -> Result<impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send + use<>, LoadError>
     {
-        let streams = self.context().collection(Kind::Events, name.as_str());
+        let streams = self.context().collection(CollectionKind::Events, name.as_str());
         let streams = streams.clone_with_type::<RawDocumentBuf>();
-        let finding = streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH);
+        let finding =
+            streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH_DOCUMENTS);
         let cursor = within(ACTION, limits::BATCH, finding.into_future()).await?;
-        Ok(patient(cursor))
+        Ok(with_time_limit(cursor))
     }
 }
 
-/// A cursor that waits for the server no longer than any other operation.
-fn patient(
+/// The documents of a cursor; each read of the server has the usual time limit.
+fn with_time_limit(
     cursor: Cursor<RawDocumentBuf>,
 ) -> impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send {
     futures_util::stream::try_unfold(cursor, |mut cursor| async move {

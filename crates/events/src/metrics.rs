@@ -1,4 +1,4 @@
-//! What appends are counted by.
+//! Metrics of appends.
 
 use std::time::Instant;
 
@@ -13,57 +13,50 @@ pub const APPENDS: &str = "postrider_appends_total";
 /// From the request to the answer of an append.
 pub const APPEND_SECONDS: &str = "postrider_append_seconds";
 
-/// What each of these metrics is.
+/// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 2] = [
     Description::counter(APPENDS, "Appends to the event store that were answered, by outcome."),
     Description::histogram(APPEND_SECONDS, "Time from an append's arrival to its answer.")
         .in_seconds(),
 ];
 
-/// One handle for each series, so that all of them are there from the start.
+/// The outcomes of appends.
+const OUTCOMES: [&str; 5] = ["appended", "replayed", "conflict", "rejected", "failed"];
+
+/// One handle for each series, so that all of them exist from the start.
 #[derive(Clone)]
 pub struct AppendMetrics {
-    appended: Counter,
-    replayed: Counter,
-    conflict: Counter,
-    rejected: Counter,
-    failed: Counter,
+    outcomes: [Counter; OUTCOMES.len()],
     seconds: Histogram,
 }
 
 impl AppendMetrics {
-    /// All series at zero.
+    /// Registers all series at zero.
     #[expect(clippy::new_without_default, reason = "it registers series: an act, and no value")]
     pub fn new() -> Self {
-        let outcome = |outcome: &'static str| counter!(APPENDS, "outcome" => outcome);
-        Self {
-            appended: outcome("appended"),
-            replayed: outcome("replayed"),
-            conflict: outcome("conflict"),
-            rejected: outcome("rejected"),
-            failed: outcome("failed"),
-            seconds: histogram!(APPEND_SECONDS),
-        }
+        let outcomes = OUTCOMES.map(|outcome| counter!(APPENDS, "outcome" => outcome));
+        Self { outcomes, seconds: histogram!(APPEND_SECONDS) }
     }
 
-    /// An append that came at `since` was answered.
+    /// Counts an append that arrived at `since` and was answered now.
     pub(super) fn answered(&self, since: Instant, answer: Result<&Appended, &AppendError>) {
         self.seconds.record(since.elapsed().as_secs_f64());
-        let outcome = match answer {
-            Ok(appended) if appended.replayed => &self.replayed,
-            Ok(_) => &self.appended,
-            Err(
-                AppendError::VersionConflict { .. }
-                | AppendError::DuplicateAggregate { .. }
-                | AppendError::DuplicateRequest { .. },
-            ) => &self.conflict,
-            Err(AppendError::Invalid(_) | AppendError::Overloaded | AppendError::Closed) => {
-                &self.rejected
-            }
-            Err(AppendError::Schema(_) | AppendError::Unavailable(_) | AppendError::Unknown(_)) => {
-                &self.failed
-            }
-        };
-        outcome.increment(1);
+        let outcomes = OUTCOMES.iter().zip(&self.outcomes);
+        let of_answer = outcomes.filter(|(name, _)| **name == outcome(answer));
+        of_answer.for_each(|(_, counter)| counter.increment(1));
+    }
+}
+
+/// The outcome of an append, as metrics and logs name it.
+pub(super) fn outcome(answer: Result<&Appended, &AppendError>) -> &'static str {
+    use AppendError as E;
+    match answer {
+        Ok(appended) if appended.replayed => "replayed",
+        Ok(_) => "appended",
+        Err(
+            E::VersionConflict { .. } | E::DuplicateAggregate { .. } | E::DuplicateRequest { .. },
+        ) => "conflict",
+        Err(E::Invalid(_) | E::Overloaded | E::Closed) => "rejected",
+        Err(E::Schema(_) | E::Unavailable(_) | E::Unknown(_)) => "failed",
     }
 }

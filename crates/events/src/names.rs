@@ -1,102 +1,114 @@
-//! Names that users choose and collections are called after, checked once.
+//! Names and ids that users choose, checked when they are made.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest name of an aggregate.
-const LONGEST_NAME: usize = 64;
+/// The longest name.
+const MAX_NAME_CHARS: usize = 64;
 
-/// The longest id of an aggregate, in characters.
-const LONGEST_ID: usize = 255;
+/// The longest id.
+const MAX_ID_CHARS: usize = 255;
 
-/// A name or an id that can't be used; `Display` tells the rule.
+/// The rule that a name or an id breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WrongName {
-    /// Not a name of the contract.
+pub enum InvalidName {
+    /// Not `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
     #[error("is to begin with a letter, followed by at most 63 letters, digits, _ . -")]
     Name,
-    /// MongoDB keeps such collections for itself.
+    /// A prefix that MongoDB reserves.
     #[error("may not begin with \"system.\": MongoDB keeps such collections for itself")]
     System,
-    /// Not an id of the contract.
+    /// Not 1 to 255 characters.
     #[error("is to have 1 to 255 characters")]
     Id,
 }
 
-/// The name of a kind of aggregate, such as `order`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AggregateName(Arc<str>);
+/// Defines a text that is checked when it is made.
+macro_rules! checked_text {
+    ($(#[$doc:meta])* $name:ident, $check:ident, $pattern:tt, $example:tt) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
+        #[cfg_attr(
+            feature = "json",
+            schema(value_type = String, pattern = $pattern, example = $example)
+        )]
+        pub struct $name(Arc<str>);
 
-impl AggregateName {
-    /// The name, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it breaks.
-    pub fn new(text: &str) -> Result<Self, WrongName> {
-        check_name(text)?;
-        Ok(Self(text.into()))
-    }
+        impl $name {
+            /// Checks the text.
+            ///
+            /// # Errors
+            ///
+            /// The rule that it breaks.
+            pub fn new(text: &str) -> Result<Self, InvalidName> {
+                $check(text)?;
+                Ok(Self(text.into()))
+            }
 
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+            /// In place of a text that breaks the rule, until that is reported.
+            #[cfg(feature = "json")]
+            pub(crate) fn placeholder() -> Self {
+                Self("".into())
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
+    };
 }
 
-/// What tells the aggregates of a name apart: 1 to 255 characters. Also the ordering key of
-/// their events.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AggregateId(Arc<str>);
-
-impl AggregateId {
-    /// The id, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it breaks.
-    pub fn new(text: &str) -> Result<Self, WrongName> {
-        check_id(text)?;
-        Ok(Self(text.into()))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// The name of a kind of aggregate, such as `order`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+    AggregateName, check_name, "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", "order"
 }
 
-/// Whether a collection can be called after it.
-pub fn check_name(text: &str) -> Result<(), WrongName> {
+checked_text! {
+    /// The name of a kind of prepare key, such as `username`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+    PrepareName, check_name, "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", "username"
+}
+
+checked_text! {
+    /// Identifies an aggregate among those of its name: 1 to 255 characters. Also the ordering key of
+    /// its events.
+    AggregateId, check_id, "^[\\s\\S]{1,255}$", "o-1"
+}
+
+/// Checks the name of an aggregate or of prepare keys.
+///
+/// # Errors
+///
+/// The rule that it breaks.
+pub fn check_name(text: &str) -> Result<(), InvalidName> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
-    if !begins || text.len() > LONGEST_NAME || !text.chars().all(legal) {
-        return Err(WrongName::Name);
+    if !begins || text.len() > MAX_NAME_CHARS || !text.chars().all(legal) {
+        return Err(InvalidName::Name);
     }
-    match text.starts_with("system.") {
-        true => Err(WrongName::System),
-        false => Ok(()),
-    }
+    if text.starts_with("system.") { Err(InvalidName::System) } else { Ok(()) }
 }
 
-/// Whether it can tell things apart.
-pub fn check_id(text: &str) -> Result<(), WrongName> {
-    match (1..=LONGEST_ID).contains(&text.chars().count()) {
-        true => Ok(()),
-        false => Err(WrongName::Id),
-    }
-}
-
-impl fmt::Display for AggregateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for AggregateId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Checks an id.
+///
+/// # Errors
+///
+/// The rule that it breaks.
+pub fn check_id(text: &str) -> Result<(), InvalidName> {
+    if (1..=MAX_ID_CHARS).contains(&text.chars().count()) { Ok(()) } else { Err(InvalidName::Id) }
 }
 
 #[cfg(test)]
@@ -104,20 +116,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_contract() {
+    fn names_follow_their_pattern() {
         for right in ["a", "Order", "order-item.v2_x", &"n".repeat(64)] {
             assert!(AggregateName::new(right).is_ok(), "{right}");
         }
         for wrong in ["", "1a", "_a", "größe", "a b", "a$", "a/b", &"n".repeat(65)] {
-            assert_eq!(AggregateName::new(wrong), Err(WrongName::Name), "{wrong}");
+            assert_eq!(AggregateName::new(wrong), Err(InvalidName::Name), "{wrong}");
         }
-        assert_eq!(AggregateName::new("system.users"), Err(WrongName::System));
+        assert_eq!(AggregateName::new("system.users"), Err(InvalidName::System));
     }
 
     #[test]
-    fn an_id_is_counted_in_characters() {
+    fn length_of_an_id_is_in_characters() {
         assert!(AggregateId::new(&"ß".repeat(255)).is_ok());
-        assert_eq!(AggregateId::new(&"ß".repeat(256)), Err(WrongName::Id));
-        assert_eq!(AggregateId::new(""), Err(WrongName::Id));
+        assert_eq!(AggregateId::new(&"ß".repeat(256)), Err(InvalidName::Id));
+        assert_eq!(AggregateId::new(""), Err(InvalidName::Id));
     }
 }

@@ -1,6 +1,6 @@
-//! An append that was looked at: whatever can be wrong with it by itself is not.
+//! An append that is valid by itself, encoded.
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
 use postrider_store::limits::LARGEST_DOCUMENT;
 use uuid::Uuid;
@@ -11,34 +11,34 @@ use crate::names::{AggregateId, AggregateName};
 use crate::stream::{record_id, record_ids};
 
 /// The longest id of a request, command, tenant or owner, in characters: as an aggregate's.
-const LONGEST_ID: usize = 255;
+const MAX_ID_CHARS: usize = 255;
 
 /// The longest name of an event, in bytes: it becomes the type of a message (AMQP's limit).
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
-/// The largest stream document. Below MongoDB's 16 MiB by what an outbox record needs beside one
+/// The largest stream document: MongoDB's 16 MiB, less what an outbox record has in addition to one
 /// event's body, its lease fields among them.
-const LARGEST: usize = LARGEST_DOCUMENT - (64 << 10);
+const MAX_STREAM_BYTES: usize = LARGEST_DOCUMENT - (64 << 10);
 
-/// What an event takes in the stream and in the outbox beside what was given, roughly.
-const OVERHEAD: usize = 512;
+/// About what an event takes in the stream and in the outbox in addition to its body.
+const EVENT_OVERHEAD_BYTES: usize = 512;
 
-/// Which aggregate.
-pub(crate) type Aggregate = (AggregateName, AggregateId);
+/// Identifies an aggregate of a context.
+pub(crate) type AggregateKey = (AggregateName, AggregateId);
 
-/// An append with its ids, encoded once.
+/// An append with its ids, encode once.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedAppend {
     pub(crate) append: Append,
-    /// The stream document's.
+    /// The id of the stream document.
     pub(crate) id: Uuid,
     pub(crate) header: RawDocumentBuf,
     pub(crate) bodies: Vec<RawDocumentBuf>,
-    /// What it takes in a transaction, roughly.
+    /// About its size in a transaction.
     pub(crate) bytes: usize,
 }
 
-/// Where in its aggregate an append goes.
+/// The place of an append in its aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) version: i64,
@@ -46,24 +46,21 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// int32 where it fits, as the seed has it.
-    pub(crate) fn version_as_stored(self) -> bson::raw::RawBson {
-        match i32::try_from(self.version) {
-            Ok(small) => bson::raw::RawBson::Int32(small),
-            Err(_) => bson::raw::RawBson::Int64(self.version),
-        }
+    /// The version as int32 if it fits, as the Wow framework writes it.
+    pub(crate) fn version_as_stored(self) -> RawBson {
+        i32::try_from(self.version).map_or(RawBson::Int64(self.version), RawBson::Int32)
     }
 }
 
-impl Prepared {
-    /// Looks at all of it.
+impl PreparedAppend {
+    /// Checks and encodes an append.
     ///
     /// # Errors
     ///
-    /// All that is wrong.
+    /// All flaws.
     pub(crate) fn new(append: Append) -> Result<Self, Vec<Flaw>> {
         let mut flaws = append.flaws();
-        let header = encoded(&mut flaws, "header", &append.header);
+        let header = encode(&mut flaws, "header", &append.header);
         let mut bodies = Vec::with_capacity(append.events.len());
         for (index, event) in append.events.iter().enumerate() {
             flaws.extend(
@@ -72,20 +69,20 @@ impl Prepared {
                     .into_iter()
                     .map(|flaw| Flaw { field: format!("events[{index}].{}", flaw.field), ..flaw }),
             );
-            bodies.push(encoded(&mut flaws, &format!("events[{index}].body"), &event.body));
+            bodies.push(encode(&mut flaws, &format!("events[{index}].body"), &event.body));
         }
         if !flaws.is_empty() {
             return Err(flaws);
         }
         let length = |body: &RawDocumentBuf| body.as_bytes().len();
         let given: usize = bodies.iter().map(length).sum::<usize>() + length(&header);
-        let overhead = OVERHEAD * (bodies.len() + 1);
+        let overhead = EVENT_OVERHEAD_BYTES * (bodies.len() + 1);
         let prepared =
             Self { append, id: Uuid::new_v4(), header, bodies, bytes: 2 * given + overhead };
         let whole = prepared.document("", Place { version: i64::MAX, create_time: 0 });
-        if length(&whole) > LARGEST {
+        if length(&whole) > MAX_STREAM_BYTES {
             let detail = format!(
-                "takes {} bytes; an append takes at most {LARGEST}, MongoDB's limit: split it",
+                "takes {} bytes; an append takes at most {MAX_STREAM_BYTES}, MongoDB's limit: split it",
                 length(&whole)
             );
             return Err(vec![Flaw::new("events", detail)]);
@@ -93,7 +90,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// The document of an append that takes this place.
+    /// The stream document at this place.
     pub(crate) fn document(&self, context: &str, place: Place) -> RawDocumentBuf {
         let given = &self.append;
         let mut document = RawDocumentBuf::new();
@@ -116,7 +113,7 @@ impl Prepared {
         document.append(cstr!("header"), self.header.as_ref());
         document.append(cstr!("size"), i32::try_from(given.events.len()).unwrap_or(i32::MAX));
         let mut body = RawArrayBuf::new();
-        for (index, (event, encoded)) in given.events.iter().zip(&self.bodies).enumerate() {
+        for (index, (event, encode)) in given.events.iter().zip(&self.bodies).enumerate() {
             let mut item = RawDocumentBuf::new();
             item.append(cstr!("id"), record_id(&self.id, index).to_string());
             item.append(cstr!("name"), event.name.as_str());
@@ -126,14 +123,14 @@ impl Prepared {
             if let Some(body_type) = &event.body_type {
                 item.append(cstr!("bodyType"), body_type.as_str());
             }
-            item.append(cstr!("body"), encoded.as_ref());
+            item.append(cstr!("body"), encode.as_ref());
             body.push(item);
         }
         document.append(cstr!("body"), body);
         document
     }
 
-    /// What came of the append that takes this place.
+    /// The answer of the append at this place.
     pub(crate) fn appended(&self, place: Place) -> Appended {
         let size = self.append.events.len();
         Appended {
@@ -147,26 +144,26 @@ impl Prepared {
         }
     }
 
-    pub(crate) fn aggregate(&self) -> Aggregate {
+    pub(crate) fn aggregate(&self) -> AggregateKey {
         (self.append.name.clone(), self.append.id.clone())
     }
 }
 
-fn id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
-    let legal = |text: &String| (1..=LONGEST_ID).contains(&text.chars().count());
+fn check_id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
+    let legal = |text: &String| (1..=MAX_ID_CHARS).contains(&text.chars().count());
     if value.is_some_and(|text| !legal(text)) {
-        flaws.push(Flaw::new(field, format!("must have 1 to {LONGEST_ID} characters")));
+        flaws.push(Flaw::new(field, format!("must have 1 to {MAX_ID_CHARS} characters")));
     }
 }
 
 impl Append {
-    /// What is wrong with its values, but for those of its events.
+    /// The flaws of its values, without its events.
     pub fn flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
-        id(&mut flaws, "requestId", Some(&self.request_id));
-        id(&mut flaws, "commandId", self.command_id.as_ref());
-        id(&mut flaws, "tenantId", self.tenant_id.as_ref());
-        id(&mut flaws, "ownerId", self.owner_id.as_ref());
+        check_id(&mut flaws, "requestId", Some(&self.request_id));
+        check_id(&mut flaws, "commandId", self.command_id.as_ref());
+        check_id(&mut flaws, "tenantId", self.tenant_id.as_ref());
+        check_id(&mut flaws, "ownerId", self.owner_id.as_ref());
         if let Expected::Exact(version) = self.expected
             && version < 0
         {
@@ -180,23 +177,23 @@ impl Append {
 }
 
 impl NewEvent {
-    /// What is wrong with its names, by its own fields.
+    /// The flaws of its name, revision and body type.
     pub fn flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
-        if !(1..=LONGEST_NAME).contains(&self.name.len()) {
-            let detail = format!("must have 1 to {LONGEST_NAME} bytes: it is the message's type");
+        if !(1..=MAX_NAME_BYTES).contains(&self.name.len()) {
+            let detail = format!("must have 1 to {MAX_NAME_BYTES} bytes: it is the message's type");
             flaws.push(Flaw::new("name", detail));
         }
-        id(&mut flaws, "revision", self.revision.as_ref());
-        id(&mut flaws, "bodyType", self.body_type.as_ref());
+        check_id(&mut flaws, "revision", self.revision.as_ref());
+        check_id(&mut flaws, "bodyType", self.body_type.as_ref());
         flaws
     }
 }
 
-/// What MongoDB will not take: too deep, or a name with a NUL.
-fn encoded(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocumentBuf {
-    if too_deep(document, DEEPEST) {
-        let detail = format!("is nested deeper than {DEEPEST} levels");
+/// Encodes a document. MongoDB accepts no deeper nesting and no name with a NUL.
+fn encode(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocumentBuf {
+    if is_too_deep(document, MAX_LEVELS) {
+        let detail = format!("is nested deeper than {MAX_LEVELS} levels");
         flaws.push(Flaw::new(field, detail));
         return RawDocumentBuf::new();
     }
@@ -206,17 +203,19 @@ fn encoded(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocume
     })
 }
 
-/// MongoDB takes 180 levels in all; around a body there are four, around a payload one.
-const DEEPEST: usize = 170;
+/// The deepest nesting: MongoDB accepts 180 levels; around a body there are four, around a payload one.
+const MAX_LEVELS: usize = 170;
 
-fn too_deep(document: &Document, left: usize) -> bool {
-    left == 0 || document.values().any(|value| value_too_deep(value, left - 1))
+fn is_too_deep(document: &Document, left: usize) -> bool {
+    left == 0 || document.values().any(|value| is_value_too_deep(value, left - 1))
 }
 
-fn value_too_deep(value: &Bson, left: usize) -> bool {
+fn is_value_too_deep(value: &Bson, left: usize) -> bool {
     match value {
-        Bson::Document(document) => too_deep(document, left),
-        Bson::Array(items) => left == 0 || items.iter().any(|item| value_too_deep(item, left - 1)),
+        Bson::Document(document) => is_too_deep(document, left),
+        Bson::Array(items) => {
+            left == 0 || items.iter().any(|item| is_value_too_deep(item, left - 1))
+        }
         _ => false,
     }
 }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     fn fields(append: Append) -> Vec<String> {
-        let flaws = Prepared::new(append).err().unwrap_or_default();
+        let flaws = PreparedAppend::new(append).err().unwrap_or_default();
         flaws.into_iter().map(|flaw| flaw.field).collect()
     }
 
@@ -263,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_record_could_not_hold_is_refused() {
+    fn append_is_refused_when_a_record_cannot_hold_it() {
         let large = |length| vec![NewEvent::new("E", doc! { "a": "x".repeat(length) })];
 
-        assert_eq!(fields(append(large(LARGEST))), ["events"]);
-        assert!(fields(append(large(LARGEST - 2_000))).is_empty());
+        assert_eq!(fields(append(large(MAX_STREAM_BYTES))), ["events"]);
+        assert!(fields(append(large(MAX_STREAM_BYTES - 2_000))).is_empty());
     }
 }

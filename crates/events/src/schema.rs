@@ -1,5 +1,5 @@
-//! The collections of events, snapshots and prepare keys, and their indexes, each beside the query
-//! that it serves. The names are those of the Wow framework, whose data this can be.
+//! The collections of events, snapshots and prepare keys, and their indexes with the queries that each
+//! serves. The names are those of the Wow framework, whose data can be used.
 
 use bson::Document;
 use mongodb::Database;
@@ -7,10 +7,10 @@ use postrider_store::schema::index::Key::{Ascending, Hashed};
 use postrider_store::schema::index::{Expiry, Index, Rival};
 use postrider_store::schema::layout::{Layout, Part};
 
-use crate::context::kind::{Kind, RequestIds};
+use crate::context::kind::{CollectionKind, RequestIds};
 
-/// One document per append; sharded, if at all, by the hash of `aggregateId`. So a unique index
-/// begins with it: a shard can answer for no other.
+/// One document per append; sharded, if at all, by the hash of `aggregateId`. A unique index must begin
+/// with the shard key.
 const EVENTS: [Index; 4] = [
     Index {
         name: "aggregateId_hashed",
@@ -122,32 +122,32 @@ const PREPARE: [Index; 2] = [
     },
 ];
 
-/// The indexes of a collection of this kind, in the order in which they are created.
-pub fn indexes(kind: Kind, request_ids: RequestIds) -> Vec<&'static Index> {
+/// The indexes of a collection of this kind, in the order of their creation.
+pub fn indexes(kind: CollectionKind, request_ids: RequestIds) -> Vec<&'static Index> {
     let request = match request_ids {
         RequestIds::Aggregate => &REQUEST_IN_AGGREGATE,
         RequestIds::Global => &REQUEST_ANYWHERE,
     };
     match kind {
-        Kind::Events => {
+        CollectionKind::Events => {
             let [shard, version, tenant, owner] = &EVENTS;
             vec![shard, version, request, tenant, owner]
         }
-        Kind::Snapshots => SNAPSHOTS.iter().collect(),
-        Kind::Prepare => PREPARE.iter().collect(),
+        CollectionKind::Snapshots => SNAPSHOTS.iter().collect(),
+        CollectionKind::Prepare => PREPARE.iter().collect(),
     }
 }
 
-/// The collection of a kind that is called after `name`.
+/// The layout of the collection of a kind and name.
 pub(crate) fn layout(
     database: Database,
-    kind: Kind,
+    kind: CollectionKind,
     name: &str,
     request_ids: RequestIds,
 ) -> Layout {
     let indexes = indexes(kind, request_ids);
     let part = Part { name: kind.collection(name), options: Document::new(), indexes };
-    // None of them goes by a retention.
+    // None of them has a retention.
     Layout { database, parts: vec![part], retention: 0, elsewhere: kind.setting() }
 }
 
@@ -156,12 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unique_index_begins_with_the_shard_key_unless_request_ids_are_global() {
-        for kind in Kind::ALL {
+    fn unique_indexes_begin_with_the_shard_key() {
+        for kind in CollectionKind::ALL {
             let shard_key = match kind {
-                Kind::Events => "aggregateId",
+                CollectionKind::Events => "aggregateId",
                 // `_id` is unique by itself.
-                Kind::Snapshots | Kind::Prepare => "_id",
+                CollectionKind::Snapshots | CollectionKind::Prepare => "_id",
             };
             let indexes = indexes(kind, RequestIds::Aggregate);
 
@@ -171,14 +171,15 @@ mod tests {
             let hashed = [Hashed(shard_key)];
             assert!(indexes.iter().any(|index| index.keys == hashed), "{kind:?}");
         }
-        let global = indexes(Kind::Events, RequestIds::Global);
+        let global = indexes(CollectionKind::Events, RequestIds::Global);
         assert!(global.iter().any(|index| index.unique && index.keys[0].field() == "requestId"));
     }
 
     #[test]
-    fn each_index_is_called_as_mongodb_would_call_it() {
+    fn indexes_have_the_names_that_mongodb_would_give() {
         for request_ids in [RequestIds::Aggregate, RequestIds::Global] {
-            for index in Kind::ALL.into_iter().flat_map(|kind| indexes(kind, request_ids)) {
+            for index in CollectionKind::ALL.into_iter().flat_map(|kind| indexes(kind, request_ids))
+            {
                 let words = index.key().into_iter().map(|(field, order)| match order.as_str() {
                     Some(order) => format!("{field}_{order}"),
                     None => format!("{field}_1"),

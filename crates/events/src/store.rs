@@ -1,4 +1,4 @@
-//! The event store: what applications, and the HTTP API, append to and read from.
+//! The event store, for applications and the HTTP API.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -6,30 +6,32 @@ use std::time::Instant;
 
 use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::Wakeup;
+use postrider_store::text::chain;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, debug};
 
 use crate::append::{Append, Appended};
-use crate::context::{Context, Kind};
+use crate::context::{CollectionKind, Context};
 use crate::error::AppendError;
-use crate::lane::{Lane, Shared, Waiting};
-use crate::metrics::AppendMetrics;
-use crate::prepared::Prepared;
+use crate::lane::{Lane, QueuedAppend, StoreParts};
+use crate::metrics::{AppendMetrics, outcome};
+use crate::prepared::PreparedAppend;
 
-/// Transactions under way at once. While one waits for its commit, the other is filled.
-const LANES: usize = 2;
+/// The number of lanes: while one waits for a commit, another one fills its transaction.
+const LANE_COUNT: usize = 2;
 
-/// Appends that wait in a lane; what comes beyond is turned away at once.
-const QUEUE: usize = 2048;
+/// The most appends that wait in a lane: further ones are refused at once.
+const MAX_LANE_APPENDS: usize = 2048;
 
-/// What all that wait may take, in units of [`UNIT`] bytes: 128 MiB.
-const ROOM: usize = 128 << 10;
+/// The most that all waiting appends take, in units of [`UNIT_BYTES`]: 128 MiB.
+const MAX_QUEUED_UNITS: usize = 128 << 10;
 
-/// See [`ROOM`].
-const UNIT: usize = 1 << 10;
+/// The unit of [`MAX_QUEUED_UNITS`].
+const UNIT_BYTES: usize = 1 << 10;
 
 /// Appends events, and their outbox records in the same transaction; reads events.
 ///
@@ -59,39 +61,39 @@ const UNIT: usize = 1 << 10;
 /// # }
 /// ```
 ///
-/// Clones are the same store. Under load, appends that come at the same time share a transaction;
-/// each is answered by itself, and once it is answered a majority has it.
+/// Clones share one store. Under load, appends at the same time share a transaction. Each has its own
+/// answer; when it is answered, a majority has it.
 #[derive(Clone)]
 pub struct EventStore {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    lanes: Vec<mpsc::Sender<Waiting>>,
+    lanes: Vec<mpsc::Sender<QueuedAppend>>,
     hasher: RandomState,
-    room: Arc<Semaphore>,
-    shared: Shared,
+    queue_memory: Arc<Semaphore>,
+    parts: StoreParts,
     closing: CancellationToken,
-    /// A lane has ended before it was to.
+    /// Cancelled when a lane has panicked.
     broken: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl EventStore {
-    /// A store of this context, whose records go into this outbox, on the same client. Its schema
-    /// is to be there ([`schema::apply`](postrider_outbox::schema::apply())); that of an aggregate is made
-    /// before its first append. Must be called within a Tokio runtime.
+    /// A store of this context with an outbox of the same client. The outbox's schema must exist
+    /// ([`schema::apply`](postrider_outbox::schema::apply())); that of an aggregate is created before its
+    /// first append. Must be called within a Tokio runtime.
     pub fn new(context: Context, outbox: Collections) -> Self {
         Self::open(context, outbox, None)
     }
 
-    /// The same, and what is appended wakes a relay in this process.
-    pub fn waking(context: Context, outbox: Collections, wake: Wakeup) -> Self {
+    /// The same, and appends wake a relay in this process.
+    pub fn with_wakeup(context: Context, outbox: Collections, wake: Wakeup) -> Self {
         Self::open(context, outbox, Some(wake))
     }
 
     fn open(context: Context, outbox: Collections, wake: Option<Wakeup>) -> Self {
-        let shared = Shared {
+        let parts = StoreParts {
             context,
             outbox,
             clock: Arc::new(ServerClock::default()),
@@ -101,9 +103,9 @@ impl EventStore {
         let (closing, tasks) = (CancellationToken::new(), TaskTracker::new());
         let broken = CancellationToken::new();
         let lane = |_| {
-            let (sender, queue) = mpsc::channel(QUEUE);
-            let (lane, closing) = (Lane::new(shared.clone()), closing.clone());
-            // A panic cancels it on its way out.
+            let (sender, queue) = mpsc::channel(MAX_LANE_APPENDS);
+            let (lane, closing) = (Lane::new(parts.clone()), closing.clone());
+            // A panic cancels `broken`.
             let guard = broken.clone().drop_guard();
             tasks.spawn(async move {
                 lane.run(queue, closing).await;
@@ -111,32 +113,38 @@ impl EventStore {
             });
             sender
         };
-        let lanes = (0..LANES).map(lane).collect();
+        let lanes = (0..LANE_COUNT).map(lane).collect();
         tasks.close();
-        let room = Arc::new(Semaphore::new(ROOM));
+        let queue_memory = Arc::new(Semaphore::new(MAX_QUEUED_UNITS));
         let hasher = RandomState::new();
-        let inner = Arc::new(Inner { lanes, hasher, room, shared, closing, broken, tasks });
+        let inner = Arc::new(Inner { lanes, hasher, queue_memory, parts, closing, broken, tasks });
         Self { inner }
     }
 
     /// Appends, in one transaction with one outbox record for each event.
     ///
-    /// A request that was appended before is answered with what came of it then. Whoever drops the
-    /// call does not take the append back.
+    /// A request that was appended before gets the first answer. Dropping the call does not cancel the
+    /// append.
     ///
     /// # Errors
     ///
-    /// [`AppendError`]: nothing was written, but where it is [`AppendError::Unknown`].
+    /// [`AppendError`]: nothing was written, except with [`AppendError::Unknown`].
     pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let since = Instant::now();
-        match self.enqueue(append, since).await {
-            // The lane counts what it answers. One that has panicked may have been in the middle of it.
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
-            Err(error) => {
-                self.inner.shared.metrics.answered(since, Err(&error));
-                Err(error)
-            }
-        }
+        let span = append.span();
+        let appending = async {
+            let answer = match self.enqueue(append, since).await {
+                // The lane counts its answers. It may have panicked before this one.
+                Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+                Err(error) => {
+                    self.inner.parts.metrics.answered(since, Err(&error));
+                    Err(error)
+                }
+            };
+            log_answer(answer.as_ref());
+            answer
+        };
+        appending.instrument(span).await
     }
 
     async fn enqueue(
@@ -144,17 +152,17 @@ impl EventStore {
         append: Append,
         since: Instant,
     ) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
-        let append = Prepared::new(append).map_err(AppendError::Invalid)?;
-        let units = u32::try_from(append.bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let room = self.inner.room.clone().try_acquire_many_owned(units);
-        let room = room.map_err(|_| AppendError::Overloaded)?;
-        let making = self.context().ready(Kind::Events, append.append.name.as_str());
+        let append = PreparedAppend::new(append).map_err(AppendError::Invalid)?;
+        let units = u32::try_from(append.bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let permit = self.inner.queue_memory.clone().try_acquire_many_owned(units);
+        let permit = permit.map_err(|_| AppendError::Overloaded)?;
+        let making = self.context().ready(CollectionKind::Events, append.append.name.as_str());
         making.await.map_err(|error| AppendError::Schema(Arc::new(error)))?;
 
         let hash = self.inner.hasher.hash_one(append.aggregate());
-        let lane = &self.inner.lanes[usize::try_from(hash).unwrap_or(0) % LANES];
+        let lane = &self.inner.lanes[usize::try_from(hash).unwrap_or(0) % LANE_COUNT];
         let (answer, answered) = oneshot::channel();
-        lane.try_send(Waiting { append, since, answer, _room: room }).map_err(
+        lane.try_send(QueuedAppend { append, since, answer, _permit: permit }).map_err(
             |error| match error {
                 mpsc::error::TrySendError::Full(_) => AppendError::Overloaded,
                 mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
@@ -163,34 +171,44 @@ impl EventStore {
         Ok(answered)
     }
 
-    /// Resolves when a part of the store has ended by a panic: what would go there is refused from
-    /// then on, and the process should end.
+    /// Resolves when a lane has panicked: its appends are refused from then on, and the process should
+    /// end.
     pub async fn broken(&self) {
         self.inner.broken.cancelled().await;
     }
 
-    /// Takes no more appends, and resolves when all that wait are answered, and units of work that
-    /// have begun are over.
+    /// Refuses further appends, and resolves when all waiting ones are answered and all begun units of
+    /// work have ended.
     pub async fn close(&self) {
         self.inner.closing.cancel();
         self.inner.tasks.wait().await;
     }
 
-    /// Leave to begin a unit of work, which a close waits for; none once it is closed.
-    pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
-        // Taken before looking: a close that comes between waits.
+    /// A token that `close` waits for; `None` once the store is closed.
+    pub(super) fn begin_work(&self) -> Option<TaskTrackerToken> {
+        // Taken before the check: a close in between waits for it.
         let token = self.inner.tasks.token();
         (!self.inner.closing.is_cancelled()).then_some(token)
     }
 
-    pub(super) fn shared(&self) -> &Shared {
-        &self.inner.shared
+    pub(super) fn parts(&self) -> &StoreParts {
+        &self.inner.parts
     }
 
-    /// The context that it is of.
+    /// The context of this store.
     pub fn context(&self) -> &Context {
-        &self.inner.shared.context
+        &self.inner.parts.context
     }
+}
+
+/// Logs the answer of an append in its span.
+pub(super) fn log_answer(answer: Result<&Appended, &AppendError>) {
+    debug!(
+        outcome = outcome(answer),
+        version = answer.ok().map(|appended| appended.version),
+        error = answer.err().map(|error| chain(error)),
+        "answered an append"
+    );
 }
 
 fn unanswered() -> AppendError {

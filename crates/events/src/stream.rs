@@ -1,9 +1,10 @@
-//! The event stream document: one for each append (contract, section 2).
+//! The event stream document: one for each append.
 
 use bson::Document;
-use bson::raw::RawDocumentBuf;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::document::{as_json, as_written};
 
 /// The fields that reads and guards go by.
 pub(crate) mod fields {
@@ -16,70 +17,78 @@ pub(crate) mod fields {
     pub(crate) const SIZE: &str = "size";
 }
 
-/// What one command has brought about in one aggregate, as it is kept.
+/// One append as it is stored: the events of one command in one aggregate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = EventStreamAnswer))]
 #[serde(rename_all = "camelCase")]
 pub struct EventStream {
-    /// Its own id.
+    /// The id of the event stream document.
     #[serde(rename(deserialize = "_id"))]
     pub id: String,
     /// The bounded context.
     #[serde(default)]
+    #[cfg_attr(feature = "json", schema(required = true))]
     pub context_name: String,
     /// The kind of aggregate.
     #[serde(default)]
+    #[cfg_attr(feature = "json", schema(required = true, example = "order"))]
     pub aggregate_name: String,
     /// The aggregate.
+    #[cfg_attr(feature = "json", schema(example = "o-1"))]
     pub aggregate_id: String,
-    /// The tenant, where one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub tenant_id: Option<String>,
-    /// The owner, where one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub owner_id: Option<String>,
-    /// The request that it came with.
+    /// The request that appended it.
     pub request_id: String,
-    /// The command, where it was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub command_id: Option<String>,
     /// The aggregate's version after it.
+    #[cfg_attr(feature = "json", schema(example = 1))]
     pub version: i64,
-    /// When, by the server's clock: epoch milliseconds.
+    /// The time by MongoDB's clock, in milliseconds since 1970.
     pub create_time: i64,
-    /// What the application keeps beside the events.
-    #[serde(default, deserialize_with = "as_written")]
+    /// What the application stored with the events.
+    #[serde(default, deserialize_with = "as_written", serialize_with = "as_json")]
+    #[cfg_attr(feature = "json", schema(required = true, value_type = crate::json::JsonObject))]
     pub header: Document,
-    /// How many events there are.
+    /// The number of events.
     pub size: i64,
     /// The events.
     pub body: Vec<Event>,
 }
 
-/// One event, as it is kept.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = EventAnswer))]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Its id: also that of its outbox record, and so of its message.
+    /// The event's id: also that of its message.
     #[serde(default)]
+    #[cfg_attr(feature = "json", schema(required = true))]
     pub id: String,
-    /// Its name.
+    /// The event's name.
+    #[cfg_attr(feature = "json", schema(example = "OrderPlaced"))]
     pub name: String,
-    /// The revision of its body's form, where it was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The revision of its body's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub revision: Option<String>,
-    /// What a reader makes of its body, where it was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What a reader makes of its body, such as the name of a class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub body_type: Option<String>,
-    /// What has happened.
-    #[serde(default, deserialize_with = "as_written")]
+    /// The payload of its message, as it was written.
+    #[serde(default, deserialize_with = "as_written", serialize_with = "as_json")]
+    #[cfg_attr(feature = "json", schema(required = true, value_type = crate::json::JsonObject))]
     pub body: Document,
-}
-
-/// A document with its names as they are: read by serde, one such as `{"$oid": …}` that an
-/// application has written would be taken for extended JSON.
-fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document, D::Error> {
-    let raw = RawDocumentBuf::deserialize(input)?;
-    Document::try_from(raw).map_err(serde::de::Error::custom)
 }
 
 /// The id of the outbox record of the event at `index` (from 0) of a stream: a UUIDv5, so that a
@@ -88,7 +97,7 @@ pub fn record_id(stream: &Uuid, index: usize) -> Uuid {
     Uuid::new_v5(stream, index.to_string().as_bytes())
 }
 
-/// All of them.
+/// The ids of the outbox records of all `size` events.
 pub(crate) fn record_ids(stream: &Uuid, size: usize) -> Vec<Uuid> {
     (0..size).map(|index| record_id(stream, index)).collect()
 }

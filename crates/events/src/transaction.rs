@@ -16,72 +16,72 @@ use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, Meaning, StoreError, limits};
 use tracing::{debug, warn};
 
-use crate::context::{Context, Kind};
+use crate::context::{CollectionKind, Context};
 use crate::names::AggregateName;
-use crate::prepared::{Place, Prepared};
-use crate::rows;
+use crate::prepared::{Place, PreparedAppend};
+use crate::records;
 
-/// How long an `abortTransaction` may take. The next transaction of the session, or [`end`], ends
-/// what it did not reach.
-const ABORT: Duration = Duration::from_secs(2);
+/// How long an `abortTransaction` may take. Without success the next transaction of the session, or
+/// [`end`], ends the transaction.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to try to end a transaction before its failure is reported.
-const ENDING: Duration = limits::BATCH;
+/// How long ending a transaction is tried.
+const END_TIMEOUT: Duration = limits::BATCH;
 
-/// Between two tries to learn whether a transaction was committed, or to end it.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// The pause between two tries to commit or to end a transaction.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before a second try, and the longest; shortened at random.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+/// The pause before the second try, and the longest one; each is shortened at random.
+const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 
 /// How a transaction ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum TransactionOutcome {
     /// A majority has it.
     Committed,
-    /// Nothing was written, because of this append.
-    Refused { at: usize, by: Guard },
-    /// Nothing was written, and the same again may succeed.
+    /// Nothing was written: MongoDB refused this append.
+    Refused { at: usize, by: RefusedBy },
+    /// Nothing was written, and a retry may succeed.
     Again(StoreError),
-    /// Nothing was written, nor will be.
+    /// Nothing was written, and a retry would fail too.
     Failed(StoreError),
-    /// MongoDB did not say.
+    /// Whether it was committed is unknown.
     Unknown(StoreError),
 }
 
-/// What has refused an append.
+/// Why MongoDB refused an append.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Guard {
+pub(crate) enum RefusedBy {
     /// The unique index of versions.
     Version,
     /// The unique index of requests.
     Request,
-    /// Anything else.
+    /// Another reason.
     Other(Refusal),
 }
 
-/// What tells the unique indexes apart (hazard 13).
-pub(super) fn guard(refusal: Refusal) -> Guard {
+/// Which unique index refused an append. Decided by the index's keys, since messages differ between versions.
+pub(super) fn refused_by(refusal: Refusal) -> RefusedBy {
     let is = |keys: &Document| refusal.key_pattern.as_ref() == Some(keys);
     match refusal.code {
-        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => Guard::Version,
-        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "requestId": 1 }) => Guard::Request,
-        DUPLICATE_KEY if is(&doc! { "requestId": 1 }) => Guard::Request,
-        _ => Guard::Other(refusal),
+        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => RefusedBy::Version,
+        DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "requestId": 1 }) => RefusedBy::Request,
+        DUPLICATE_KEY if is(&doc! { "requestId": 1 }) => RefusedBy::Request,
+        _ => RefusedBy::Other(refusal),
     }
 }
 
 /// Writes appends at their places: all of them, or nothing.
 ///
-/// The transaction begins in the session that is `left`, if there is one. Afterwards `left` is the
-/// session of a transaction that may still be open on the server: for the next one, or for [`end`].
+/// `open_session` is the session of a transaction that may be open on the server, before and after: the
+/// next transaction begins in it, or [`end`] ends it.
 pub(super) async fn write(
     context: &Context,
     outbox: &Collections,
-    appends: &[(&Prepared, Place)],
-    left: &mut Option<ClientSession>,
-) -> Ended {
-    let mut session = match begin(context, left).await {
+    appends: &[(&PreparedAppend, Place)],
+    open_session: &mut Option<ClientSession>,
+) -> TransactionOutcome {
+    let mut session = match begin(context, open_session).await {
         Ok(session) => session,
         Err(error) => return again_or_failed(error),
     };
@@ -90,29 +90,29 @@ pub(super) async fn write(
             abort(&mut session).await;
             again_or_failed(error)
         }
-        Ok(Some((at, refusal))) => Ended::Refused { at, by: guard(refusal) },
+        Ok(Some((at, refusal))) => TransactionOutcome::Refused { at, by: refused_by(refusal) },
         Ok(None) => commit(&mut session).await,
     };
-    if !matches!(ended, Ended::Committed | Ended::Refused { .. }) {
-        *left = Some(session);
+    if !matches!(ended, TransactionOutcome::Committed | TransactionOutcome::Refused { .. }) {
+        *open_session = Some(session);
     }
     ended
 }
 
-/// A session within a transaction that reads and writes as we want it, whatever the URI says.
+/// Begins a transaction with read and write concerns of its own, whatever the URI says.
 ///
-/// The session is the one that is `left` of an earlier try, or a new one. MongoDB keeps one
-/// transaction per session: the first statement of the new transaction ends an earlier one that is
-/// still open, so that a try never meets the write conflict of the try before it.
+/// It begins in `open_session`, or in a new session. MongoDB keeps one transaction per session: the
+/// first statement of the new transaction ends an earlier one that is still open, so that a try never
+/// meets the write conflict of the try before it.
 pub(crate) async fn begin(
     context: &Context,
-    left: &mut Option<ClientSession>,
+    open_session: &mut Option<ClientSession>,
 ) -> Result<ClientSession, StoreError> {
     let driver = |source| StoreError::Driver { action: ACTION, source: Box::new(source) };
-    if let Some(session) = left {
+    if let Some(session) = open_session {
         start(session).await.map_err(driver)?;
     }
-    if let Some(session) = left.take() {
+    if let Some(session) = open_session.take() {
         return Ok(session);
     }
     let starting = context.client().start_session().causal_consistency(false);
@@ -133,39 +133,39 @@ async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
 
 const ACTION: &str = "append events";
 
-/// Inserts both; `Some` tells which append was refused.
+/// Inserts the streams and records. `Some` is the position of the append that was refused.
 pub(crate) async fn fill(
     session: &mut ClientSession,
     context: &Context,
     outbox: &Collections,
-    appends: &[(&Prepared, Place)],
+    appends: &[(&PreparedAppend, Place)],
 ) -> Result<Option<(usize, Refusal)>, StoreError> {
     if let Some(refused) = streams(session, context, appends).await? {
         return Ok(Some(refused));
     }
-    let (mut documents, mut whose) = (Vec::new(), Vec::new());
+    let (mut documents, mut owners) = (Vec::new(), Vec::new());
     for (at, (append, place)) in appends.iter().enumerate() {
-        documents.extend(rows::documents(append, *place));
-        whose.resize(documents.len(), at);
+        documents.extend(records::documents(append, *place));
+        owners.resize(documents.len(), at);
     }
     let refused = records(session, outbox, &documents).await?;
-    Ok(refused.map(|refusal| (whose[refusal.index], refusal)))
+    Ok(refused.map(|refusal| (owners[refusal.index], refusal)))
 }
 
-/// Inserts the streams; `Some` tells which append was refused.
+/// Inserts the streams. `Some` is the position of the append that was refused.
 pub(super) async fn streams(
     session: &mut ClientSession,
     context: &Context,
-    appends: &[(&Prepared, Place)],
+    appends: &[(&PreparedAppend, Place)],
 ) -> Result<Option<(usize, Refusal)>, StoreError> {
-    let database = context.database(Kind::Events);
+    let database = context.database(CollectionKind::Events);
     for (name, positions) in by_name(appends) {
         let settings = context.settings();
         let documents: Vec<RawDocumentBuf> = positions
             .iter()
             .map(|at| appends[*at].0.document(&settings.name, appends[*at].1))
             .collect();
-        let collection = Kind::Events.collection(name.as_str());
+        let collection = CollectionKind::Events.collection(name.as_str());
         let inserting = insert(session, &database, &collection, &documents);
         let refused = postrider_store::within(ACTION, limits::BATCH, inserting).await?;
         if let Some(refusal) = refused {
@@ -187,7 +187,7 @@ pub(super) async fn records(
 }
 
 /// The positions of the appends of each name, in their order.
-fn by_name<'a>(appends: &[(&'a Prepared, Place)]) -> Vec<(&'a AggregateName, Vec<usize>)> {
+fn by_name<'a>(appends: &[(&'a PreparedAppend, Place)]) -> Vec<(&'a AggregateName, Vec<usize>)> {
     let mut names: Vec<(&AggregateName, Vec<usize>)> = Vec::new();
     for (at, (append, _)) in appends.iter().enumerate() {
         let name = &append.append.name;
@@ -199,52 +199,54 @@ fn by_name<'a>(appends: &[(&'a Prepared, Place)]) -> Vec<(&'a AggregateName, Vec
     names
 }
 
-/// Commits, and asks again while the answer is not known.
+/// Commits, and retries while the outcome is unknown.
 ///
 /// A commit that failed may leave the transaction open on the server: the driver sends no
 /// `abortTransaction` after a `commitTransaction`.
-pub(crate) async fn commit(session: &mut ClientSession) -> Ended {
+pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
     failpoint::hit("events::before_commit");
     let began = Instant::now();
     loop {
         let committing = async { session.commit_transaction().await };
-        // Longer than the server is given, so that its words come first.
+        // Longer than the server's limit, so that its error arrives first.
         let limit = limits::BATCH * 2;
         let error = match postrider_store::within("commit an append", limit, committing).await {
             Ok(()) => {
                 failpoint::hit("events::after_commit");
-                return Ended::Committed;
+                return TransactionOutcome::Committed;
             }
             Err(error) => error,
         };
         if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT) && began.elapsed() < limits::BATCH {
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
             continue;
         }
-        return match has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
-            true => Ended::Again(error),
-            false => Ended::Unknown(error),
+        return if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
+            TransactionOutcome::Again(error)
+        } else {
+            TransactionOutcome::Unknown(error)
         };
     }
 }
 
-/// Takes back what an open transaction has written. A session that is dropped does so too, but
-/// others would learn of its end before.
+/// Aborts an open transaction. A dropped session does so too, but the caller would be answered before.
 pub(super) async fn abort(session: &mut ClientSession) {
     let aborting = session.abort_transaction().into_future();
-    if let Err(error) = postrider_store::within("abort a transaction", ABORT, aborting).await {
+    if let Err(error) =
+        postrider_store::within("abort a transaction", ABORT_TIMEOUT, aborting).await
+    {
         debug!(error = chain(&error), "a transaction was not aborted");
     }
 }
 
-/// Ends on the server the transaction of the session that is `left`, where nothing follows in it.
+/// Ends the transaction of `open_session` on the server, when no other transaction follows in it.
 ///
-/// Otherwise nobody could write to its aggregates until `transactionLifetimeLimitSeconds`. After
+/// Else no client could write to its aggregates until `transactionLifetimeLimitSeconds`. After
 /// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
-/// tries for [`ENDING`]; without success the session stays `left`. A user needs no privilege to
+/// tries for [`END_TIMEOUT`]; without success `open_session` is kept. A user needs no privilege to
 /// kill a session of their own.
-pub(super) async fn end(left: &mut Option<ClientSession>) {
-    let Some(session) = left else { return };
+pub(super) async fn end(open_session: &mut Option<ClientSession>) {
+    let Some(session) = open_session else { return };
     let admin = session.client().database("admin");
     let killing = async {
         loop {
@@ -254,31 +256,32 @@ pub(super) async fn end(left: &mut Option<ClientSession>) {
             if error.meaning() == Meaning::Permanent {
                 return false;
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    if tokio::time::timeout(ENDING, killing).await == Ok(true) {
-        *left = None;
+    if tokio::time::timeout(END_TIMEOUT, killing).await == Ok(true) {
+        *open_session = None;
     } else {
         warn!("a transaction may be open until MongoDB ends it (transactionLifetimeLimitSeconds)");
     }
 }
 
-fn again_or_failed(error: StoreError) -> Ended {
-    match passes(&error) {
-        true => Ended::Again(error),
-        false => Ended::Failed(error),
+fn again_or_failed(error: StoreError) -> TransactionOutcome {
+    if is_retryable(&error) {
+        TransactionOutcome::Again(error)
+    } else {
+        TransactionOutcome::Failed(error)
     }
 }
 
-/// Whether another transaction may succeed where this one did not.
-pub(super) fn passes(error: &StoreError) -> bool {
+/// Whether another transaction may succeed after this error.
+pub(super) fn is_retryable(error: &StoreError) -> bool {
     has_label(error, TRANSIENT_TRANSACTION_ERROR) || error.meaning() == Meaning::Transient
 }
 
-/// How long to wait after so many failures.
-pub(super) fn pause(failures: u32) -> Duration {
-    let longest = (PAUSE.0 * 2_u32.saturating_pow(failures)).min(PAUSE.1);
+/// The pause after this many failures.
+pub(super) fn backoff(failures: u32) -> Duration {
+    let longest = (BACKOFF_RANGE.0 * 2_u32.saturating_pow(failures)).min(BACKOFF_RANGE.1);
     longest.mul_f64(rand::random_range(0.0..1.0))
 }
 
@@ -291,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guards_are_told_apart_by_their_keys_and_not_by_words() {
+    fn unique_indexes_are_told_apart_by_their_keys() {
         let refusal = |key_pattern: Option<Document>| Refusal {
             index: 0,
             code: DUPLICATE_KEY,
@@ -299,30 +302,33 @@ mod tests {
             message: "E11000 … aggregateId_1_version_1 … requestId_1".into(),
         };
 
-        let version = guard(refusal(Some(doc! { "aggregateId": 1, "version": 1 })));
-        let request = guard(refusal(Some(doc! { "aggregateId": 1, "requestId": 1 })));
-        let global = guard(refusal(Some(doc! { "requestId": 1 })));
-        let other = guard(refusal(Some(doc! { "dedupKey": 1 })));
+        let version = refused_by(refusal(Some(doc! { "aggregateId": 1, "version": 1 })));
+        let request = refused_by(refusal(Some(doc! { "aggregateId": 1, "requestId": 1 })));
+        let global = refused_by(refusal(Some(doc! { "requestId": 1 })));
+        let other = refused_by(refusal(Some(doc! { "dedupKey": 1 })));
 
-        assert_eq!((version, request, global), (Guard::Version, Guard::Request, Guard::Request));
-        assert!(matches!(other, Guard::Other(_)));
-        assert!(matches!(guard(refusal(None)), Guard::Other(_)));
+        assert_eq!(
+            (version, request, global),
+            (RefusedBy::Version, RefusedBy::Request, RefusedBy::Request)
+        );
+        assert!(matches!(other, RefusedBy::Other(_)));
+        assert!(matches!(refused_by(refusal(None)), RefusedBy::Other(_)));
     }
 
     #[test]
-    fn another_transaction_may_succeed_only_behind_what_passes() {
-        let timed_out = StoreError::TimedOut { action: "commit", limit: ABORT };
+    fn only_transient_errors_are_retryable() {
+        let timed_out = StoreError::TimedOut { action: "commit", limit: ABORT_TIMEOUT };
         let refused = StoreError::Refused { action: "commit", code: 121 };
 
-        assert!(passes(&timed_out));
-        assert!(!passes(&refused));
+        assert!(is_retryable(&timed_out));
+        assert!(!is_retryable(&refused));
     }
 
     #[test]
-    fn pause_doubles_with_each_failure_up_to_the_longest_and_varies() {
+    fn backoff_doubles_up_to_its_limit_and_varies() {
         for (failures, longest) in [(0, 5), (1, 10), (3, 40), (6, 320), (7, 500), (99, 500)] {
             let longest = Duration::from_millis(longest);
-            let pauses: Vec<Duration> = (0..1_000).map(|_| pause(failures)).collect();
+            let pauses: Vec<Duration> = (0..1_000).map(|_| backoff(failures)).collect();
 
             assert!(pauses.iter().all(|pause| *pause < longest), "{failures}");
             assert!(pauses.iter().any(|pause| *pause > longest / 2), "{failures}");

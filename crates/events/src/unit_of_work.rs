@@ -1,4 +1,4 @@
-//! What a unit of work gathers: the user's own writes, appends and plain records.
+//! A unit of work: the user's own writes, appends and records in one transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,88 +11,88 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::wakeup::ScanHint;
 use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, StoreError};
-use tracing::warn;
+use tracing::{Instrument, warn};
 
 use crate::append::{Append, Appended};
-use crate::context::{Kind, RequestIds};
+use crate::context::{CollectionKind, RequestIds};
 use crate::error::{AppendError, UnitError};
-use crate::heads::Head;
-use crate::lane::Shared;
-use crate::lookup::{self, Fate};
+use crate::lane::StoreParts;
+use crate::lookup::{self, PriorAppend};
 use crate::names::AggregateName;
-use crate::prepared::{Aggregate, Place, Prepared};
-use crate::rows;
-use crate::transaction::{self, Ended, Guard};
+use crate::prepared::{AggregateKey, Place, PreparedAppend};
+use crate::records;
+use crate::transaction::{self, RefusedBy, TransactionOutcome};
+use crate::version_cache::LatestVersion;
 
 /// One run of the work of [`EventStore::unit_of_work`](crate::EventStore::unit_of_work).
 ///
-/// Appends and records are kept until the work has ended, and written then, in the order in which
-/// they were given; the session's own reads do not see them.
+/// Appends and records are written when the work has ended, in the order of the calls; reads of the
+/// session do not see them.
 pub struct UnitOfWork {
-    shared: Shared,
+    parts: StoreParts,
     session: ClientSession,
-    appends: Vec<Given>,
-    heads: HashMap<Aggregate, Head>,
-    rows: Vec<RawDocumentBuf>,
-    /// Of each row: the record's id, where it is no event's.
+    appends: Vec<PlannedAppend>,
+    latest_versions: HashMap<AggregateKey, LatestVersion>,
+    documents: Vec<RawDocumentBuf>,
+    /// The id of each record, unless it is an event's.
     owners: Vec<Option<RecordId>>,
-    /// Where the relay is to look; `None` is everywhere.
+    /// What the relay should scan after the commit; `None` is everything.
     wakes: Vec<Option<ScanHint>>,
     interruption: Option<Interruption>,
 }
 
-/// An append that was given.
-struct Given {
-    append: Prepared,
+/// An append of the unit.
+struct PlannedAppend {
+    append: PreparedAppend,
     answer: Appended,
-    /// None: it was appended by an earlier call.
+    /// Not set when an earlier call has appended it.
     place: Option<Place>,
 }
 
-/// Why the work is to begin again.
+/// Why the work must begin again.
 pub(super) enum Interruption {
-    /// The collection of these aggregates is to be made first.
+    /// The collection of these aggregates must be created first.
     Unready(AggregateName),
     /// MongoDB did not answer.
     Store(StoreError),
 }
 
-/// Why what was given is not written.
-pub(super) enum Trouble {
-    /// A unique index has refused an append.
+/// Why the unit was not committed.
+pub(super) enum UnitFailure {
+    /// A unique index refused an append.
     Guarded,
-    /// It can't be.
+    /// MongoDB refused a document for another reason.
     Refused(UnitError),
     /// MongoDB.
     Store(StoreError),
-    /// The work has failed.
+    /// The work failed.
     Work(UnitError),
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for UnitFailure {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-/// What is known of a unit's requests.
-pub(super) enum Known {
-    /// Not one of them.
+/// Which requests of a unit an earlier call has appended.
+pub(super) enum PriorUnit {
+    /// None of them.
     Nothing,
-    /// All of them were appended by an earlier call, which got these answers.
+    /// All of them, with these answers.
     All(Vec<Appended>),
-    /// Some were, or another aggregate has one; this is the aggregate.
+    /// Some of them, or another aggregate has one: the aggregate.
     Some(String),
 }
 
 impl UnitOfWork {
-    pub(super) fn new(shared: Shared, session: ClientSession) -> Self {
+    pub(super) fn new(parts: StoreParts, session: ClientSession) -> Self {
         Self {
-            shared,
+            parts,
             session,
             appends: Vec::new(),
-            heads: HashMap::new(),
-            rows: Vec::new(),
+            latest_versions: HashMap::new(),
+            documents: Vec::new(),
             owners: Vec::new(),
             wakes: Vec::new(),
             interruption: None,
@@ -100,116 +100,133 @@ impl UnitOfWork {
     }
 
     /// The session of the transaction: for the work's own reads and writes, on collections of the
-    /// store's client. Whoever commits or aborts by it gives up that all is done, or nothing.
+    /// store's client. The work must not commit or abort it.
     pub fn session(&mut self) -> &mut ClientSession {
         &mut self.session
     }
 
-    /// Appends events once the work has ended, and answers what will have come of it then. Several
-    /// appends to one aggregate follow each other, each with a request id of its own.
+    /// Appends events when the work has ended, and returns the answer in advance. Several appends to
+    /// one aggregate follow each other, each with a request id of its own.
     ///
-    /// A request that an earlier call has appended is answered with what came of it then, and the
-    /// whole unit becomes a [replay](crate::Outcome::Replayed). Append first: of work that
-    /// fails, only what it has appended before tells that it is a replay.
+    /// A request that an earlier call has appended gets the answer of that call, and the whole unit
+    /// becomes a [replay](crate::UnitOutcome::Replayed). The work should append first: when it fails, only
+    /// its appends before can identify it as a replay.
     ///
     /// # Errors
     ///
-    /// Whoever hands them on ends the unit. A conflict, or an append that is not valid, may be
-    /// taken otherwise: nothing of it is in the unit. [`UnitError::Interrupted`] begins the unit
-    /// again in any case.
+    /// [`UnitError`]. The work may return it, which ends the unit, or continue after a conflict or an
+    /// invalid append, of which nothing is in the unit. [`UnitError::Interrupted`] begins the unit again
+    /// in any case.
     pub async fn append(&mut self, append: Append) -> Result<Appended, UnitError> {
-        let append = Prepared::new(append).map_err(AppendError::Invalid)?;
-        if let Some(twin) = self.twin(&append) {
-            return Err(AppendError::DuplicateRequest { aggregate_id: twin.to_owned() }.into());
+        let span = append.span();
+        self.plan(append).instrument(span).await
+    }
+
+    async fn plan(&mut self, append: Append) -> Result<Appended, UnitError> {
+        let append = PreparedAppend::new(append).map_err(AppendError::Invalid)?;
+        if let Some(duplicate) = self.duplicate(&append) {
+            return Err(AppendError::DuplicateRequest { aggregate_id: duplicate.to_owned() }.into());
         }
         let (name, _) = append.aggregate();
-        if !self.shared.context.is_ready(Kind::Events, name.as_str()) {
+        if !self.parts.context.is_ready(CollectionKind::Events, name.as_str()) {
             return Err(self.interrupted(Interruption::Unready(name)));
         }
-        let head = self.head(&append).await?;
+        let latest_version = self.latest_version(&append).await?;
         let expected = append.append.expected;
-        let fits = expected.fits(head.version);
+        let fits = expected.fits(latest_version.version);
         if !fits || self.is_replay() {
-            let fate = lookup::fates(&self.shared.context, &[&append]).await;
-            match fate.map_err(|error| self.interrupted(Interruption::Store(error)))?.remove(&0) {
-                Some(Fate::Replayed(answer)) => {
-                    self.appends.push(Given { append, answer: answer.clone(), place: None });
+            let prior_append = lookup::prior_appends(&self.parts.context, &[&append]).await;
+            match prior_append
+                .map_err(|error| self.interrupted(Interruption::Store(error)))?
+                .remove(&0)
+            {
+                Some(PriorAppend::Replayed(answer)) => {
+                    self.appends.push(PlannedAppend {
+                        append,
+                        answer: answer.clone(),
+                        place: None,
+                    });
                     return Ok(answer);
                 }
-                Some(Fate::Elsewhere(aggregate_id)) => {
+                Some(PriorAppend::Elsewhere(aggregate_id)) => {
                     return Err(AppendError::DuplicateRequest { aggregate_id }.into());
                 }
-                None if !fits => return Err(AppendError::conflict(expected, head.version).into()),
+                None if !fits => {
+                    return Err(AppendError::conflict(expected, latest_version.version).into());
+                }
                 None => {}
             }
         }
-        Ok(self.keep(append, head))
+        Ok(self.plan_at(append, latest_version))
     }
 
-    /// Enqueues a record without an event once the work has ended, and answers its id.
+    /// Enqueues a record without an event when the work has ended. Returns its id.
     ///
     /// # Errors
     ///
-    /// A record that is not valid.
+    /// An invalid record.
     pub fn enqueue(&mut self, record: NewRecord) -> Result<RecordId, UnitError> {
         let id = record.record_id().clone();
         let document = record.into_document()?;
-        let row = RawDocumentBuf::try_from(&document).map_err(mongodb::error::Error::custom)?;
+        let raw = RawDocumentBuf::try_from(&document).map_err(mongodb::error::Error::custom)?;
         if document.get_str(STATUS).is_ok_and(|status| status == PENDING) {
             self.wakes.push(document.get_str(KEY).ok().map(ScanHint::of_key));
         }
-        self.rows.push(row);
+        self.documents.push(raw);
         self.owners.push(Some(id.clone()));
         Ok(id)
     }
 
-    /// Gives it the place behind this head.
-    fn keep(&mut self, append: Prepared, head: Head) -> Appended {
-        let now = self.shared.clock.now().timestamp_millis();
-        let create_time = now.max(head.create_time);
-        let place = Place { version: head.version + 1, create_time };
-        self.heads.insert(append.aggregate(), Head { version: place.version, create_time });
-        for row in rows::documents(&append, place) {
-            self.rows.push(row);
-            self.owners.push(None);
-        }
+    /// Plans an append behind the latest version.
+    fn plan_at(&mut self, append: PreparedAppend, latest_version: LatestVersion) -> Appended {
+        let now = self.parts.clock.now().timestamp_millis();
+        let create_time = now.max(latest_version.create_time);
+        let place = Place { version: latest_version.version + 1, create_time };
+        self.latest_versions
+            .insert(append.aggregate(), LatestVersion { version: place.version, create_time });
+        self.documents.extend(records::documents(&append, place));
+        self.owners.resize(self.documents.len(), None);
         self.wakes.push(Some(ScanHint::of_key(append.append.id.as_str())));
         let answer = append.appended(place);
-        self.appends.push(Given { append, answer: answer.clone(), place: Some(place) });
+        self.appends.push(PlannedAppend { append, answer: answer.clone(), place: Some(place) });
         answer
     }
 
-    /// At which version the aggregate is, with what this unit has appended to it.
-    async fn head(&mut self, append: &Prepared) -> Result<Head, UnitError> {
+    /// The version of the aggregate, with the appends of this unit.
+    async fn latest_version(
+        &mut self,
+        append: &PreparedAppend,
+    ) -> Result<LatestVersion, UnitError> {
         let aggregate = append.aggregate();
-        if let Some(head) = self.heads.get(&aggregate) {
-            return Ok(*head);
+        if let Some(latest_version) = self.latest_versions.get(&aggregate) {
+            return Ok(*latest_version);
         }
-        // What a majority has, and not what the transaction sees: no conflict that a failover
-        // takes back. The unique index sees to the rest.
-        match lookup::heads(&self.shared.context, vec![aggregate]).await {
+        // Read from a majority, not by the transaction: a failover reverts no reported conflict. The
+        // unique index refuses the rest.
+        match lookup::latest_versions(&self.parts.context, vec![aggregate]).await {
             Ok(read) => {
-                let (_, head) =
-                    read.into_iter().next().unwrap_or((append.aggregate(), Head::default()));
-                self.heads.insert(append.aggregate(), head);
-                Ok(head)
+                let (_, latest_version) = read
+                    .into_iter()
+                    .next()
+                    .unwrap_or((append.aggregate(), LatestVersion::default()));
+                self.latest_versions.insert(append.aggregate(), latest_version);
+                Ok(latest_version)
             }
             Err(error) => Err(self.interrupted(Interruption::Store(error))),
         }
     }
 
-    /// The aggregate to which this unit has appended the same request, where they exclude each
-    /// other.
-    fn twin(&self, append: &Prepared) -> Option<&str> {
-        let is_global = self.shared.context.settings().request_ids == RequestIds::Global;
+    /// The aggregate to which this unit appends the same request, if the request ids must differ.
+    fn duplicate(&self, append: &PreparedAppend) -> Option<&str> {
+        let is_global = self.parts.context.settings().request_ids == RequestIds::Global;
         let ours = &append.append;
         let mut given = self.appends.iter().map(|given| &given.append.append);
-        let twin = given.find(|given| {
+        let duplicate = given.find(|given| {
             given.request_id == ours.request_id
                 && given.name == ours.name
                 && (is_global || given.id == ours.id)
         });
-        twin.map(|twin| twin.id.as_str())
+        duplicate.map(|duplicate| duplicate.id.as_str())
     }
 
     pub(super) fn is_replay(&self) -> bool {
@@ -225,64 +242,72 @@ impl UnitOfWork {
         self.interruption.take()
     }
 
-    /// What an earlier call has appended of it.
-    pub(super) async fn known(&self) -> Result<Known, StoreError> {
-        let appends: Vec<&Prepared> = self.appends.iter().map(|given| &given.append).collect();
-        let mut fates = lookup::fates(&self.shared.context, &appends).await?;
-        if fates.is_empty() {
-            return Ok(Known::Nothing);
+    /// Looks up which requests an earlier call has appended.
+    pub(super) async fn find_prior(&self) -> Result<PriorUnit, StoreError> {
+        let appends: Vec<&PreparedAppend> =
+            self.appends.iter().map(|given| &given.append).collect();
+        let mut prior_appends = lookup::prior_appends(&self.parts.context, &appends).await?;
+        if prior_appends.is_empty() {
+            return Ok(PriorUnit::Nothing);
         }
         let mut answers = Vec::new();
         for position in 0..appends.len() {
-            match fates.remove(&position) {
-                Some(Fate::Replayed(answer)) => answers.push(answer),
-                Some(Fate::Elsewhere(aggregate_id)) => return Ok(Known::Some(aggregate_id)),
+            match prior_appends.remove(&position) {
+                Some(PriorAppend::Replayed(answer)) => answers.push(answer),
+                Some(PriorAppend::Elsewhere(aggregate_id)) => {
+                    return Ok(PriorUnit::Some(aggregate_id));
+                }
                 None => {}
             }
         }
-        match answers.len() == appends.len() {
-            true => Ok(Known::All(answers)),
-            false => Ok(Known::Some(answers.swap_remove(0).aggregate_id)),
+        if answers.len() == appends.len() {
+            Ok(PriorUnit::All(answers))
+        } else {
+            Ok(PriorUnit::Some(answers.swap_remove(0).aggregate_id))
         }
     }
 
-    /// What was answered, in the order of the appends.
+    /// The answers, in the order of the appends.
     pub(super) fn answers(&self) -> Vec<Appended> {
         self.appends.iter().map(|given| given.answer.clone()).collect()
     }
 
-    /// Writes what was given, and commits.
-    pub(super) async fn write(&mut self) -> Result<(), Trouble> {
-        let Shared { context, outbox, .. } = self.shared.clone();
+    /// Writes the appends and records, and commits.
+    pub(super) async fn write(&mut self) -> Result<(), UnitFailure> {
+        let StoreParts { context, outbox, .. } = self.parts.clone();
         let given = self.appends.iter();
-        let appends: Vec<(&Prepared, Place)> =
+        let appends: Vec<(&PreparedAppend, Place)> =
             given.filter_map(|given| Some((&given.append, given.place?))).collect();
         let refused = transaction::streams(&mut self.session, &context, &appends).await?;
         if let Some((_, refusal)) = refused {
-            return Err(match transaction::guard(refusal) {
-                Guard::Version | Guard::Request => Trouble::Guarded,
-                Guard::Other(refusal) => Trouble::Refused(AppendError::refused(&refusal).into()),
+            return Err(match transaction::refused_by(refusal) {
+                RefusedBy::Version | RefusedBy::Request => UnitFailure::Guarded,
+                RefusedBy::Other(refusal) => {
+                    UnitFailure::Refused(AppendError::refused(&refusal).into())
+                }
             });
         }
-        let refused = transaction::records(&mut self.session, &outbox, &self.rows).await?;
+        let refused = transaction::records(&mut self.session, &outbox, &self.documents).await?;
         if let Some(refusal) = refused {
-            return Err(Trouble::Refused(match &self.owners[refusal.index] {
+            return Err(UnitFailure::Refused(match &self.owners[refusal.index] {
                 Some(id) if refusal.code == DUPLICATE_KEY => UnitError::DuplicateRecord(id.clone()),
                 _ => AppendError::refused(&refusal).into(),
             }));
         }
         match transaction::commit(&mut self.session).await {
-            Ended::Committed => Ok(()),
-            Ended::Unknown(error) => {
+            TransactionOutcome::Committed => Ok(()),
+            TransactionOutcome::Unknown(error) => {
                 warn!(error = chain(&error), "whether a unit of work was committed is not known");
-                Err(Trouble::Refused(AppendError::Unknown(Arc::new(error)).into()))
+                Err(UnitFailure::Refused(AppendError::Unknown(Arc::new(error)).into()))
             }
-            Ended::Again(error) | Ended::Failed(error) => Err(Trouble::Store(error)),
-            Ended::Refused { .. } => Err(Trouble::Guarded),
+            TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {
+                Err(UnitFailure::Store(error))
+            }
+            TransactionOutcome::Refused { .. } => Err(UnitFailure::Guarded),
         }
     }
 
-    /// Takes back what the session has written.
+    /// Aborts the transaction.
     pub(super) async fn abort(&mut self) {
         transaction::abort(&mut self.session).await;
     }
@@ -292,13 +317,13 @@ impl UnitOfWork {
         self.session
     }
 
-    /// Wakes the relay at what was committed.
+    /// Wakes the relay for the committed records.
     pub(super) fn wake(&mut self) {
-        let Some(wake) = &self.shared.wake else { return };
+        let Some(wake) = &self.parts.wake else { return };
         for hint in self.wakes.drain(..) {
             match hint {
                 Some(hint) => wake.at(hint),
-                // The relay has yet to give it a partition.
+                // The record has no key.
                 None => wake.all(),
             }
         }

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use postrider_store::{ServerClock, StoreError};
+use serde::Deserialize;
 
 use crate::fields::{
     ATTEMPT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, HEADERS, ID, KEY, PAYLOAD, PENDING,
@@ -38,8 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// In front of a place in a list that is not sorted by id.
 const PLACE: &str = "at:";
 
-/// A status as a list is chosen by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The status of a record; invalid: none of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub enum Chapter {
     /// To be delivered.
     Pending,
@@ -53,8 +56,10 @@ pub enum Chapter {
     Invalid,
 }
 
-/// What a list is sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a list of records is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub enum Sort {
     /// `_id`.
     Id,

@@ -12,6 +12,7 @@ use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 use postrider_store::codes::TOO_LARGE;
+use postrider_store::dates::rfc3339;
 use postrider_store::text::bounded;
 use postrider_store::write::{self, Certainty, Written};
 use postrider_store::{ServerClock, StoreError, limits, within};
@@ -136,6 +137,37 @@ pub enum Refusal {
     TooLarge,
     /// The server refuses the change, with this code: by a validator that is not ours.
     Server(i32),
+}
+
+impl Refusal {
+    /// Why the record was left as it is, and the remedy. `redeliver` is the option that sends delivered
+    /// records again.
+    pub fn explain(&self, redrive: Redrive, redeliver: &str) -> String {
+        let permitted = match redrive {
+            Redrive::Requeue => "dead records are requeued",
+            Redrive::Redeliver => "dead and done records are delivered again",
+            Redrive::Discard => "dead, scheduled, pending and invalid records are discarded",
+        };
+        match self {
+            Self::Missing => "there is no record with this id".to_owned(),
+            Self::Leased { until } => {
+                let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
+                let until = until.unwrap_or_default();
+                format!("it is leased{until}: a relay delivers it; try again when it has settled")
+            }
+            Self::TooLarge => {
+                "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
+            }
+            Self::Server(code) => format!(
+                "MongoDB refuses the change (code {code}): let the validator of outbox_records permit \
+                 it"
+            ),
+            Self::Status(status) if redrive == Redrive::Requeue && status == DONE => {
+                format!("it is done; {redeliver} sends it to its consumers once more")
+            }
+            Self::Status(status) => format!("it is {status}, and only {permitted}"),
+        }
+    }
 }
 
 /// Requeues and discards.

@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::Hint;
 use postrider_store::{StoreError, limits, within};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fields::{
     DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, STATUS, TYPE, exactly,
@@ -90,7 +90,9 @@ pub struct Backlog {
 }
 
 /// What pending and dead records are grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub enum GroupBy {
     /// `type`.
     Type,

@@ -1,15 +1,15 @@
-//! `postrider outbox`: what is in it, and what a person does about it.
+//! `postrider outbox`: reads, requeues, discards and prunes records.
 
-mod look;
+mod list;
 mod redrive;
 mod show;
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::json;
 
-use crate::cli::output::Format;
-use crate::cli::{Failure, Given, block_on, collections};
+use crate::cli::output::OutputArgs;
+use crate::cli::{Failure, GlobalArgs, block_on, collections};
 use crate::outbox::inspect::Inspector;
 use crate::outbox::redrive::Redrive;
 use crate::outbox::undecoded::{RawId, Shown as Record};
@@ -19,23 +19,23 @@ pub(super) enum Command {
     /// Count records by status, or pending and dead ones by type, reason or key
     Stats {
         #[command(flatten)]
-        counted: look::Counted,
+        args: list::StatsArgs,
         #[command(flatten)]
-        shown: Shown,
+        output: OutputArgs,
     },
     /// List records without payloads: oldest first where the status has an age, else by id
     List {
         #[command(flatten)]
-        chosen: look::Chosen,
+        args: list::ListArgs,
         #[command(flatten)]
-        shown: Shown,
+        output: OutputArgs,
     },
     /// Show one record, payload and all, and why it waits
     Show {
         /// Its id: a UUID, ObjectId, integer or string (uuid:, oid:, int:, str:, raw: force one)
         id: String,
         #[command(flatten)]
-        shown: Shown,
+        output: OutputArgs,
     },
     /// Make dead records pending again, in their old place
     Requeue(redrive::Requeue),
@@ -45,43 +45,33 @@ pub(super) enum Command {
     Prune(redrive::Prune),
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Shown {
-    /// Form of the output
-    #[arg(long, value_enum, default_value = "table")]
-    output: Format,
-}
-
-pub(super) fn run(given: &Given, command: &Command) -> Result<(), Failure> {
-    let plan = given.resolve_without_relay()?;
+pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
+    let plan = global.resolve_without_relay()?;
     block_on(async {
         let collections = collections(&plan).await?;
         match command {
-            Command::Stats { counted, shown } => {
-                look::stats(&Inspector::new(collections), counted, shown.output).await
+            Command::Stats { args, output } => {
+                list::stats(&Inspector::new(collections), args, output.output).await
             }
-            Command::List { chosen, shown } => {
-                look::list(&plan, &collections, chosen, shown.output).await
+            Command::List { args, output } => {
+                list::list(&plan, &collections, args, output.output).await
             }
-            Command::Show { id, shown } => show::show(&plan, collections, id, shown.output).await,
-            Command::Requeue(asked) => {
-                let redrive = match asked.redeliver {
-                    true => Redrive::Redeliver,
-                    false => Redrive::Requeue,
-                };
-                redrive::redrive(collections, redrive, None, &asked.chosen).await
+            Command::Show { id, output } => show::show(&plan, collections, id, output.output).await,
+            Command::Requeue(args) => {
+                let redrive = if args.redeliver { Redrive::Redeliver } else { Redrive::Requeue };
+                redrive::redrive(collections, redrive, None, &args.chosen).await
             }
-            Command::Discard(asked) => {
-                let status = asked.status;
-                redrive::redrive(collections, Redrive::Discard, status, &asked.chosen).await
+            Command::Discard(args) => {
+                let status = args.status;
+                redrive::redrive(collections, Redrive::Discard, status, &args.chosen).await
             }
-            Command::Prune(asked) => redrive::prune(&plan, &collections, asked).await,
+            Command::Prune(args) => redrive::prune(&plan, &collections, args).await,
         }
     })
 }
 
-/// The ids that a text can mean: one at least.
-fn readings(text: &str) -> Result<Vec<RawId>, Failure> {
+/// The ids that a text can mean: at least one.
+fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
     let ids = RawId::readings(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
@@ -92,5 +82,5 @@ fn readings(text: &str) -> Result<Vec<RawId>, Failure> {
 }
 
 async fn find(inspector: &Inspector, text: &str) -> Result<Option<Record>, Failure> {
-    Ok(inspector.show(&readings(text)?).await.context("the record cannot be read")?)
+    Ok(inspector.show(&parse_ids(text)?).await.context("the record cannot be read")?)
 }

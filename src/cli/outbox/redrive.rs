@@ -7,13 +7,12 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::outbox::readings;
+use crate::cli::outbox::parse_ids;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
-use crate::dates::rfc3339;
 use crate::outbox::collections::Collections;
 use crate::outbox::prune::{self, Over};
-use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Refusal, Removable};
+use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Removable};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
@@ -28,7 +27,7 @@ pub(in crate::cli) struct Requeue {
 pub(in crate::cli) struct Discard {
     /// With --all: of this status instead of the dead ones
     #[arg(long, value_enum, requires = "all", conflicts_with = "ids")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<DiscardableStatus>,
     #[command(flatten)]
     pub(super) chosen: Which,
 }
@@ -63,7 +62,7 @@ pub(in crate::cli) struct Which {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Status {
+pub(in crate::cli) enum DiscardableStatus {
     /// Given up
     Dead,
     /// Not due yet
@@ -79,14 +78,14 @@ pub(in crate::cli) struct Prune {
     older_than: Option<Duration>,
     /// Delivered records, or dead ones
     #[arg(long, value_enum, default_value = "done")]
-    status: Ended,
+    status: PrunableStatus,
     /// Form of the output
     #[arg(long, value_enum, default_value = "table")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Ended {
+pub(in crate::cli) enum PrunableStatus {
     /// Delivered
     Done,
     /// Given up
@@ -96,27 +95,28 @@ pub(in crate::cli) enum Ended {
 pub(super) async fn redrive(
     collections: Collections,
     redrive: Redrive,
-    status: Option<Status>,
+    status: Option<DiscardableStatus>,
     which: &Which,
 ) -> Result<(), Failure> {
     let redriver = Redriver::new(collections);
-    match which.all {
-        true => all(&redriver, redrive, status, which).await,
-        false => by_id(&redriver, redrive, which).await,
+    if which.all {
+        all(&redriver, redrive, status, which).await
+    } else {
+        by_id(&redriver, redrive, which).await
     }
 }
 
 async fn all(
     redriver: &Redriver,
     redrive: Redrive,
-    status: Option<Status>,
+    status: Option<DiscardableStatus>,
     which: &Which,
 ) -> Result<(), Failure> {
     let chosen = Chosen {
         status: status.map(|status| match status {
-            Status::Dead => Removable::Dead,
-            Status::Scheduled => Removable::Scheduled,
-            Status::Pending => Removable::Pending,
+            DiscardableStatus::Dead => Removable::Dead,
+            DiscardableStatus::Scheduled => Removable::Scheduled,
+            DiscardableStatus::Pending => Removable::Pending,
         }),
         key: which.key.clone(),
         kind: which.kind.clone(),
@@ -146,15 +146,16 @@ async fn all(
 }
 
 async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(), Failure> {
-    // All of them are read before the first is changed: wrong usage changes nothing.
-    let ids = which.ids.iter().map(|text| Ok((text, readings(text)?)));
+    // All ids are parsed before the first record is changed: wrong usage changes nothing.
+    let ids = which.ids.iter().map(|text| Ok((text, parse_ids(text)?)));
     let ids: Vec<_> = ids.collect::<Result<_, Failure>>()?;
     let mut redriven = Redriven::default();
     let mut refused = 0;
-    for (text, readings) in ids {
-        let done = match which.dry_run {
-            true => redriver.would(redrive, &readings).await,
-            false => redriver.one(redrive, &readings).await,
+    for (text, ids) in ids {
+        let done = if which.dry_run {
+            redriver.would(redrive, &ids).await
+        } else {
+            redriver.one(redrive, &ids).await
         };
         match done.with_context(|| format!("{text} cannot be changed"))? {
             Ok(()) => {
@@ -163,7 +164,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
             }
             Err(refusal) => {
                 refused += 1;
-                eprintln!("error: {text}: {}", words(redrive, &refusal));
+                eprintln!("error: {text}: {}", refusal.explain(redrive, "--redeliver"));
             }
         }
     }
@@ -173,37 +174,6 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
         return Err(Failure::Failed(anyhow!("{refused} of {all} records were left as they are")));
     }
     Ok(())
-}
-
-fn words(redrive: Redrive, refusal: &Refusal) -> String {
-    match (refusal, redrive) {
-        (Refusal::Missing, _) => "there is no record with this id".to_owned(),
-        (Refusal::Leased { until }, _) => {
-            let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
-            let until = until.unwrap_or_default();
-            format!("it is leased{until}: a relay delivers it; try again when it has settled")
-        }
-        (Refusal::TooLarge, _) => {
-            "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
-        }
-        (Refusal::Server(code), _) => format!(
-            "MongoDB refuses the change (code {code}): let the validator of outbox_records permit it"
-        ),
-        (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
-            "it is done; --redeliver sends it to its consumers once more".to_owned()
-        }
-        (Refusal::Status(status), Redrive::Requeue) => {
-            format!("it is {status}, and only dead records are requeued")
-        }
-        (Refusal::Status(status), Redrive::Redeliver) => {
-            format!("it is {status}, and only dead and done records are delivered again")
-        }
-        (Refusal::Status(status), Redrive::Discard) => {
-            format!(
-                "it is {status}, and only dead, scheduled, pending and invalid records are discarded"
-            )
-        }
-    }
 }
 
 fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Failure> {
@@ -217,13 +187,13 @@ fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Fa
 pub(super) async fn prune(
     plan: &Resolved,
     collections: &Collections,
-    asked: &Prune,
+    args: &Prune,
 ) -> Result<(), Failure> {
-    let over = match asked.status {
-        Ended::Done => Over::Done,
-        Ended::Dead => Over::Dead,
+    let over = match args.status {
+        PrunableStatus::Done => Over::Done,
+        PrunableStatus::Dead => Over::Dead,
     };
-    let age = asked.older_than.unwrap_or(plan.schema.retention);
+    let age = args.older_than.unwrap_or(plan.schema.retention);
     let pruned = prune::prune(collections, over, age).await;
     let pruned = pruned.context(
         "not all records were removed; what is gone stays gone, and it is safe to say it again",
@@ -238,5 +208,5 @@ pub(super) async fn prune(
         Over::Done => json!({ "pruned": pruned.removed }),
         Over::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
     };
-    output::figures(&counts, asked.output)
+    output::figures(&counts, args.output)
 }

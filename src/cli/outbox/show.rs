@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::Failure;
 use crate::cli::outbox::find;
-use crate::cli::outbox::look::id;
+use crate::cli::outbox::list::id;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
@@ -25,8 +25,8 @@ use crate::run;
 use crate::shown;
 use crate::sink::{Address, Sink};
 
-/// How long a sink is asked whether it is up.
-const PROBE: Duration = Duration::from_secs(5);
+/// How long a sink is probed.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn show(
     plan: &Resolved,
@@ -53,13 +53,13 @@ pub(super) async fn show(
     print(&record, waiting.as_ref(), format)
 }
 
-/// Adds the sink, and whether it answers, where nothing else is in the way.
+/// Adds the sink, and whether it is up, if nothing else blocks the record.
 async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     let kind = waiting.front.get_str(TYPE).unwrap_or_default();
     let Some(name) = plan.router.sink(kind) else { return waiting };
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
-    // (Nor does its turn to go alone come while its sink is down.)
+    // (A quarantined record waits for its sink too.)
     let (WaitsFor::Look | WaitsFor::DestinationPaused | WaitsFor::Suspect) = waiting.waits_for
     else {
         return waiting;
@@ -82,15 +82,15 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
         }
         return waiting;
     }
-    // The owner says nothing of its sinks: an older version.
-    let trouble = match run::sink(name, &sink.for_a_look(PROBE)) {
+    // The owner is of a version that does not report its sinks.
+    let trouble = match run::sink(name, &sink.for_a_look(PROBE_TIMEOUT)) {
         Ok(sink) => {
-            let trouble = match tokio::time::timeout(PROBE, sink.probe()).await {
+            let trouble = match tokio::time::timeout(PROBE_TIMEOUT, sink.probe()).await {
                 Ok(Ok(())) => None,
                 Ok(Err(down)) => Some(down.to_string()),
-                Err(_) => Some(format!("no answer within {PROBE:?}")),
+                Err(_) => Some(format!("no answer within {PROBE_TIMEOUT:?}")),
             };
-            let _ = tokio::time::timeout(PROBE, sink.close()).await;
+            let _ = tokio::time::timeout(PROBE_TIMEOUT, sink.close()).await;
             trouble
         }
         Err(error) => Some(error.to_string()),
@@ -103,7 +103,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
     waiting
 }
 
-/// Why this sink is down, as the instance says.
+/// Why this sink is down, as the instance reports.
 fn down(owner: &Owner, sink: &str) -> Option<String> {
     let down = owner.relay.as_ref()?.get_array(fields::SINKS_DOWN).ok()?;
     let down = down.iter().filter_map(Bson::as_document);
@@ -112,8 +112,8 @@ fn down(owner: &Owner, sink: &str) -> Option<String> {
     Some(cause.to_owned())
 }
 
-/// The record's destination and why it does not confirm, as the instance says. (The partition of a
-/// topic is not known here.)
+/// The record's destination and why it does not confirm, as the instance reports. (The partition of a
+/// topic is unknown here.)
 fn unconfirmed(owner: &Owner, sink: &str, plan: &Resolved, front: &Document) -> Option<String> {
     let raw = RawDocumentBuf::try_from(front).ok()?;
     let content = Record::read(&raw).content().ok()?;
@@ -136,12 +136,12 @@ fn unconfirmed(owner: &Owner, sink: &str, plan: &Resolved, front: &Document) -> 
 fn print(record: &Shown, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
-            let mut told = shown::shown(record);
-            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut told) {
+            let mut json = shown::shown(record);
+            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut json) {
                 let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
                 fields.insert("waits".to_owned(), waiting);
             }
-            output::json(&told)
+            output::json(&json)
         }
         Format::Table => {
             let row = |(name, value): (&String, &Bson)| match name.as_str() {

@@ -1,12 +1,12 @@
-//! Append.
+//! Appends events.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use tracing::debug;
 
-use crate::events::AppendError;
-use crate::events::json::{AppendAnswer, AppendRequest};
-use crate::http::extract::{Append, Body, Call};
+use crate::events::json::AppendRequest;
+use crate::events::{AppendError, Appended};
+use crate::http::extract::{AppendScope, Body, Call};
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
@@ -19,18 +19,18 @@ use crate::http::trace;
         "events": [{ "name": "OrderPlaced", "body": { "total": 120 } }],
     })),
     responses(
-        (status = 201, description = "a majority has it", body = AppendAnswer),
-        (status = 200, description = "an earlier request with this id appended it: its answer", body = AppendAnswer),
+        (status = 201, description = "a majority has it", body = Appended),
+        (status = 200, description = "an earlier request with this id appended it: its answer", body = Appended),
         (status = 404, description = "`not_found`: this instance hosts no events"),
         (status = 409, description = "`version_conflict` or `duplicate_aggregate`, with `actual`; `duplicate_request`"),
     ),
 )]
 pub(super) async fn append_events(
-    call: Call<Append, AggregatePath>,
+    call: Call<AppendScope, AggregatePath>,
     headers: HeaderMap,
     Body(body): Body<AppendRequest>,
-) -> Result<(StatusCode, Json<AppendAnswer>), Problem> {
-    let append = body.into_append(call.path.name, call.path.id, trace::of(&headers));
+) -> Result<(StatusCode, Json<Appended>), Problem> {
+    let append = body.into_append(call.path.name, call.path.id, trace::read(&headers));
     let done = call.state.event_store()?.append(append).await?;
     debug!(
         actor = &*call.actor,
@@ -40,7 +40,7 @@ pub(super) async fn append_events(
         "appended"
     );
     let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(done.into())))
+    Ok((status, Json(done)))
 }
 
 impl From<AppendError> for Problem {

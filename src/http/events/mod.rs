@@ -8,9 +8,9 @@ use utoipa_axum::routes;
 
 use crate::events::LoadError;
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(append::append_events, read::list_events))
         .routes(routes!(read::get_events_of_version))

@@ -1,4 +1,4 @@
-//! Events, and the aggregates that have some.
+//! Reads events and lists aggregates.
 
 use axum::Json;
 use axum::extract::Extension;
@@ -8,9 +8,8 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::events::Range;
-use crate::events::json::{EventStreamAnswer, Time};
-use crate::http::extract::{Call, Read};
+use crate::events::{EventStream, Range};
+use crate::http::extract::{Call, ReadScope};
 use crate::http::list::Listed;
 use crate::http::middleware::RequestPermit;
 use crate::http::params::{
@@ -34,10 +33,10 @@ pub(super) struct EventsQuery {
     #[param(value_type = Option<i64>, minimum = 0)]
     to_version: Option<Bounded<0, { i64::MAX }>>,
     /// The earliest time: milliseconds since 1970, or RFC 3339.
-    #[param(value_type = Option<Time>, inline)]
+    #[param(inline)]
     from_time: Option<TimeText>,
     /// The latest time.
-    #[param(value_type = Option<Time>, inline)]
+    #[param(inline)]
     to_time: Option<TimeText>,
     /// Of this tenant only.
     tenant_id: Option<String>,
@@ -51,14 +50,14 @@ pub(super) struct EventsQuery {
     params(AggregatePath, EventsQuery),
     responses(
         (status = 200, description = "sent as they are read", content(
-            (Listed<EventStreamAnswer> = "application/json"),
+            (Listed<EventStream> = "application/json"),
             (String = "application/x-ndjson"),
         )),
         (status = 404, description = "`not_found`: this instance hosts no events"),
     ),
 )]
 pub(super) async fn list_events(
-    call: Call<Read, AggregatePath, EventsQuery>,
+    call: Call<ReadScope, AggregatePath, EventsQuery>,
     Extension(permit): Extension<RequestPermit>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -70,7 +69,7 @@ pub(super) async fn list_events(
         from_time: query.from_time.map(|time| time.0),
         to_time: query.to_time.map(|time| time.0),
         tenant_id: query.tenant_id,
-        // One more tells where the next part begins.
+        // One more is the beginning of the next part.
         limit: limit.map(|limit| limit + 1),
     };
     let flaws = range.flaws();
@@ -78,9 +77,7 @@ pub(super) async fn list_events(
         return Err(Problem::invalid(flaws));
     }
     let found = call.state.event_store()?.load(&path.name, &path.id, &range).await?;
-    let found = found.map(|stream| {
-        stream.map(|stream| (stream.version.to_string(), EventStreamAnswer::from(stream)))
-    });
+    let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), stream)));
     streamed(found, limit, ListForm::accepted(&headers), permit).await
 }
 
@@ -88,37 +85,37 @@ pub(super) async fn list_events(
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/{version}", tag = "events",
     params(VersionPath, TenantQuery),
     responses(
-        (status = 200, description = "the append", body = EventStreamAnswer),
+        (status = 200, description = "the append", body = EventStream),
         (status = 404, description = "`not_found`"),
     ),
 )]
 pub(super) async fn get_events_of_version(
-    call: Call<Read, VersionPath, TenantQuery>,
-) -> Result<Json<EventStreamAnswer>, Problem> {
+    call: Call<ReadScope, VersionPath, TenantQuery>,
+) -> Result<Json<EventStream>, Problem> {
     let VersionPath { name, id, version: Bounded(version) } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.single(&name, &id, version, tenant).await?;
     let missing =
         || Problem::not_found(format!("{name} {:?} has no version {version}", id.as_str()));
-    Ok(Json(found.ok_or_else(missing)?.into()))
+    Ok(Json(found.ok_or_else(missing)?))
 }
 
 /// The newest append
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/last", tag = "events",
     params(AggregatePath, TenantQuery),
     responses(
-        (status = 200, description = "the append", body = EventStreamAnswer),
+        (status = 200, description = "the append", body = EventStream),
         (status = 404, description = "`not_found`"),
     ),
 )]
 pub(super) async fn get_last_events(
-    call: Call<Read, AggregatePath, TenantQuery>,
-) -> Result<Json<EventStreamAnswer>, Problem> {
+    call: Call<ReadScope, AggregatePath, TenantQuery>,
+) -> Result<Json<EventStream>, Problem> {
     let AggregatePath { name, id } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.last(&name, &id, tenant).await?;
     let missing = || Problem::not_found(format!("{name} {:?} has no events", id.as_str()));
-    Ok(Json(found.ok_or_else(missing)?.into()))
+    Ok(Json(found.ok_or_else(missing)?))
 }
 
 /// Which aggregates to list.
@@ -144,7 +141,7 @@ pub(super) struct AggregatesQuery {
     ),
 )]
 pub(super) async fn list_aggregates(
-    call: Call<Read, KindPath, AggregatesQuery>,
+    call: Call<ReadScope, KindPath, AggregatesQuery>,
 ) -> Result<Json<Listed<String>>, Problem> {
     let AggregatesQuery { after, limit, tenant_id } = call.query;
     let limit = limit.map_or(DEFAULT_AGGREGATES, u32::from);

@@ -1,4 +1,4 @@
-//! A record without an event.
+//! Enqueues records without an event.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request, Time, checked, if_present};
-use crate::http::extract::{Append, Body, Call};
+use crate::http::extract::{AppendScope, Body, Call};
 use crate::http::params::{INVALID_ID, RecordIdText};
 use crate::http::problem::Problem;
 use crate::http::state::Services;
@@ -37,11 +37,11 @@ use crate::store::limits::{self, LARGEST_DOCUMENT};
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
 use crate::wakeup::ScanHint;
 
-/// What MongoDB stores in one document, less what a relay adds to it.
+/// The largest document of MongoDB, less the fields that a relay adds.
 const MAX_RECORD_BYTES: usize = LARGEST_DOCUMENT - (16 << 10);
 
-/// The code of MongoDB where a validator, which may be the user's own, refuses the record.
-const INVALID: i32 = 121;
+/// The code of MongoDB when a validator refuses a document.
+const VALIDATION_FAILED: i32 = 121;
 
 /// A record, with `payload` or `payloadBase64`. Its partition and its place in the order are set here.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -97,7 +97,7 @@ impl Request for RecordRequest {
     }
 }
 
-/// The schema that a record has one payload.
+/// The schema of the rule that a record has one payload.
 pub(in crate::http) fn one_payload_schema() -> Schema {
     let with = |name| ObjectBuilder::new().required(name);
     OneOfBuilder::new().item(with(PAYLOAD)).item(with("payloadBase64")).into()
@@ -171,7 +171,7 @@ pub(super) struct EnqueueAnswer {
     ),
 )]
 pub(super) async fn enqueue_record(
-    call: Call<Append>,
+    call: Call<AppendScope>,
     headers: HeaderMap,
     Body(body): Body<RecordRequest>,
 ) -> Result<(StatusCode, Json<EnqueueAnswer>), Problem> {
@@ -190,7 +190,7 @@ pub(super) async fn enqueue_record(
 }
 
 impl RecordRequest {
-    /// The record as it is stored, dated by MongoDB.
+    /// The record as stored, with MongoDB's time.
     fn into_document(self, headers: &HeaderMap, now: DateTime) -> Document {
         let mut document = Document::new();
         document.insert(ID, &self.id.unwrap_or_default().0);
@@ -200,9 +200,9 @@ impl RecordRequest {
         let bytes = |Base64(bytes)| Binary { subtype: BinarySubtype::Generic, bytes }.into();
         let payload = self.payload.map(|payload| payload.0);
         let mut table = self.headers.unwrap_or_default().0;
-        let traced = trace::of(headers);
+        let traced = trace::read(headers);
         for (name, value) in [(trace::PARENT, traced.parent), (trace::STATE, traced.state)] {
-            // A header of the record wins.
+            // The record's own header takes precedence.
             if let (Some(value), false) = (value, table.contains_key(name)) {
                 table.insert(name, value);
             }
@@ -230,7 +230,7 @@ impl RecordRequest {
     }
 }
 
-/// The record as BSON, judged as a relay judges it.
+/// Encodes the record, and checks it as a relay does.
 fn encode(document: Document) -> Result<RawDocumentBuf, Problem> {
     let raw = RawDocumentBuf::try_from(&document)
         .map_err(|error| Problem::wrong("", format!("cannot be stored as BSON: {error}")))?;
@@ -260,7 +260,9 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
             let detail = format!("there is a record with this {field}");
             Err(Problem::conflict("duplicate_record", detail))
         }
-        Some(INVALID) => Err(Problem::wrong("", "the validator of outbox_records refuses it")),
+        Some(VALIDATION_FAILED) => {
+            Err(Problem::wrong("", "the validator of outbox_records refuses it"))
+        }
         _ => Err(error.into()),
     }
 }

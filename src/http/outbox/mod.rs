@@ -8,11 +8,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 
 pub(super) use enqueue::one_payload_schema;
 
-pub(super) fn calls() -> OpenApiRouter<Shared> {
+pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(read::get_outbox_stats))
         .routes(routes!(read::list_outbox_groups))

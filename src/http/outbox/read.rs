@@ -1,11 +1,11 @@
-//! Figures, lists, one record.
+//! Reads counts, lists and records.
 
 use axum::Json;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
-use crate::http::extract::{Call, NoParameters, Read};
+use crate::http::extract::{Call, NoParameters, ReadScope};
 use crate::http::list::Listed;
 use crate::http::outbox::unknown_record;
 use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
@@ -26,18 +26,9 @@ const DEFAULT_GROUPS: u32 = 20;
 #[utoipa::path(get, path = "/v1/outbox/stats", tag = "outbox", responses(
     (status = 200, description = "the figures", body = Stats),
 ))]
-pub(super) async fn get_outbox_stats(call: Call<Read>) -> Result<Json<Stats>, Problem> {
+pub(super) async fn get_outbox_stats(call: Call<ReadScope>) -> Result<Json<Stats>, Problem> {
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     Ok(Json(inspector.stats().await?))
-}
-
-/// What records are grouped by.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-enum Grouping {
-    Type,
-    Reason,
-    Key,
 }
 
 /// Which groups to list.
@@ -47,7 +38,7 @@ enum Grouping {
 pub(super) struct GroupsQuery {
     /// type, key, or reason: the first word of deadReason.
     #[param(inline)]
-    by: Grouping,
+    by: GroupBy,
     /// The most groups of each status; 20 by default.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     top: Option<Limit<1_000>>,
@@ -59,38 +50,11 @@ pub(super) struct GroupsQuery {
     responses((status = 200, description = "the groups", body = Groups)),
 )]
 pub(super) async fn list_outbox_groups(
-    call: Call<Read, NoParameters, GroupsQuery>,
+    call: Call<ReadScope, NoParameters, GroupsQuery>,
 ) -> Result<Json<Groups>, Problem> {
-    let by = match call.query.by {
-        Grouping::Type => GroupBy::Type,
-        Grouping::Reason => GroupBy::Reason,
-        Grouping::Key => GroupBy::Key,
-    };
     let top = call.query.top.map_or(DEFAULT_GROUPS, u32::from);
     let inspector = Inspector::new(call.state.services()?.collections.clone());
-    Ok(Json(inspector.groups(by, top).await?))
-}
-
-/// The status of a record; invalid: none of the others.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-enum Status {
-    Pending,
-    Scheduled,
-    Done,
-    Dead,
-    Invalid,
-}
-
-/// What a list of records is sorted by.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-enum SortKey {
-    Id,
-    Seq,
-    DeadAt,
-    VisibleAt,
-    Attempt,
+    Ok(Json(inspector.groups(call.query.by, top).await?))
 }
 
 /// Which records to list.
@@ -100,7 +64,7 @@ enum SortKey {
 pub(super) struct RecordsQuery {
     /// Of this status; invalid: of none of the others.
     #[param(inline)]
-    status: Option<Status>,
+    status: Option<Chapter>,
     /// Of this key.
     key: Option<String>,
     /// Of this type.
@@ -113,10 +77,10 @@ pub(super) struct RecordsQuery {
     older_than: Option<DurationText>,
     /// The sort key; by default the age where the status has one, else the id.
     #[param(inline)]
-    sort: Option<SortKey>,
+    sort: Option<Sort>,
     /// Behind this: `next`, or an id.
-    #[param(inline)]
-    after: Option<RecordIdText>,
+    #[param(value_type = Option<RecordIdText>, inline)]
+    after: Option<String>,
     /// The most records; 50 by default.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
@@ -128,33 +92,20 @@ pub(super) struct RecordsQuery {
     responses((status = 200, description = "a part of the list", body = Listed<RecordAnswer>)),
 )]
 pub(super) async fn list_records(
-    call: Call<Read, NoParameters, RecordsQuery>,
+    call: Call<ReadScope, NoParameters, RecordsQuery>,
 ) -> Result<Json<Listed<Value>>, Problem> {
     let query = call.query;
     let filter = Filter {
-        status: query.status.map(|status| match status {
-            Status::Pending => Chapter::Pending,
-            Status::Scheduled => Chapter::Scheduled,
-            Status::Done => Chapter::Done,
-            Status::Dead => Chapter::Dead,
-            Status::Invalid => Chapter::Invalid,
-        }),
+        status: query.status,
         key: query.key,
         kind: query.kind,
         reason: query.reason,
         older_than: query.older_than.map(|age| age.0),
-        sort: query.sort.map(|sort| match sort {
-            SortKey::Id => Sort::Id,
-            SortKey::Seq => Sort::Seq,
-            SortKey::DeadAt => Sort::DeadAt,
-            SortKey::VisibleAt => Sort::VisibleAt,
-            SortKey::Attempt => Sort::Attempt,
-        }),
+        sort: query.sort,
     };
-    let after = query.after.as_ref().map(|after| after.0.as_str());
     let limit = query.limit.map_or(DEFAULT_RECORDS, u32::from);
     let inspector = Inspector::new(call.state.services()?.collections.clone());
-    let page = inspector.list(&filter, after, limit).await?;
+    let page = inspector.list(&filter, query.after.as_deref(), limit).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
     let items = page.records.iter().map(shown::shown).collect();
     Ok(Json(Listed { items, next: page.next, note: page.note }))
@@ -168,10 +119,9 @@ pub(super) async fn list_records(
         (status = 404, description = "`not_found`"),
     ),
 )]
-pub(super) async fn get_record(call: Call<Read, RecordPath>) -> Result<Json<Value>, Problem> {
+pub(super) async fn get_record(call: Call<ReadScope, RecordPath>) -> Result<Json<Value>, Problem> {
     let id = call.path.id;
-    let ids = id.readings()?;
     let inspector = Inspector::new(call.state.services()?.collections.clone());
-    let found = inspector.show(&ids).await?.ok_or_else(|| unknown_record(&id.0))?;
+    let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;
     Ok(Json(shown::shown(&found)))
 }

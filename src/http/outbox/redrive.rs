@@ -1,4 +1,4 @@
-//! Requeue and discard.
+//! Requeues and discards records.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -6,13 +6,12 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::dates::rfc3339;
 use crate::events::json::Request;
-use crate::http::extract::{Admin, Body, Call, NoBody};
+use crate::http::extract::{AdminScope, Body, Call, NoBody};
 use crate::http::outbox::unknown_record;
 use crate::http::params::{RecordIdText, RecordPath};
 use crate::http::problem::Problem;
-use crate::http::state::Shared;
+use crate::http::state::Api;
 use crate::outbox::redrive::{Chosen, Redrive, Redriver, Refusal};
 use crate::wakeup::Wakeup;
 
@@ -52,7 +51,7 @@ pub(super) struct RequeueAnswer {
     responses((status = 200, description = "done", body = RequeueAnswer)),
 )]
 pub(super) async fn requeue_records(
-    call: Call<Admin>,
+    call: Call<AdminScope>,
     Body(body): Body<RequeueRequest>,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let chosen = Chosen { status: None, key: body.key, kind: body.kind, reason: body.reason };
@@ -92,7 +91,7 @@ pub(super) struct RequeueQuery {
     ),
 )]
 pub(super) async fn requeue_record(
-    call: Call<Admin, RecordPath, RequeueQuery>,
+    call: Call<AdminScope, RecordPath, RequeueQuery>,
     _: NoBody,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let RequeueQuery { redeliver, dry_run } = call.query;
@@ -112,7 +111,7 @@ pub(super) async fn requeue_record(
     ),
 )]
 pub(super) async fn discard_record(
-    call: Call<Admin, RecordPath>,
+    call: Call<AdminScope, RecordPath>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     redrive_one(&call.actor, &call.state, Redrive::Discard, &call.path.id, false).await?;
@@ -121,19 +120,19 @@ pub(super) async fn discard_record(
 
 async fn redrive_one(
     actor: &str,
-    state: &Shared,
+    state: &Api,
     redrive: Redrive,
     id: &RecordIdText,
     dry_run: bool,
 ) -> Result<(), Problem> {
-    let ids = id.readings()?;
     let services = state.services()?;
     let redriver = Redriver::new(services.collections.clone());
-    let done = match dry_run {
-        true => redriver.would(redrive, &ids).await?,
-        false => redriver.one(redrive, &ids).await?,
+    let done = if dry_run {
+        redriver.would(redrive, &id.ids()).await?
+    } else {
+        redriver.one(redrive, &id.ids()).await?
     };
-    done.map_err(|refusal| refused(redrive, &id.0, refusal))?;
+    done.map_err(|refusal| refused(redrive, &id.0, &refusal))?;
     if !dry_run {
         info!(actor, id = id.0, act = ?redrive, "changed a record");
         // Its key may be unblocked, or the record itself is pending.
@@ -142,35 +141,13 @@ async fn redrive_one(
     Ok(())
 }
 
-fn refused(redrive: Redrive, id: &str, refusal: Refusal) -> Problem {
-    let wrong = |detail: String| Problem::conflict("wrong_status", detail);
-    match (refusal, redrive) {
-        (Refusal::Missing, _) => unknown_record(id),
-        (Refusal::Leased { until }, _) => {
-            let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
-            let until = until.unwrap_or_default();
-            let detail = format!("it is leased{until}: a relay delivers it; try again afterwards");
-            Problem::conflict("record_leased", detail)
-        }
-        (Refusal::TooLarge, _) => Problem::conflict(
-            "too_large",
-            "it is so near to 16 MiB that nothing fits in; shorten its payload first",
-        ),
-        (Refusal::Server(code), _) => Problem::conflict(
-            "refused",
-            format!("MongoDB refuses the change (code {code}): is there a validator not ours?"),
-        ),
-        (Refusal::Status(status), Redrive::Requeue) if status == "done" => {
-            wrong("it is done; redeliver=true sends it to its consumers once more".to_owned())
-        }
-        (Refusal::Status(status), Redrive::Requeue) => {
-            wrong(format!("it is {status}, and only dead records are requeued"))
-        }
-        (Refusal::Status(status), Redrive::Redeliver) => {
-            wrong(format!("it is {status}, and only dead and done records are delivered again"))
-        }
-        (Refusal::Status(status), Redrive::Discard) => {
-            wrong(format!("it is {status}, and only others are discarded"))
-        }
-    }
+fn refused(redrive: Redrive, id: &str, refusal: &Refusal) -> Problem {
+    let code = match refusal {
+        Refusal::Missing => return unknown_record(id),
+        Refusal::Leased { .. } => "record_leased",
+        Refusal::TooLarge => "too_large",
+        Refusal::Server(_) => "refused",
+        Refusal::Status(_) => "wrong_status",
+    };
+    Problem::conflict(code, refusal.explain(redrive, "redeliver=true"))
 }

@@ -13,13 +13,13 @@ fn id(text: &str) -> AggregateId {
     AggregateId::new(text).unwrap()
 }
 
-/// One event to aggregate `id`.
+/// An append of one event to aggregate `id`.
 fn append(name: &AggregateName, aggregate: &str, request: &str) -> Append {
     let event = NewEvent::new("E", doc! { "of": request });
     Append::new(name.clone(), id(aggregate), request, vec![event])
 }
 
-/// Aggregate `1` with so many versions, by requests `r1`, `r2`, …
+/// Appends this many versions to aggregate `1`, by requests `r1`, `r2`, …
 async fn with_versions(store: &impl Events, name: &AggregateName, count: i64) {
     for version in 1..=count {
         let appended = store.append(append(name, "1", &format!("r{version}"))).await.unwrap();
@@ -32,7 +32,7 @@ async fn versions(store: &impl Events, name: &AggregateName, range: Range) -> Ve
     loaded.iter().map(|stream| stream.version).collect()
 }
 
-pub async fn what_is_appended_is_loaded(store: &impl Events, name: &AggregateName) {
+pub async fn appended_events_are_loaded(store: &impl Events, name: &AggregateName) {
     let event = |name: &str| NewEvent {
         revision: Some("1.1".into()),
         body_type: Some(format!("shop.{name}")),
@@ -67,7 +67,7 @@ pub async fn what_is_appended_is_loaded(store: &impl Events, name: &AggregateNam
     assert!(loaded[1].create_time >= first.create_time);
 }
 
-pub async fn what_is_not_valid_is_refused(store: &impl Events, name: &AggregateName) {
+pub async fn invalid_append_is_refused(store: &impl Events, name: &AggregateName) {
     let empty = Append { events: vec![], ..append(name, "1", "r") };
     let nameless = Append { request_id: String::new(), ..append(name, "1", "r") };
     let negative = append(name, "1", "r").expecting(Expected::Exact(-1));
@@ -80,7 +80,7 @@ pub async fn what_is_not_valid_is_refused(store: &impl Events, name: &AggregateN
     assert!(versions(store, name, Range::default()).await.is_empty());
 }
 
-pub async fn a_duplicate_aggregate_is_refused(store: &impl Events, name: &AggregateName) {
+pub async fn duplicate_aggregate_is_refused(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 2).await;
     for (request, first) in [("none", Expected::None), ("zero", Expected::Exact(0))] {
         let refused = store.append(append(name, "1", request).expecting(first)).await;
@@ -92,10 +92,7 @@ pub async fn a_duplicate_aggregate_is_refused(store: &impl Events, name: &Aggreg
     assert_eq!(versions(store, name, Range::default()).await, [1, 2]);
 }
 
-pub async fn a_version_that_is_not_the_aggregates_is_refused(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+pub async fn append_at_another_version_is_refused(store: &impl Events, name: &AggregateName) {
     let absent = store.append(append(name, "2", "x").expecting(Expected::Exists)).await;
     assert!(matches!(absent, Err(AppendError::VersionConflict { actual: 0, .. })), "{absent:?}");
     with_versions(store, name, 3).await;
@@ -114,18 +111,15 @@ pub async fn a_version_that_is_not_the_aggregates_is_refused(
     assert_eq!(versions(store, name, Range::default()).await, [1, 2, 3, 4, 5]);
 }
 
-/// In the seed system that is an error, by which its framework knows it; here an answer.
-pub async fn a_request_that_comes_again_is_answered_as_at_first(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+/// An error in the Wow framework; here an answer.
+pub async fn repeated_request_gets_the_first_answer(store: &impl Events, name: &AggregateName) {
     let first = append(name, "1", "r1").expecting(Expected::None);
     let answer = store.append(first.clone()).await.unwrap();
     store.append(append(name, "1", "r2")).await.unwrap();
     let mut other = append(name, "1", "r1");
     other.events.push(NewEvent::new("More", doc! {}));
 
-    // Judged before the version, and the body is not compared.
+    // Decided before the version; bodies are not compared.
     for again in [first.clone(), first.expecting(Expected::Exact(9)), other] {
         let again = store.append(again).await.unwrap();
         assert_eq!(again, Appended { replayed: true, ..answer.clone() });
@@ -134,17 +128,14 @@ pub async fn a_request_that_comes_again_is_answered_as_at_first(
     assert_eq!(versions(store, name, Range::default()).await, [1, 2]);
 }
 
-pub async fn the_same_request_in_another_aggregate_is_another(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+pub async fn request_ids_are_scoped_to_the_aggregate(store: &impl Events, name: &AggregateName) {
     for aggregate in ["1", "2", "3"] {
         let appended = store.append(append(name, aggregate, "r")).await.unwrap();
         assert_eq!((appended.version, appended.replayed), (1, false));
     }
 }
 
-pub async fn a_request_is_found_in_its_aggregate_alone(store: &impl Events, name: &AggregateName) {
+pub async fn request_is_found_in_its_aggregate_only(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 2).await;
     store.append(append(name, "2", "r3")).await.unwrap();
     let exists = async |aggregate: &str, request: &str| {
@@ -155,7 +146,7 @@ pub async fn a_request_is_found_in_its_aggregate_alone(store: &impl Events, name
     assert!(!exists("1", "r3").await && !exists("2", "r1").await && !exists("3", "r1").await);
 }
 
-pub async fn appends_at_once_to_many_aggregates_are_all_there(
+pub async fn concurrent_appends_to_many_aggregates_are_stored(
     store: &impl Events,
     name: &AggregateName,
 ) {
@@ -168,7 +159,7 @@ pub async fn appends_at_once_to_many_aggregates_are_all_there(
     assert_eq!(store.aggregate_ids(name, None, 1_000, None).await.unwrap(), ids);
 }
 
-pub async fn of_racers_for_a_version_one_wins(store: &impl Events, name: &AggregateName) {
+pub async fn one_of_several_appends_wins_a_version(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 1).await;
     let racers = (0..100).map(|racer| {
         store.append(append(name, "1", &format!("racer {racer}")).expecting(Expected::Exact(1)))
@@ -182,7 +173,7 @@ pub async fn of_racers_for_a_version_one_wins(store: &impl Events, name: &Aggreg
     assert_eq!(versions(store, name, Range::default()).await, [1, 2]);
 }
 
-pub async fn appends_at_once_to_one_aggregate_leave_no_gap(
+pub async fn concurrent_appends_to_one_aggregate_leave_no_gap(
     store: &impl Events,
     name: &AggregateName,
 ) {
@@ -195,7 +186,7 @@ pub async fn appends_at_once_to_one_aggregate_leave_no_gap(
     assert_eq!(versions(store, name, Range::default()).await, answered);
 }
 
-pub async fn loads_at_once_are_each_complete(store: &impl Events, name: &AggregateName) {
+pub async fn concurrent_loads_are_complete(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 10).await;
 
     let loads = (0..1_000).map(|_| versions(store, name, Range::default()));
@@ -204,7 +195,7 @@ pub async fn loads_at_once_are_each_complete(store: &impl Events, name: &Aggrega
     }
 }
 
-pub async fn what_is_not_there_is_not_found(store: &impl Events, name: &AggregateName) {
+pub async fn absent_events_are_not_found(store: &impl Events, name: &AggregateName) {
     let nothing = async || {
         assert!(versions(store, name, Range::default()).await.is_empty());
         assert_eq!(store.single(name, &id("1"), 1, None).await.unwrap(), None);
@@ -218,10 +209,7 @@ pub async fn what_is_not_there_is_not_found(store: &impl Events, name: &Aggregat
     nothing().await;
 }
 
-pub async fn versions_are_loaded_from_the_first_to_the_last(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+pub async fn versions_are_loaded_by_inclusive_range(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 5).await;
     let from = |version| Range { from_version: Some(version), ..Range::default() };
     let to = |version| Range { to_version: Some(version), ..Range::default() };
@@ -236,7 +224,7 @@ pub async fn versions_are_loaded_from_the_first_to_the_last(
     assert_eq!(versions(store, name, two).await, [2, 3]);
 }
 
-pub async fn a_single_one_and_the_last_one_are_found(store: &impl Events, name: &AggregateName) {
+pub async fn single_and_last_versions_are_found(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 3).await;
     let all = store.load(name, &id("1"), &Range::default()).await.unwrap();
 
@@ -249,12 +237,9 @@ pub async fn a_single_one_and_the_last_one_are_found(store: &impl Events, name: 
     assert_eq!(store.last(name, &id("1"), None).await.unwrap().as_ref(), all.last());
 }
 
-pub async fn times_are_loaded_from_the_first_to_the_last(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+pub async fn times_are_loaded_by_inclusive_range(store: &impl Events, name: &AggregateName) {
     let mut times: Vec<i64> = Vec::new();
-    // Until there are four different ones.
+    // Until there are four different times.
     while times.iter().collect::<BTreeSet<_>>().len() < 4 {
         let request = times.len().to_string();
         times.push(store.append(append(name, "1", &request)).await.unwrap().create_time);
@@ -275,7 +260,7 @@ pub async fn times_are_loaded_from_the_first_to_the_last(
     within(Range::times(later..=later), later, later).await;
 }
 
-pub async fn a_range_that_cannot_be_is_refused(store: &impl Events, name: &AggregateName) {
+pub async fn invalid_range_is_refused(store: &impl Events, name: &AggregateName) {
     with_versions(store, name, 3).await;
     let (two, three, minus) = (Some(2), Some(3), Some(-1));
     for range in [
@@ -289,10 +274,7 @@ pub async fn a_range_that_cannot_be_is_refused(store: &impl Events, name: &Aggre
     }
 }
 
-pub async fn aggregates_are_scanned_once_each_in_order_behind_a_cursor(
-    store: &impl Events,
-    name: &AggregateName,
-) {
+pub async fn aggregates_are_listed_once_in_order(store: &impl Events, name: &AggregateName) {
     let other = AggregateName::new(&format!("{name}.other")).unwrap();
     for aggregate in ["b", "a10", "a9", "Z"] {
         for request in ["1", "2"] {
@@ -313,7 +295,7 @@ pub async fn aggregates_are_scanned_once_each_in_order_behind_a_cursor(
     assert_eq!(store.aggregate_ids(&other, None, 9, None).await.unwrap(), ["a5"]);
 }
 
-pub async fn a_tenant_sees_what_is_his_alone(store: &impl Events, name: &AggregateName) {
+pub async fn reads_are_limited_to_the_tenant(store: &impl Events, name: &AggregateName) {
     store.append(append(name, "1", "r").tenant("t")).await.unwrap();
     store.append(append(name, "2", "r").tenant("u")).await.unwrap();
     store.append(append(name, "3", "r")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Event stores that break a promise each: the suite must tell.
+//! Event stores that each break one promise, which the suite must notice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::contract::stores::Events;
 
-/// What is wrong with it.
+/// The fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     ForgetsTheVersion,

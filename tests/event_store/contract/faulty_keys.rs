@@ -1,4 +1,4 @@
-//! Prepare keys that break a promise each: the suite must tell.
+//! Prepare keys that each break one promise, which the suite must notice.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use postrider::prepare::{PrepareError, Prepared, Ttl, UsingError};
 
 use crate::contract::stores::Keys;
 
-/// What is wrong with them.
+/// The fault of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     TakesAHeldKey,
@@ -34,7 +34,7 @@ pub enum Fault {
 pub struct Faulty<K> {
     keys: K,
     fault: Fault,
-    /// What was prepared, whether it has expired or not.
+    /// The prepared values, expired or not.
     known: Mutex<HashMap<String, Bson>>,
 }
 
@@ -45,11 +45,11 @@ impl<K> Faulty<K> {
 }
 
 impl<K: Keys> Faulty<K> {
-    /// Whether the key is held by a value with the same fields in the same order, where it
-    /// matters.
+    /// Whether the key is held by a value with the same fields, in the same order if the fault requires
+    /// it.
     async fn compares(&self, key: &str, expected: Option<&Bson>) -> bool {
         let Some(expected) = expected else { return true };
-        // As text: documents are equal whatever the order of their fields.
+        // As text: documents compare without the order of fields.
         let held = self.keys.get_value(key).await.unwrap().map(|held| held.to_string());
         self.fault != Fault::ComparesFieldsInTheirOrder || held == Some(expected.to_string())
     }
@@ -101,9 +101,10 @@ impl<K: Keys> Keys for Faulty<K> {
         }
         let changed = self.keys.reprepare(key, old, new, ttl).await?;
         let is_known = self.known.lock().unwrap().contains_key(key);
-        match self.fault == Fault::RevivesAnExpiredKey && is_known && !changed {
-            true => self.keys.prepare(key, new, ttl).await,
-            false => Ok(changed),
+        if self.fault == Fault::RevivesAnExpiredKey && is_known && !changed {
+            self.keys.prepare(key, new, ttl).await
+        } else {
+            Ok(changed)
         }
     }
 

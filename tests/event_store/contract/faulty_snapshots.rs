@@ -1,4 +1,4 @@
-//! Snapshot stores that break a promise each: the suite must tell.
+//! Snapshot stores that each break one promise, which the suite must notice.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use postrider::snapshot::{Saved, Snapshot, SnapshotError};
 
 use crate::contract::stores::Snapshots;
 
-/// What is wrong with it.
+/// The fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     LetsTheLastWin,

@@ -8,14 +8,14 @@ use postrider::prepare::{PrepareError, Ttl, UsingError};
 
 use crate::contract::stores::Keys;
 
-/// It ends at once.
+/// An end that has passed.
 const ENDED: Ttl = Ttl::At(DateTime::MIN);
 
 fn value(text: &str) -> Bson {
     doc! { "user": text, "n": 1 }.into()
 }
 
-/// The same value, its fields in another order.
+/// The same value with its fields in another order.
 fn turned(text: &str) -> Bson {
     doc! { "n": 1, "user": text }.into()
 }
@@ -24,14 +24,14 @@ async fn take(keys: &impl Keys, key: &str, text: &str) -> bool {
     keys.prepare(key, &value(text), Ttl::Forever).await.unwrap()
 }
 
-/// What is there, by both ways to ask for it.
+/// The value, read in both ways.
 async fn held(keys: &impl Keys, key: &str) -> Option<Bson> {
     let got = keys.get(key).await.unwrap().map(|prepared| prepared.value);
     assert_eq!(keys.get_value(key).await.unwrap(), got);
     got
 }
 
-pub async fn a_key_is_held_until_it_is_given_back(keys: &impl Keys) {
+pub async fn key_is_held_until_rollback(keys: &impl Keys) {
     assert_eq!(held(keys, "k").await, None);
     assert!(!keys.rollback("k").await.unwrap());
     for _ in 0..2 {
@@ -48,7 +48,7 @@ pub async fn a_key_is_held_until_it_is_given_back(keys: &impl Keys) {
     }
 }
 
-pub async fn of_racers_for_a_key_one_takes_it(keys: &impl Keys) {
+pub async fn one_of_several_callers_prepares_a_key(keys: &impl Keys) {
     assert!(keys.prepare("expired", &value(""), ENDED).await.unwrap());
 
     for key in ["new", "expired"] {
@@ -61,7 +61,7 @@ pub async fn of_racers_for_a_key_one_takes_it(keys: &impl Keys) {
     }
 }
 
-pub async fn a_key_is_changed_where_it_has_the_expected_value(keys: &impl Keys) {
+pub async fn key_is_changed_only_with_the_expected_value(keys: &impl Keys) {
     let change = async |old: Option<&str>, new: &str| {
         let old = old.map(turned);
         keys.reprepare("k", old.as_ref(), &value(new), Ttl::Forever).await.unwrap()
@@ -78,7 +78,7 @@ pub async fn a_key_is_changed_where_it_has_the_expected_value(keys: &impl Keys) 
     assert_eq!(held(keys, "k").await, Some(value("c")));
 }
 
-pub async fn a_key_is_given_back_where_it_has_the_expected_value(keys: &impl Keys) {
+pub async fn key_is_rolled_back_only_with_the_expected_value(keys: &impl Keys) {
     assert!(!keys.rollback_value("k", &value("a")).await.unwrap());
     assert!(take(keys, "k", "a").await);
 
@@ -88,8 +88,8 @@ pub async fn a_key_is_given_back_where_it_has_the_expected_value(keys: &impl Key
     assert_eq!(held(keys, "k").await, None);
 }
 
-/// In the seed system some operations ignore it.
-pub async fn what_has_expired_is_not_there_for_any_operation(keys: &impl Keys) {
+/// The Wow framework ignores the end in some operations.
+pub async fn expired_key_is_absent_for_every_operation(keys: &impl Keys) {
     let expired = async |key: &str| {
         assert!(keys.prepare(key, &value("a"), ENDED).await.unwrap());
     };
@@ -113,7 +113,7 @@ pub async fn what_has_expired_is_not_there_for_any_operation(keys: &impl Keys) {
     }
 }
 
-pub async fn the_end_of_a_key_is_told(keys: &impl Keys) {
+pub async fn end_of_a_key_is_returned(keys: &impl Keys) {
     let end = async |key: &str| keys.get(key).await.unwrap().unwrap().ttl_at;
     let due = DateTime::from_millis(4_000_000_000_000);
     assert!(keys.prepare("at", &value("a"), Ttl::At(due)).await.unwrap());
@@ -128,7 +128,7 @@ pub async fn the_end_of_a_key_is_told(keys: &impl Keys) {
     assert_eq!(end("ever").await, Some(due));
 }
 
-pub async fn a_key_is_moved_with_its_value(keys: &impl Keys) {
+pub async fn key_is_moved_with_its_value(keys: &impl Keys) {
     assert!(take(keys, "old", "a").await);
 
     let moved = keys.move_key(("old", &turned("a")), ("new", &value("b")), Ttl::Forever).await;
@@ -138,7 +138,7 @@ pub async fn a_key_is_moved_with_its_value(keys: &impl Keys) {
     assert_eq!(held(keys, "new").await, Some(value("b")));
 }
 
-pub async fn a_key_that_cannot_be_moved_stays_where_it_is(keys: &impl Keys) {
+pub async fn key_that_cannot_be_moved_is_kept(keys: &impl Keys) {
     assert!(take(keys, "old", "a").await);
     assert!(take(keys, "taken", "b").await);
     let ttl = Ttl::Forever;
@@ -154,7 +154,7 @@ pub async fn a_key_that_cannot_be_moved_stays_where_it_is(keys: &impl Keys) {
     assert_eq!(held(keys, "new").await, None);
 }
 
-pub async fn a_key_is_not_moved_to_itself(keys: &impl Keys) {
+pub async fn key_is_not_moved_to_itself(keys: &impl Keys) {
     assert!(take(keys, "k", "a").await);
 
     let refused = keys.move_key(("k", &value("a")), ("k", &value("b")), Ttl::Forever).await;
@@ -163,7 +163,7 @@ pub async fn a_key_is_not_moved_to_itself(keys: &impl Keys) {
     assert_eq!(held(keys, "k").await, Some(value("a")));
 }
 
-pub async fn work_under_a_key_gives_it_back_where_it_fails(keys: &impl Keys) {
+pub async fn key_is_rolled_back_when_its_work_fails(keys: &impl Keys) {
     let ttl = Ttl::Forever;
     let fails = async { Err("no".to_owned()) };
     let failed = keys.using_prepared("k", &value("a"), ttl, fails).await;

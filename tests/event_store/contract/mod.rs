@@ -1,9 +1,9 @@
-//! One suite, which every store passes: the behaviours that the seed system tests for itself,
-//! adapted to our contract.
+//! The contract of stores: one suite that every store passes, adapted from the tests of the Wow
+//! framework.
 //!
-//! [`events`], [`snapshots`] and [`keys`] say it once, over the traits in [`stores`]. `of_mongodb`
-//! makes ours fit; another store needs the same, and a line here. Faulty stores, one for each promise, show
-//! that the clause that is meant for it can fail.
+//! [`events`], [`snapshots`] and [`keys`] have the clauses, over the traits in [`stores`]. `of_mongodb`
+//! implements these for Postrider's stores. Another store needs the same and a line here. For each
+//! promise a faulty store shows that its clause can fail.
 
 mod events;
 mod faulty_events;
@@ -20,7 +20,7 @@ use crate::support::outbox::TestOutbox;
 use futures_util::FutureExt;
 use postrider::names::AggregateName;
 
-/// Of aggregates, or keys, that a clause has for itself.
+/// The name of the aggregates or keys of one clause.
 fn name(number: usize) -> AggregateName {
     AggregateName::new(&format!("order{number}")).unwrap()
 }
@@ -66,7 +66,7 @@ macro_rules! clauses {
     };
 }
 
-/// Every fault, told by the clause that is meant for it.
+/// Every fault fails its clause.
 macro_rules! faults {
     ($test:ident, $module:ident by $faulty:ident: $($fault:ident by $clause:ident)*) => {
         #[fixture::test]
@@ -86,113 +86,113 @@ macro_rules! faults {
 
 clauses! {
     events of events_of_mongodb:
-    what_is_appended_is_loaded
-    what_is_not_valid_is_refused
-    a_duplicate_aggregate_is_refused
-    a_version_that_is_not_the_aggregates_is_refused
-    a_request_that_comes_again_is_answered_as_at_first
-    the_same_request_in_another_aggregate_is_another
-    a_request_is_found_in_its_aggregate_alone
-    appends_at_once_to_many_aggregates_are_all_there
-    of_racers_for_a_version_one_wins
-    appends_at_once_to_one_aggregate_leave_no_gap
-    loads_at_once_are_each_complete
-    what_is_not_there_is_not_found
-    versions_are_loaded_from_the_first_to_the_last
-    a_single_one_and_the_last_one_are_found
-    times_are_loaded_from_the_first_to_the_last
-    a_range_that_cannot_be_is_refused
-    aggregates_are_scanned_once_each_in_order_behind_a_cursor
-    a_tenant_sees_what_is_his_alone
+    appended_events_are_loaded
+    invalid_append_is_refused
+    duplicate_aggregate_is_refused
+    append_at_another_version_is_refused
+    repeated_request_gets_the_first_answer
+    request_ids_are_scoped_to_the_aggregate
+    request_is_found_in_its_aggregate_only
+    concurrent_appends_to_many_aggregates_are_stored
+    one_of_several_appends_wins_a_version
+    concurrent_appends_to_one_aggregate_leave_no_gap
+    concurrent_loads_are_complete
+    absent_events_are_not_found
+    versions_are_loaded_by_inclusive_range
+    single_and_last_versions_are_found
+    times_are_loaded_by_inclusive_range
+    invalid_range_is_refused
+    aggregates_are_listed_once_in_order
+    reads_are_limited_to_the_tenant
 }
 
 clauses! {
     snapshots of snapshots_of_mongodb:
-    what_is_saved_is_loaded
-    what_is_not_there_has_version_0
-    a_version_below_1_is_refused
-    an_equal_one_replaces
-    a_newer_one_replaces
-    an_older_one_never_wins
-    of_those_saved_at_once_the_newest_is_left
-    a_tenant_sees_what_is_his_alone
+    saved_snapshot_is_loaded
+    absent_snapshot_has_version_0
+    version_below_1_is_refused
+    snapshot_of_the_same_version_replaces
+    newer_snapshot_replaces
+    older_snapshot_is_not_written
+    newest_of_concurrent_saves_is_stored
+    reads_are_limited_to_the_tenant
 }
 
 clauses! {
     keys of keys_of_mongodb:
-    a_key_is_held_until_it_is_given_back
-    of_racers_for_a_key_one_takes_it
-    a_key_is_changed_where_it_has_the_expected_value
-    a_key_is_given_back_where_it_has_the_expected_value
-    what_has_expired_is_not_there_for_any_operation
-    the_end_of_a_key_is_told
-    a_key_is_moved_with_its_value
-    a_key_that_cannot_be_moved_stays_where_it_is
-    a_key_is_not_moved_to_itself
-    work_under_a_key_gives_it_back_where_it_fails
+    key_is_held_until_rollback
+    one_of_several_callers_prepares_a_key
+    key_is_changed_only_with_the_expected_value
+    key_is_rolled_back_only_with_the_expected_value
+    expired_key_is_absent_for_every_operation
+    end_of_a_key_is_returned
+    key_is_moved_with_its_value
+    key_that_cannot_be_moved_is_kept
+    key_is_not_moved_to_itself
+    key_is_rolled_back_when_its_work_fails
 }
 
 faults! {
     every_fault_of_an_event_store_is_told, events by faulty_events:
-    ForgetsTheVersion by a_version_that_is_not_the_aggregates_is_refused
-    TakesAnAggregateTwice by a_duplicate_aggregate_is_refused
-    LetsSeveralWin by of_racers_for_a_version_one_wins
-    TakesARequestTwice by a_request_that_comes_again_is_answered_as_at_first
-    JudgesTheVersionFirst by a_request_that_comes_again_is_answered_as_at_first
-    KeepsRequestsForAll by the_same_request_in_another_aggregate_is_another
-    FindsRequestsAnywhere by a_request_is_found_in_its_aggregate_alone
-    TakesEmptyAppends by what_is_not_valid_is_refused
-    LosesAnEvent by what_is_appended_is_loaded
-    LosesOneOfManyAppends by appends_at_once_to_many_aggregates_are_all_there
-    LosesOneOfManyAppends by appends_at_once_to_one_aggregate_leave_no_gap
-    IgnoresTheTenant by a_tenant_sees_what_is_his_alone
-    EndsBeforeTheLastVersion by versions_are_loaded_from_the_first_to_the_last
-    BeginsBehindTheFirstVersion by versions_are_loaded_from_the_first_to_the_last
-    IgnoresTheLimit by versions_are_loaded_from_the_first_to_the_last
-    EndsBeforeTheLastTime by times_are_loaded_from_the_first_to_the_last
-    LoadsBackwards by loads_at_once_are_each_complete
-    MendsRanges by a_range_that_cannot_be_is_refused
-    FindsWhatIsNotThere by what_is_not_there_is_not_found
-    TakesTheFirstForTheLast by a_single_one_and_the_last_one_are_found
-    TakesTheNearestVersion by a_single_one_and_the_last_one_are_found
-    ScansTheCursorToo by aggregates_are_scanned_once_each_in_order_behind_a_cursor
-    ScansOthersToo by aggregates_are_scanned_once_each_in_order_behind_a_cursor
-    ScansByLength by aggregates_are_scanned_once_each_in_order_behind_a_cursor
+    ForgetsTheVersion by append_at_another_version_is_refused
+    TakesAnAggregateTwice by duplicate_aggregate_is_refused
+    LetsSeveralWin by one_of_several_appends_wins_a_version
+    TakesARequestTwice by repeated_request_gets_the_first_answer
+    JudgesTheVersionFirst by repeated_request_gets_the_first_answer
+    KeepsRequestsForAll by request_ids_are_scoped_to_the_aggregate
+    FindsRequestsAnywhere by request_is_found_in_its_aggregate_only
+    TakesEmptyAppends by invalid_append_is_refused
+    LosesAnEvent by appended_events_are_loaded
+    LosesOneOfManyAppends by concurrent_appends_to_many_aggregates_are_stored
+    LosesOneOfManyAppends by concurrent_appends_to_one_aggregate_leave_no_gap
+    IgnoresTheTenant by reads_are_limited_to_the_tenant
+    EndsBeforeTheLastVersion by versions_are_loaded_by_inclusive_range
+    BeginsBehindTheFirstVersion by versions_are_loaded_by_inclusive_range
+    IgnoresTheLimit by versions_are_loaded_by_inclusive_range
+    EndsBeforeTheLastTime by times_are_loaded_by_inclusive_range
+    LoadsBackwards by concurrent_loads_are_complete
+    MendsRanges by invalid_range_is_refused
+    FindsWhatIsNotThere by absent_events_are_not_found
+    TakesTheFirstForTheLast by single_and_last_versions_are_found
+    TakesTheNearestVersion by single_and_last_versions_are_found
+    ScansTheCursorToo by aggregates_are_listed_once_in_order
+    ScansOthersToo by aggregates_are_listed_once_in_order
+    ScansByLength by aggregates_are_listed_once_in_order
 }
 
 faults! {
     every_fault_of_a_snapshot_store_is_told, snapshots by faulty_snapshots:
-    LetsTheLastWin by an_older_one_never_wins
-    LetsTheLastWin by of_those_saved_at_once_the_newest_is_left
-    SaysWrittenAlways by an_older_one_never_wins
-    KeepsTheEqual by an_equal_one_replaces
-    KeepsTheFirst by a_newer_one_replaces
-    ForgetsThatItIsDeleted by what_is_saved_is_loaded
-    LosesAField by what_is_saved_is_loaded
-    IgnoresTheTenant by a_tenant_sees_what_is_his_alone
-    MakesAVersionUp by what_is_not_there_has_version_0
-    TakesAnyVersion by a_version_below_1_is_refused
+    LetsTheLastWin by older_snapshot_is_not_written
+    LetsTheLastWin by newest_of_concurrent_saves_is_stored
+    SaysWrittenAlways by older_snapshot_is_not_written
+    KeepsTheEqual by snapshot_of_the_same_version_replaces
+    KeepsTheFirst by newer_snapshot_replaces
+    ForgetsThatItIsDeleted by saved_snapshot_is_loaded
+    LosesAField by saved_snapshot_is_loaded
+    IgnoresTheTenant by reads_are_limited_to_the_tenant
+    MakesAVersionUp by absent_snapshot_has_version_0
+    TakesAnyVersion by version_below_1_is_refused
 }
 
 faults! {
     every_fault_of_prepare_keys_is_told, keys by faulty_keys:
-    TakesAHeldKey by a_key_is_held_until_it_is_given_back
-    LetsSeveralWin by of_racers_for_a_key_one_takes_it
-    NeverFreesAnExpiredKey by of_racers_for_a_key_one_takes_it
-    ShowsAnExpiredKey by what_has_expired_is_not_there_for_any_operation
-    RevivesAnExpiredKey by what_has_expired_is_not_there_for_any_operation
-    GivesBackAnExpiredKey by what_has_expired_is_not_there_for_any_operation
-    MovesAnExpiredKey by what_has_expired_is_not_there_for_any_operation
-    ForgetsTheEnd by the_end_of_a_key_is_told
-    ChangesAnyValue by a_key_is_changed_where_it_has_the_expected_value
-    GivesBackAnyValue by a_key_is_given_back_where_it_has_the_expected_value
-    ComparesFieldsInTheirOrder by a_key_is_changed_where_it_has_the_expected_value
-    ComparesFieldsInTheirOrder by a_key_is_given_back_where_it_has_the_expected_value
-    LeavesTheOldKey by a_key_is_moved_with_its_value
-    LosesTheOldKey by a_key_that_cannot_be_moved_stays_where_it_is
-    LeavesTheNewKey by a_key_that_cannot_be_moved_stays_where_it_is
-    MovesAKeyToItself by a_key_is_not_moved_to_itself
-    KeepsAKeyWhoseWorkFailed by work_under_a_key_gives_it_back_where_it_fails
-    GivesBackAKeyWhoseWorkIsDone by work_under_a_key_gives_it_back_where_it_fails
-    WorksWithoutTheKey by work_under_a_key_gives_it_back_where_it_fails
+    TakesAHeldKey by key_is_held_until_rollback
+    LetsSeveralWin by one_of_several_callers_prepares_a_key
+    NeverFreesAnExpiredKey by one_of_several_callers_prepares_a_key
+    ShowsAnExpiredKey by expired_key_is_absent_for_every_operation
+    RevivesAnExpiredKey by expired_key_is_absent_for_every_operation
+    GivesBackAnExpiredKey by expired_key_is_absent_for_every_operation
+    MovesAnExpiredKey by expired_key_is_absent_for_every_operation
+    ForgetsTheEnd by end_of_a_key_is_returned
+    ChangesAnyValue by key_is_changed_only_with_the_expected_value
+    GivesBackAnyValue by key_is_rolled_back_only_with_the_expected_value
+    ComparesFieldsInTheirOrder by key_is_changed_only_with_the_expected_value
+    ComparesFieldsInTheirOrder by key_is_rolled_back_only_with_the_expected_value
+    LeavesTheOldKey by key_is_moved_with_its_value
+    LosesTheOldKey by key_that_cannot_be_moved_is_kept
+    LeavesTheNewKey by key_that_cannot_be_moved_is_kept
+    MovesAKeyToItself by key_is_not_moved_to_itself
+    KeepsAKeyWhoseWorkFailed by key_is_rolled_back_when_its_work_fails
+    GivesBackAKeyWhoseWorkIsDone by key_is_rolled_back_when_its_work_fails
+    WorksWithoutTheKey by key_is_rolled_back_when_its_work_fails
 }

@@ -11,7 +11,7 @@ use postrider::snapshot::{Saved, Snapshot, SnapshotError, SnapshotStore};
 use crate::contract::stores::{Events, Keys, Snapshots};
 use crate::support::outbox::TestOutbox;
 
-/// A context of the test's own.
+/// The context of a test.
 pub fn context(outbox: &TestOutbox) -> Context {
     Context::new(outbox.admin.client().clone(), ContextSettings::new(&outbox.database))
 }

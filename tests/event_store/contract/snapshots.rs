@@ -11,7 +11,7 @@ fn id(text: &str) -> AggregateId {
     AggregateId::new(text).unwrap()
 }
 
-/// Of aggregate `1`.
+/// A snapshot of aggregate `1`.
 fn of_version(version: i64, status: &str) -> Snapshot {
     Snapshot::new(id("1"), version, doc! { "status": status })
 }
@@ -21,14 +21,14 @@ async fn save(store: &impl Snapshots, name: &AggregateName, snapshot: Snapshot) 
     (written, version)
 }
 
-/// The version and the status of what is there.
+/// The version and status of the stored snapshot.
 async fn there(store: &impl Snapshots, name: &AggregateName) -> (i64, String) {
     let snapshot = store.load(name, &id("1"), None).await.unwrap().unwrap();
     assert_eq!(store.version(name, &id("1")).await.unwrap(), snapshot.version);
     (snapshot.version, snapshot.state.get_str("status").unwrap().to_owned())
 }
 
-pub async fn what_is_saved_is_loaded(store: &impl Snapshots, name: &AggregateName) {
+pub async fn saved_snapshot_is_loaded(store: &impl Snapshots, name: &AggregateName) {
     let given = Snapshot {
         tenant_id: Some("t".into()),
         owner_id: Some("o".into()),
@@ -51,7 +51,7 @@ pub async fn what_is_saved_is_loaded(store: &impl Snapshots, name: &AggregateNam
     assert!(!store.load(name, &id("2"), None).await.unwrap().unwrap().deleted);
 }
 
-pub async fn what_is_not_there_has_version_0(store: &impl Snapshots, name: &AggregateName) {
+pub async fn absent_snapshot_has_version_0(store: &impl Snapshots, name: &AggregateName) {
     for _ in 0..2 {
         assert_eq!(store.load(name, &id("1"), None).await.unwrap(), None);
         assert_eq!(store.version(name, &id("1")).await.unwrap(), 0);
@@ -59,26 +59,26 @@ pub async fn what_is_not_there_has_version_0(store: &impl Snapshots, name: &Aggr
     }
 }
 
-pub async fn a_version_below_1_is_refused(store: &impl Snapshots, name: &AggregateName) {
+pub async fn version_below_1_is_refused(store: &impl Snapshots, name: &AggregateName) {
     for version in [0, -1] {
         let refused = store.save(name, of_version(version, "")).await;
         assert!(matches!(refused, Err(SnapshotError::Version(_))), "{refused:?}");
     }
 }
 
-pub async fn an_equal_one_replaces(store: &impl Snapshots, name: &AggregateName) {
+pub async fn snapshot_of_the_same_version_replaces(store: &impl Snapshots, name: &AggregateName) {
     assert_eq!(save(store, name, of_version(3, "first")).await, (true, 3));
     assert_eq!(save(store, name, of_version(3, "second")).await, (true, 3));
     assert_eq!(there(store, name).await, (3, "second".into()));
 }
 
-pub async fn a_newer_one_replaces(store: &impl Snapshots, name: &AggregateName) {
+pub async fn newer_snapshot_replaces(store: &impl Snapshots, name: &AggregateName) {
     assert_eq!(save(store, name, of_version(3, "older")).await, (true, 3));
     assert_eq!(save(store, name, of_version(9, "newer")).await, (true, 9));
     assert_eq!(there(store, name).await, (9, "newer".into()));
 }
 
-pub async fn an_older_one_never_wins(store: &impl Snapshots, name: &AggregateName) {
+pub async fn older_snapshot_is_not_written(store: &impl Snapshots, name: &AggregateName) {
     save(store, name, of_version(9, "newer")).await;
 
     assert_eq!(save(store, name, of_version(8, "older")).await, (false, 9));
@@ -86,10 +86,7 @@ pub async fn an_older_one_never_wins(store: &impl Snapshots, name: &AggregateNam
     assert_eq!(there(store, name).await, (9, "newer".into()));
 }
 
-pub async fn of_those_saved_at_once_the_newest_is_left(
-    store: &impl Snapshots,
-    name: &AggregateName,
-) {
+pub async fn newest_of_concurrent_saves_is_stored(store: &impl Snapshots, name: &AggregateName) {
     for round in 0..5 {
         let versions = [3, 8, 1, 6, 2, 7, 5, 4].map(|version| round * 8 + version);
         let saving = versions.map(|version| save(store, name, of_version(version, "")));
@@ -100,7 +97,7 @@ pub async fn of_those_saved_at_once_the_newest_is_left(
     }
 }
 
-pub async fn a_tenant_sees_what_is_his_alone(store: &impl Snapshots, name: &AggregateName) {
+pub async fn reads_are_limited_to_the_tenant(store: &impl Snapshots, name: &AggregateName) {
     save(store, name, Snapshot { tenant_id: Some("t".into()), ..of_version(1, "") }).await;
 
     for (tenant, sees) in [(Some("t"), true), (None, true), (Some("u"), false)] {

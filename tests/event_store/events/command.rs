@@ -29,8 +29,8 @@ async fn appending(database: &str, file: &NamedTempFile, more: &[&str]) -> Ended
 }
 
 #[fixture::test]
-async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
-    // Where nothing is there yet, not even the outbox.
+async fn command_appends_a_file_with_the_answer_of_http() {
+    // Nothing exists yet, not even the outbox.
     let bare = BareDatabase::new("").await;
     let file = body(&one_event());
 
@@ -54,9 +54,9 @@ async fn events_are_appended_from_a_file_and_the_answer_is_that_of_http() {
 }
 
 #[fixture::test]
-async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
+async fn command_reports_all_flaws_of_a_body_by_field() {
     let wrong = json!({ "event": [], "events": [{ "name": "E", "body": 5 }] });
-    // Nothing of it is MongoDB's to say.
+    // MongoDB is not needed to report these.
     let nowhere = ["mongo.uri=mongodb://127.0.0.1:1/test_nobody_writes_here".to_owned()];
     let appending = async |file: &NamedTempFile| {
         let path = file.path().to_str().unwrap().to_owned();
@@ -77,9 +77,9 @@ async fn what_is_wrong_with_a_body_is_told_by_its_fields() {
     assert!(name.stderr.contains("the name: is to begin with a letter"), "{name}");
 }
 
-/// Every time that is written is the server's.
+/// All written times are the server's.
 #[fixture::test]
-async fn the_clock_of_the_host_does_not_date_what_is_appended() {
+async fn times_of_appends_are_the_servers() {
     let test = TestStore::new().await;
     let file = body(&one_event());
     let settings = mongo_settings(&test.outbox.database);

@@ -1,4 +1,4 @@
-//! The examples do what they say; they end with an error where not.
+//! The examples succeed; they end with an error otherwise.
 
 #[allow(dead_code, reason = "its main")]
 #[path = "../../../examples/event_store.rs"]
@@ -10,7 +10,7 @@ mod unit_of_work;
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn the_example_of_the_event_store_runs_again_and_again() {
+async fn event_store_example_runs_repeatedly() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
         event_store::run(outbox.admin.client().clone(), &outbox.database).await.unwrap();
@@ -18,7 +18,7 @@ async fn the_example_of_the_event_store_runs_again_and_again() {
 }
 
 #[fixture::test]
-async fn the_example_of_a_unit_of_work_runs_again_and_again() {
+async fn unit_of_work_example_runs_repeatedly() {
     let outbox = TestOutbox::new().await;
     for _ in 0..2 {
         unit_of_work::run(outbox.admin.client().clone(), &outbox.database).await.unwrap();

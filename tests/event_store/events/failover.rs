@@ -15,7 +15,7 @@ use crate::support::replica_set::ReplicaSet;
 
 const WRITERS: usize = 6;
 
-/// Asks until it is answered, as clients do: with the same request id.
+/// Retries with the same request id until there is an answer, as clients do.
 async fn until_appended(store: &EventStore, aggregate: &str, request: &str) -> Appended {
     loop {
         match store.append(append(aggregate, request)).await {
@@ -29,7 +29,7 @@ async fn until_appended(store: &EventStore, aggregate: &str, request: &str) -> A
 }
 
 #[fixture::test]
-async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_half() {
+async fn answered_appends_survive_a_rollback_whole_and_once() {
     let mut set = ReplicaSet::start().await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let store = another(&outbox, outbox.client.clone());
@@ -38,7 +38,7 @@ async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_
     for writer in 0..WRITERS {
         let (store, stopped) = (store.clone(), stopped.clone());
         writers.spawn(async move {
-            // Two to an aggregate.
+            // Two per aggregate.
             let aggregate = (writer / 2).to_string();
             let mut answers = Vec::new();
             while !*stopped.borrow() {
@@ -64,7 +64,7 @@ async fn what_was_answered_outlives_a_rollback_and_nothing_is_there_twice_or_in_
     for member in set.secondaries().await {
         set.stop_replication(member).await;
     }
-    // No majority gets these, and nobody was told that they were appended.
+    // These reach no majority and are not answered.
     eventually("there is something to be rolled back", || async {
         local().await > majority().await
     })

@@ -1,4 +1,4 @@
-//! What is left of an append when something fails in the middle of it.
+//! Failures in the middle of appends.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::events::{AppendError, Expected, UnitError};
 
 use crate::events::unit::committed;
@@ -17,9 +17,9 @@ use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::replica_set::ReplicaSet;
 
-/// Whatever answer is lost, what was asked for is there once, with its record.
+/// The append and its record are written once, whatever answer is lost.
 #[fixture::test]
-async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
+async fn append_is_written_once_when_an_answer_is_lost() {
     for text in ["commitTransaction", "outbox_records", "order_event_stream"] {
         let test = TestStore::new().await;
         let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
@@ -37,9 +37,9 @@ async fn an_append_whose_answer_is_lost_on_the_way_is_there_once() {
     }
 }
 
-/// A stream without its record, or a record without its stream, would be the end of all trust.
+/// There is no stream without its record, and no record without its stream.
 #[fixture::test]
-async fn cut_off_before_the_commit_nothing_is_there() {
+async fn nothing_is_written_when_cut_off_before_the_commit() {
     let test = TestStore::new().await;
     let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();
@@ -50,7 +50,7 @@ async fn cut_off_before_the_commit_nothing_is_there() {
         async move { store.append(append("1", "r")).await }
     });
     eventually("the commit is caught", || async { proxy.has_caught() }).await;
-    // Longer than an append's patience: it is given up.
+    // Longer than the retry timeout of appends.
     let answer = appending.await.unwrap();
 
     assert!(
@@ -59,19 +59,19 @@ async fn cut_off_before_the_commit_nothing_is_there() {
     );
     assert_eq!(versions(&test.store, "1").await, [1]);
     assert_eq!(test.records("1").await.len(), 1);
-    // The transaction is open on the server, for a minute. The next one of this store ends it.
+    // The transaction is open on the server for a minute. The next one of this store ends it.
     proxy.open();
     let again = at_once(store.append(append("1", "r"))).await.unwrap();
     assert_eq!((again.version, again.replayed), (2, false));
 }
 
-/// Less than an append's patience, and far less than the minute for which MongoDB keeps an open
+/// Less than the retry timeout of appends, and far less than the minute for which MongoDB keeps an open
 /// transaction.
 async fn at_once<T>(asking: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(8), asking).await.expect("it takes too long")
 }
 
-/// Commits fail with this error: so many, or (`None`) all until [`let_commits_pass`].
+/// Makes commits fail with this error: `times` of them, or (`None`) all until [`let_commits_pass`].
 async fn fail_commits(set: &ReplicaSet, times: Option<i32>, error: Document) {
     let mut data = doc! { "failCommands": ["commitTransaction"] };
     data.extend(error);
@@ -85,7 +85,7 @@ async fn let_commits_pass(set: &ReplicaSet) {
     set.direct(0).database("admin").run_command(pass).await.unwrap();
 }
 
-/// What the server says of its open transactions, active or not.
+/// The open transactions of the server, active or not.
 async fn open_transactions(set: &ReplicaSet) -> Vec<Document> {
     let all = doc! { "$currentOp": { "allUsers": true, "idleSessions": true } };
     let open = doc! { "$match": { "transaction": { "$exists": true } } };
@@ -98,10 +98,10 @@ fn transient(code: i32) -> Document {
     doc! { "errorCode": code, "errorLabels": ["TransientTransactionError"] }
 }
 
-/// Each try would meet the write conflict of the one before for a minute
-/// (`transactionLifetimeLimitSeconds`), unless it ended that one.
+/// Without ending the earlier transaction each try would meet its write conflict for a minute
+/// (`transactionLifetimeLimitSeconds`).
 #[fixture::test]
-async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
+async fn append_does_not_meet_its_own_transaction_after_failed_commits() {
     let set = ReplicaSet::of(1).await;
     // After 91 and 11600 the driver selects the server again only at its next heartbeat.
     let outbox = TestOutbox::at(&format!("{}&heartbeatFrequencyMS=1000", set.uri())).await;
@@ -132,9 +132,9 @@ async fn append_does_not_meet_its_own_transaction_when_commits_fail() {
     assert_eq!(outbox.count(doc! {}).await, u64::try_from(version).unwrap());
 }
 
-/// A new session would do only if the pool gave the same one again, and others take from the pool.
+/// A new session of the pool need not be the same one.
 #[fixture::test]
-async fn append_tries_again_in_the_same_session() {
+async fn append_is_retried_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let recorder = CommandRecorder::at(&set.uri(), &outbox).await;
@@ -160,9 +160,9 @@ async fn append_tries_again_in_the_same_session() {
     assert!(inserts.iter().all(|insert| insert.sent.get_document("lsid").unwrap() == session));
 }
 
-/// Whoever gets the error may ask again, of any process, and meets no transaction of ours.
+/// A client may retry at any process, without a conflict with the failed transaction.
 #[fixture::test]
-async fn append_that_is_given_up_leaves_no_transaction_open() {
+async fn failed_append_leaves_no_open_transaction() {
     let unknown = doc! { "errorCode": 50 };
     join_all([transient(91), transient(112), transient(11600), unknown].map(async |error| {
         let set = ReplicaSet::of(1).await;
@@ -174,9 +174,10 @@ async fn append_that_is_given_up_leaves_no_transaction_open() {
         let began = Instant::now();
         let answer = store.append(append("1", "r")).await;
         assert!(began.elapsed() < Duration::from_secs(20), "{error}: {:?}", began.elapsed());
-        match error.contains_key("errorLabels") {
-            true => assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}"),
-            false => assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}"),
+        if error.contains_key("errorLabels") {
+            assert!(matches!(answer, Err(AppendError::Unavailable(_))), "{answer:?}")
+        } else {
+            assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}")
         }
         assert!(open_transactions(&set).await.is_empty(), "{error}");
 
@@ -189,9 +190,9 @@ async fn append_that_is_given_up_leaves_no_transaction_open() {
     .await;
 }
 
-/// The same of a unit of work.
+/// The same for a unit of work.
 #[fixture::test]
-async fn unit_that_is_given_up_leaves_no_transaction_open() {
+async fn failed_unit_leaves_no_open_transaction() {
     join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
         let set = ReplicaSet::of(1).await;
         let outbox = TestOutbox::at(&set.uri()).await;
@@ -211,14 +212,14 @@ async fn unit_that_is_given_up_leaves_no_transaction_open() {
     .await;
 }
 
-/// The first answers leave open whether the transaction was committed.
+/// After the first answers it is unknown whether the transaction was committed.
 #[fixture::test]
-async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
+async fn commit_is_retried_while_its_outcome_is_unknown() {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let store = another(&outbox, outbox.client.clone());
     store.append(append("1", "first")).await.unwrap();
-    // MaxTimeMSExpired, with which the driver itself does not try again.
+    // MaxTimeMSExpired, which the driver itself does not retry.
     fail_commits(&set, Some(3), doc! { "errorCode": 50 }).await;
 
     let appended = store.append(append("1", "again")).await.unwrap();
@@ -227,14 +228,14 @@ async fn commit_is_asked_for_again_while_its_outcome_is_unknown() {
     assert_eq!(versions(&store, "1").await, [1, 2]);
 }
 
-/// The row of another transaction that is not committed yet is a write conflict (112), and no
-/// duplicate: only when that one is over is it known who is first.
+/// An uncommitted document of another transaction is a write conflict (112) and no duplicate: which
+/// append is first is known when that transaction ends.
 #[fixture::test]
-async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_it() {
+async fn append_waits_for_an_uncommitted_one() {
     for commits in [true, false] {
         let test = TestStore::new().await;
         test.store.append(append("0", "first")).await.unwrap();
-        let streams = test.store.context().collection(Kind::Events, "order");
+        let streams = test.store.context().collection(CollectionKind::Events, "order");
         let client = test.outbox.admin.client();
         let mut session = client.start_session().await.unwrap();
         session.start_transaction().await.unwrap();
@@ -248,27 +249,29 @@ async fn who_meets_an_uncommitted_append_waits_and_is_judged_by_what_becomes_of_
             tokio::spawn(
                 async move { store.append(append("1", "r").expecting(Expected::None)).await },
             );
-        // A first append asks for no version before it was refused.
+        // A first append reads the version only after it was refused.
         eventually("it was refused", || async { !recorder.commands("find").is_empty() }).await;
-        match commits {
-            true => session.commit_transaction().await.unwrap(),
-            false => session.abort_transaction().await.unwrap(),
+        if commits {
+            session.commit_transaction().await.unwrap()
+        } else {
+            session.abort_transaction().await.unwrap()
         }
         let answer = appending.await.unwrap();
 
-        match commits {
-            true => assert!(
+        if commits {
+            assert!(
                 matches!(answer, Err(AppendError::DuplicateAggregate { actual: 1 })),
                 "{answer:?}"
-            ),
-            false => assert_eq!(answer.unwrap().version, 1),
+            )
+        } else {
+            assert_eq!(answer.unwrap().version, 1)
         }
     }
 }
 
-/// An exact replay violates both indexes at once, and is a replay in whichever order they are.
+/// An exact replay violates both indexes, and is a replay whatever their order.
 #[fixture::test]
-async fn an_exact_replay_is_no_conflict_in_another_process() {
+async fn exact_replay_is_no_conflict_in_another_process() {
     let test = TestStore::new().await;
     test.store.append(exactly("1", "r", 0)).await.unwrap();
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
@@ -279,9 +282,9 @@ async fn an_exact_replay_is_no_conflict_in_another_process() {
     assert!(again.replayed);
 }
 
-/// The URI must not choose (hazard 5).
+/// Read and write concerns do not depend on the URI.
 #[fixture::test]
-async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_the_uri_says() {
+async fn uri_cannot_weaken_read_and_write_concerns() {
     let test = TestStore::new().await;
     let uri = test.outbox.uri.clone();
     let sign = if uri.contains('?') { '&' } else { '?' };
@@ -315,9 +318,9 @@ async fn everything_is_read_on_the_primary_and_written_to_a_majority_whatever_th
     }
 }
 
-/// Without MongoDB an append is answered all the same, and says that it may be asked again.
+/// Appends are answered without MongoDB, with an error that permits a retry.
 #[fixture::test]
-async fn without_mongodb_appends_are_given_up_and_those_that_came_meanwhile_too() {
+async fn appends_fail_without_mongodb_and_so_do_queued_ones() {
     let test = TestStore::new().await;
     let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
     store.append(append("1", "first")).await.unwrap();

@@ -13,7 +13,7 @@ fn is_commit(command: &Command) -> bool {
 }
 
 #[fixture::test]
-async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
+async fn appends_during_a_transaction_share_the_next_one() {
     let test = TestStore::new().await;
     let recorder = CommandRecorder::on(&test.outbox).await;
     let store = another(&test.outbox, recorder.collections.client().clone());
@@ -24,7 +24,7 @@ async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
         held.await.unwrap();
     });
 
-    // Of one aggregate, so that all go by one lane.
+    // To one aggregate, so that all use one lane.
     let under_way = tokio::spawn({
         let store = store.clone();
         async move { store.append(append("1", "under way")).await.unwrap() }
@@ -45,18 +45,18 @@ async fn appends_that_come_while_one_is_under_way_share_the_next_transaction() {
 
     assert_eq!(under_way.await.unwrap().version, 2);
     assert!(answers.into_iter().all(|answer| answer.unwrap().is_ok()));
-    // Some may have come later than the first was answered.
+    // Some may have arrived after the first one was answered.
     let transactions = recorder.commands("commitTransaction").len() - before;
     assert!((2..=6).contains(&transactions), "{transactions}");
     assert_eq!(versions(&store, "1").await, (1..=52).collect::<Vec<_>>());
 }
 
-/// What is in a row's way is in nobody else's.
+/// A refused record affects no other append.
 #[fixture::test]
-async fn one_bad_append_fails_alone() {
+async fn refused_append_fails_alone() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
-    // Of all that MongoDB can refuse, what is easily had: a validator of somebody else's.
+    // Refused by a validator.
     let validator = doc! { "body.name": { "$ne": "Bad" } };
     let command = doc! { "collMod": "order_event_stream", "validator": validator };
     test.outbox.admin.database().run_command(command).await.unwrap();
@@ -89,14 +89,14 @@ async fn one_bad_append_fails_alone() {
 }
 
 #[fixture::test]
-async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
+async fn appends_to_an_aggregate_keep_their_order() {
     let test = TestStore::new().await;
-    // Its collection is there: nothing but the queue is left to wait for.
+    // The collection exists, so that appends wait in the queue only.
     test.store.append(append("1", "first")).await.unwrap();
     let mut answers = Vec::new();
     for number in 0..100 {
         let mut answer = Box::pin(test.store.append(append("1", &number.to_string())));
-        // Polled once, it is in its queue.
+        // One poll puts it into the queue.
         assert!(futures_util::poll!(&mut answer).is_pending());
         answers.push(answer);
     }
@@ -108,7 +108,7 @@ async fn those_of_an_aggregate_keep_the_order_in_which_they_came() {
 }
 
 #[fixture::test]
-async fn closing_answers_all_that_wait_and_takes_no_more() {
+async fn close_answers_queued_appends_and_refuses_new_ones() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
     let waiting: Vec<_> = (0..40)
@@ -129,7 +129,7 @@ async fn closing_answers_all_that_wait_and_takes_no_more() {
 }
 
 #[fixture::test]
-async fn a_flood_is_turned_away_at_once_and_what_was_let_in_is_answered() {
+async fn excess_appends_are_refused_and_queued_ones_answered() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
     let appends: Vec<_> = (0..6_000)

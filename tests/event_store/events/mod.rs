@@ -1,4 +1,4 @@
-//! The append path: what is written, which append wins, what a fault leaves.
+//! Appends and units of work.
 
 mod command;
 mod examples;

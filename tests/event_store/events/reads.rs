@@ -1,4 +1,4 @@
-//! What is read.
+//! Reads of events.
 
 use bson::doc;
 use futures_util::TryStreamExt;
@@ -12,7 +12,8 @@ async fn ranges_of_versions_and_times_are_inclusive_and_ascending() {
     for request in ["a", "b", "c", "d"] {
         test.store.append(append("1", request)).await.unwrap();
     }
-    let streams = test.store.context().collection(postrider::context::Kind::Events, "order");
+    let streams =
+        test.store.context().collection(postrider::context::CollectionKind::Events, "order");
     for version in 1..=4_i64 {
         let time = doc! { "$set": { "createTime": 100 * version } };
         streams.update_one(doc! { "version": version }, time).await.unwrap();
@@ -33,7 +34,7 @@ async fn ranges_of_versions_and_times_are_inclusive_and_ascending() {
 }
 
 #[fixture::test]
-async fn a_range_that_cannot_be_is_refused() {
+async fn invalid_range_is_refused() {
     let test = TestStore::new().await;
     for (range, field) in [
         (Range { to_version: Some(2), ..Range::versions(3..=9) }, "toVersion"),
@@ -51,7 +52,7 @@ async fn a_range_that_cannot_be_is_refused() {
 }
 
 #[fixture::test]
-async fn a_tenant_sees_what_is_his() {
+async fn reads_are_limited_to_the_tenant() {
     let test = TestStore::new().await;
     test.store.append(append("1", "a").tenant("t")).await.unwrap();
     test.store.append(append("2", "a").tenant("u")).await.unwrap();
@@ -71,7 +72,7 @@ async fn a_tenant_sees_what_is_his() {
 }
 
 #[fixture::test]
-async fn single_ones_the_last_one_and_requests_are_found() {
+async fn versions_last_appends_and_requests_are_found() {
     let test = TestStore::new().await;
     for request in ["a", "b", "c"] {
         test.store.append(append("1", request)).await.unwrap();
@@ -91,7 +92,7 @@ async fn single_ones_the_last_one_and_requests_are_found() {
 }
 
 #[fixture::test]
-async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
+async fn aggregate_ids_are_listed_once_in_order() {
     let test = TestStore::new().await;
     for aggregate in ["b", "a10", "a9", "Z", "ä"] {
         test.store.append(append(aggregate, "1")).await.unwrap();
@@ -106,7 +107,7 @@ async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
     assert_eq!(all, ["Z", "a10", "a9", "b", "ä"]);
     assert_eq!(page, ["a9", "b"]);
     assert!(none.is_empty());
-    // One key and one document for each, however many versions there are.
+    // One key and one document per aggregate, whatever its number of versions.
     let find = doc! {
         "find": "order_event_stream",
         "filter": { "aggregateId": { "$gt": "" }, "version": 1 },
@@ -120,7 +121,7 @@ async fn aggregates_are_listed_once_each_in_order_behind_a_cursor() {
 }
 
 #[fixture::test]
-async fn a_long_stream_is_read_as_it_comes() {
+async fn long_stream_is_read_in_batches() {
     let test = TestStore::new().await;
     let appends = (0..1_200).map(|number| test.store.append(append("1", &number.to_string())));
     for answer in futures_util::future::join_all(appends).await {

@@ -1,4 +1,4 @@
-//! The user's own writes, events and records: all of it, or nothing.
+//! Units of work: the user's own writes, events and records, all or nothing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::Collection;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{
-    Append, AppendError, Appended, EventStore, Expected, Outcome, UnitError, UnitOfWork,
+    Append, AppendError, Appended, EventStore, Expected, UnitError, UnitOfWork, UnitOutcome,
 };
 use postrider::ids::RecordId;
 use postrider::names::AggregateName;
@@ -19,19 +19,19 @@ use crate::events::util::{TestStore, another, append, event, exactly, id, versio
 use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::TestOutbox;
 
-/// The user's own documents, by the store's client.
+/// The user's own documents, of the store's client.
 pub fn own(store: &EventStore) -> Collection<Document> {
     let settings = store.context().settings();
     store.context().client().database(&settings.events).collection("own")
 }
 
-/// How much of the unit of [`work`] is there: own documents, streams, records.
+/// The counts of own documents, streams and records that [`work`] has left.
 pub async fn left(test: &TestStore) -> (u64, usize, u64) {
     let own = own(&test.store).count_documents(doc! {}).await.unwrap();
     (own, test.streams("order").await.len(), test.outbox.count(doc! {}).await)
 }
 
-/// One of each kind.
+/// Writes one of each kind.
 pub async fn work(unit: &mut UnitOfWork, own: &Collection<Document>) -> Result<i64, UnitError> {
     let appended = unit.append(append("1", "r")).await?;
     own.insert_one(doc! { "_id": "own" }).session(unit.session()).await?;
@@ -39,22 +39,22 @@ pub async fn work(unit: &mut UnitOfWork, own: &Collection<Document>) -> Result<i
     Ok(appended.version)
 }
 
-pub fn committed<T>(outcome: Outcome<T>) -> (T, Vec<Appended>) {
+pub fn committed<T>(outcome: UnitOutcome<T>) -> (T, Vec<Appended>) {
     match outcome {
-        Outcome::Committed { value, appended } => (value, appended),
-        Outcome::Replayed { appended } => panic!("a replay of {appended:?}"),
+        UnitOutcome::Committed { value, appended } => (value, appended),
+        UnitOutcome::Replayed { appended } => panic!("a replay of {appended:?}"),
     }
 }
 
-pub fn replayed<T>(outcome: Outcome<T>) -> Vec<Appended> {
+pub fn replayed<T>(outcome: UnitOutcome<T>) -> Vec<Appended> {
     match outcome {
-        Outcome::Committed { appended, .. } => panic!("committed {appended:?}"),
-        Outcome::Replayed { appended } => appended,
+        UnitOutcome::Committed { appended, .. } => panic!("committed {appended:?}"),
+        UnitOutcome::Replayed { appended } => appended,
     }
 }
 
 #[fixture::test]
-async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
+async fn unit_is_committed_in_the_order_of_its_calls() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     let invoice = AggregateName::new("invoice").unwrap();
@@ -85,7 +85,7 @@ async fn what_is_committed_is_there_in_the_order_in_which_it_was_given() {
 }
 
 #[fixture::test]
-async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
+async fn failed_work_leaves_nothing_and_returns_its_error() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     own.insert_one(doc! { "_id": "there" }).await.unwrap();
@@ -111,7 +111,7 @@ async fn work_that_fails_leaves_nothing_and_its_reason_is_handed_on() {
 }
 
 #[fixture::test]
-async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
+async fn work_may_continue_after_a_conflict() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     test.store.append(append("1", "first")).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
         unit_with(append("2", "s").expecting(Expected::Exists)).await,
         "expected an aggregate that exists, but the aggregate is at version 0"
     );
-    // Of one request there is one append.
+    // A request has one append.
     assert_eq!(
         unit_with(append("1", "r")).await,
         "aggregate \"1\" has used this request id already"
@@ -152,7 +152,7 @@ async fn a_conflict_leaves_nothing_and_may_be_taken_otherwise() {
 }
 
 #[fixture::test]
-async fn a_record_that_is_there_already_is_named() {
+async fn duplicate_record_is_named() {
     let test = TestStore::new().await;
     let record = |id: &str| {
         let record = NewRecord::new("Plain", doc! {}).id(RecordId::String(id.into()));
@@ -179,19 +179,19 @@ async fn a_record_that_is_there_already_is_named() {
     assert_eq!(left(&test).await, (0, 0, 1));
 }
 
-/// Collections are not made within a transaction that may have read them.
+/// Collections are not created within a transaction that may have read them.
 #[fixture::test]
-async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
+async fn work_runs_again_after_a_collection_was_created() {
     let test = TestStore::new().await;
     let recorder = CommandRecorder::on(&test.outbox).await;
     let store = another(&test.outbox, recorder.collections.client().clone());
-    let streams = store.context().collection(Kind::Events, "order");
+    let streams = store.context().collection(CollectionKind::Events, "order");
     let runs = AtomicU32::new(0);
     let once = async |request: &str| {
         let outcome = store.unit_of_work(async |mut unit| {
             runs.fetch_add(1, Ordering::Relaxed);
             streams.find_one(doc! {}).session(unit.session()).await?;
-            // Whoever does not hand it on gets no further either.
+            // Work that ignores the error is interrupted too.
             let _ = unit.append(append("1", request)).await;
             Ok(())
         });
@@ -210,12 +210,12 @@ async fn the_work_runs_again_once_the_collection_of_a_new_kind_is_there() {
 }
 
 #[fixture::test]
-async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
+async fn unit_wakes_the_relay_after_its_commit() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.admin.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.admin.clone(), wake.clone());
+    let store = EventStore::with_wakeup(context, outbox.admin.clone(), wake.clone());
 
     let failed = store.unit_of_work(async |mut unit| {
         unit.append(append("order-123", "r")).await?;
@@ -242,7 +242,7 @@ async fn a_unit_wakes_the_relay_at_its_keys_and_no_sooner() {
 }
 
 #[fixture::test]
-async fn closing_waits_for_units_that_have_begun_and_lets_none_begin() {
+async fn close_waits_for_begun_units_and_refuses_new_ones() {
     let test = TestStore::new().await;
     let (go_on, held) = tokio::sync::oneshot::channel::<()>();
     let (reached, is_there) = tokio::sync::oneshot::channel();
@@ -265,7 +265,7 @@ async fn closing_waits_for_units_that_have_begun_and_lets_none_begin() {
     assert!(futures_util::poll!(&mut closing).is_pending());
     let late = test.store.unit_of_work(async |mut unit| unit.append(append("1", "late")).await);
     assert!(matches!(late.await, Err(UnitError::Append(AppendError::Closed))));
-    // Nothing can be waited for where nothing is to happen.
+    // There is no condition for something that must not happen.
     let closed = tokio::time::timeout(Duration::from_millis(300), &mut closing).await;
     assert!(closed.is_err());
     go_on.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! A unit of work that something fails in the middle of.
+//! Failures in the middle of units of work.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::eventually;
 
 #[fixture::test]
-async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
+async fn panicked_or_dropped_work_leaves_nothing() {
     let test = TestStore::new().await;
     test.store.append(append("0", "first")).await.unwrap();
     for panics in [true, false] {
@@ -26,7 +26,7 @@ async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
                 work(&mut unit, &mine).await?;
                 reached.lock().unwrap().take().unwrap().send(()).unwrap();
                 if panics {
-                    // A panic that no hook hears of.
+                    // A panic without its hook.
                     std::panic::resume_unwind(Box::new("as it is meant"));
                 }
                 std::future::pending::<()>().await;
@@ -40,7 +40,7 @@ async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
 
         assert_eq!(ended.is_panic(), panics);
         assert_eq!(left(&test).await, (0, 1, 1));
-        // Unless it was aborted, MongoDB holds its document for a minute.
+        // Without an abort MongoDB would lock its document for a minute.
         let again = own.insert_one(doc! { "_id": "own" }).into_future();
         tokio::time::timeout(Duration::from_secs(20), again).await.unwrap().unwrap();
         own.delete_one(doc! { "_id": "own" }).await.unwrap();
@@ -48,7 +48,7 @@ async fn work_that_panics_or_is_dropped_leaves_nothing_and_holds_nobody_up() {
 }
 
 #[fixture::test]
-async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
+async fn unit_is_retried_when_mongodb_ended_its_transaction() {
     let test = TestStore::new().await;
     test.store.append(append("1", "first")).await.unwrap();
     let (own, runs) = (own(&test.store), AtomicU32::new(0));
@@ -60,7 +60,7 @@ async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
             let kill = doc! { "killSessions": [unit.session().id().clone()] };
             database.run_command(kill).await?;
         }
-        // Whether the work meets it, or nothing but the commit.
+        // Noticed by the work, or by the commit only.
         if runs.load(Ordering::Relaxed) == 1 {
             own.find_one(doc! {}).session(unit.session()).await?;
         }
@@ -73,9 +73,9 @@ async fn a_transaction_that_mongodb_has_ended_is_begun_again() {
     assert_eq!(left(&test).await, (1, 2, 2));
 }
 
-/// An uncommitted document of somebody else's is a write conflict (112), and no failure.
+/// An uncommitted document of another transaction is a write conflict (112), and no failure.
 #[fixture::test]
-async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
+async fn unit_waits_for_an_uncommitted_append() {
     for commits in [true, false] {
         let test = TestStore::new().await;
         let (own, runs) = (own(&test.store), AtomicU32::new(0));
@@ -91,9 +91,10 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
         });
         let ending = async {
             eventually("a second try", || async { runs.load(Ordering::Relaxed) > 1 }).await;
-            match commits {
-                true => session.commit_transaction().await.unwrap(),
-                false => session.abort_transaction().await.unwrap(),
+            if commits {
+                session.commit_transaction().await.unwrap()
+            } else {
+                session.abort_transaction().await.unwrap()
             }
         };
         let (outcome, ()) = tokio::join!(unit, ending);
@@ -110,14 +111,14 @@ async fn whoever_meets_an_open_transaction_is_judged_by_what_becomes_of_it() {
 }
 
 #[fixture::test]
-async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_a_gap() {
+async fn concurrent_units_and_appends_leave_no_gap() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
     test.store.append(append("1", "first")).await.unwrap();
     let racing = (0..24).map(|number| {
         let store = stores[number % 2].clone();
-        // As applications do: each in a task of its own.
+        // Each in a task of its own, as in applications.
         tokio::spawn(async move {
             let request = number.to_string();
             if number % 3 == 0 {
@@ -142,9 +143,9 @@ async fn units_and_appends_that_race_for_an_aggregate_follow_each_other_without_
     assert_eq!(left(&test).await, (16, 25, 25));
 }
 
-/// Whatever is lost on the way, all of it is there, once.
+/// All of it is written once, whatever message is lost.
 #[fixture::test]
-async fn a_unit_whose_connection_is_cut_is_there_once() {
+async fn unit_is_committed_once_when_its_connection_is_cut() {
     for (text, is_answer) in [
         ("commitTransaction", true),
         ("commitTransaction", false),
@@ -155,9 +156,10 @@ async fn a_unit_whose_connection_is_cut_is_there_once() {
         let test = TestStore::new().await;
         let (proxy, _, store) = behind_a_proxy(&test.outbox).await;
         store.append(append("0", "first")).await.unwrap();
-        match is_answer {
-            true => proxy.on_answer_to(text, ProxyFault::Close),
-            false => proxy.on_request(text, ProxyFault::Close),
+        if is_answer {
+            proxy.on_answer_to(text, ProxyFault::Close)
+        } else {
+            proxy.on_request(text, ProxyFault::Close)
         }
 
         let running = tokio::spawn(async move {

@@ -1,14 +1,14 @@
-//! A unit of work that comes again.
+//! Repeated units of work.
 
 use bson::doc;
 use postrider::context::{ContextSettings, RequestIds};
-use postrider::events::{Append, AppendError, Appended, EventStore, Outcome, UnitError};
+use postrider::events::{Append, AppendError, Appended, EventStore, UnitError, UnitOutcome};
 use postrider::outbox::NewRecord;
 
 use crate::events::unit::{committed, left, own, replayed, work};
 use crate::events::util::{TestStore, another_with, append, exactly};
 
-async fn two(store: &EventStore, one: Append, two: Append) -> Result<Outcome<()>, UnitError> {
+async fn two(store: &EventStore, one: Append, two: Append) -> Result<UnitOutcome<()>, UnitError> {
     let own = own(store);
     let outcome = store.unit_of_work(async |mut unit| {
         unit.append(one.clone()).await?;
@@ -25,7 +25,7 @@ fn as_replays(answers: impl IntoIterator<Item = Appended>) -> Vec<Appended> {
 }
 
 #[fixture::test]
-async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
+async fn repeated_unit_is_a_replay_with_the_first_answers() {
     let test = TestStore::new().await;
     let store = &test.store;
     let (a, b) = (exactly("1", "a", 0), exactly("1", "b", 1));
@@ -33,7 +33,7 @@ async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
     let before = left(&test).await;
 
     let again = replayed(two(store, a, b).await.unwrap());
-    // Whatever is expected, and in whatever order.
+    // With any expectation, in any order.
     let any = replayed(two(store, append("1", "b"), append("1", "a")).await.unwrap());
     let part = two(store, append("1", "a"), append("2", "c")).await.unwrap_err();
 
@@ -43,9 +43,9 @@ async fn a_unit_that_comes_again_writes_nothing_and_gets_the_first_answers() {
     assert_eq!(left(&test).await, before);
 }
 
-/// As it must, where it inserts what it has inserted before.
+/// The work must fail when it inserts the same document again.
 #[fixture::test]
-async fn work_that_fails_because_it_was_done_before_is_a_replay() {
+async fn work_that_fails_on_its_own_insert_is_a_replay() {
     let test = TestStore::new().await;
     let own = own(&test.store);
     let done = || test.store.unit_of_work(async |mut unit| work(&mut unit, &own).await);
@@ -59,7 +59,7 @@ async fn work_that_fails_because_it_was_done_before_is_a_replay() {
 }
 
 #[fixture::test]
-async fn a_request_of_another_aggregate_is_refused_where_ids_are_global() {
+async fn unit_refuses_a_global_request_id_of_another_aggregate() {
     let test = TestStore::new().await;
     let settings = ContextSettings {
         request_ids: RequestIds::Global,

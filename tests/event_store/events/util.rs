@@ -1,9 +1,9 @@
-//! A store of the test's own.
+//! The event store of a test.
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::Client;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::{Append, EventStore, EventStream, Expected, NewEvent, Range};
 use postrider::names::{AggregateId, AggregateName};
 use postrider::outbox::collections::Collections;
@@ -26,9 +26,9 @@ impl TestStore {
         Self { outbox, store }
     }
 
-    /// The documents of the aggregates of this name, as they are.
+    /// The stored documents of the aggregates of this name.
     pub async fn streams(&self, name: &str) -> Vec<Document> {
-        let streams = self.store.context().collection(Kind::Events, name);
+        let streams = self.store.context().collection(CollectionKind::Events, name);
         let found = streams.find(doc! {}).sort(doc! { "aggregateId": 1, "version": 1 });
         found.await.unwrap().try_collect().await.unwrap()
     }
@@ -41,7 +41,7 @@ impl TestStore {
     }
 }
 
-/// Another process's store of the same aggregates, so to speak.
+/// A store of the same aggregates, as in another process.
 pub fn another(outbox: &TestOutbox, client: Client) -> EventStore {
     let settings = ContextSettings::new(&outbox.database);
     another_with(outbox, client, settings)
@@ -52,7 +52,7 @@ pub fn another_with(outbox: &TestOutbox, client: Client, settings: ContextSettin
     EventStore::new(Context::new(client, settings), collections)
 }
 
-/// A store whose way to MongoDB is a proxy, and who watches it.
+/// A store behind a proxy, with a recorder of its commands.
 pub async fn behind_a_proxy(outbox: &TestOutbox) -> (FaultProxy, CommandRecorder, EventStore) {
     let host = host_of(&mongodb_uri());
     let proxy = FaultProxy::to(&host).await;
@@ -90,7 +90,7 @@ pub async fn load(store: &EventStore, aggregate: &str, range: Range) -> Vec<Even
     found.try_collect().await.unwrap()
 }
 
-/// The versions of an aggregate that are there.
+/// The stored versions of an aggregate.
 pub async fn versions(store: &EventStore, aggregate: &str) -> Vec<i64> {
     load(store, aggregate, Range::default()).await.iter().map(|stream| stream.version).collect()
 }

@@ -1,4 +1,4 @@
-//! Who may append: versions, and those who race for them.
+//! Expected versions and concurrent appends.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use postrider::events::{Append, AppendError, Expected};
 use crate::events::util::{TestStore, another, append, exactly, versions};
 
 #[fixture::test]
-async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
+async fn append_is_refused_at_an_unexpected_version() {
     let test = TestStore::new().await;
     let append = |request: &str, expected| {
         let append = append("1", request).expecting(expected);
@@ -40,9 +40,9 @@ async fn what_is_expected_of_an_aggregate_is_found_or_refused() {
     assert_eq!(versions(&test.store, "1").await, [1, 2, 3, 4]);
 }
 
-/// Of racers who all expect the same, one wins, whether they are in one process or in several.
+/// One of several appends that expect the same version wins, in one process or in several.
 #[fixture::test]
-async fn of_a_hundred_racers_for_a_version_one_wins() {
+async fn one_of_a_hundred_appends_wins_a_version() {
     let test = TestStore::new().await;
     let mut stores = vec![test.store.clone()];
     for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn of_a_hundred_racers_for_a_version_one_wins() {
 }
 
 #[fixture::test]
-async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
+async fn concurrent_appends_at_any_version_leave_no_gap() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
@@ -88,7 +88,7 @@ async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
     let got: BTreeSet<i64> = answers.into_iter().map(|answer| answer.unwrap().version).collect();
     assert_eq!(got, (1..=60).collect());
     assert_eq!(versions(&test.store, "1").await, (1..=60).collect::<Vec<_>>());
-    // The order of the records is that of the versions: whoever comes later has seen the earlier.
+    // Records are in the order of versions: a later transaction has read the earlier version.
     let records = test.records("1").await;
     let order = |record: &bson::Document| {
         record.get_document("headers").unwrap().get_i32("aggregate-version").unwrap()
@@ -97,7 +97,7 @@ async fn at_any_version_all_are_appended_without_a_gap_whoever_else_appends() {
 }
 
 #[fixture::test]
-async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
+async fn request_sent_many_times_at_once_is_appended_once() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let stores = [test.store.clone(), another(&test.outbox, client)];
@@ -116,14 +116,14 @@ async fn a_request_that_is_sent_many_times_at_once_is_appended_once() {
 }
 
 #[fixture::test]
-async fn what_is_known_from_earlier_is_no_ground_for_a_conflict() {
+async fn stale_version_causes_no_conflict() {
     let test = TestStore::new().await;
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();
     let other = another(&test.outbox, client);
     test.store.append(append("1", "a")).await.unwrap();
     other.append(append("1", "b")).await.unwrap();
 
-    // This one has last seen version 1.
+    // This store has cached version 1.
     let fits = test.store.append(exactly("1", "c", 2)).await.unwrap();
     other.append(append("1", "d")).await.unwrap();
     let stale = test.store.append(exactly("1", "e", 3)).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What is appended is delivered at once by a relay in the same process.
+//! Appends wake the relay of the same process.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::events::util::append;
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn an_append_wakes_the_relay_at_its_key() {
+async fn append_wakes_the_relay_for_its_key() {
     let outbox = TestOutbox::new().await;
     let settings = ContextSettings::new(&outbox.database);
     let context = Context::new(outbox.admin.client().clone(), settings);
     let wake = Wakeup::default();
-    let store = EventStore::waking(context, outbox.admin.clone(), wake.clone());
+    let store = EventStore::with_wakeup(context, outbox.admin.clone(), wake.clone());
 
     store.append(append("order-123", "r")).await.unwrap();
 

@@ -1,4 +1,4 @@
-//! What an append writes, and how it is answered.
+//! The documents and answers of appends.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, doc};
@@ -11,7 +11,7 @@ use crate::events::util::{TestStore, another_with, append, event, exactly, id, n
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn a_stream_and_a_record_for_each_event_are_written_as_the_contract_has_them() {
+async fn append_writes_a_stream_and_a_record_per_event() {
     let test = TestStore::new().await;
     let created = NewEvent {
         revision: Some("2".into()),
@@ -35,7 +35,7 @@ async fn a_stream_and_a_record_for_each_event_are_written_as_the_contract_has_th
     let records = [record_id(&stream, 0), record_id(&stream, 1)];
     assert_eq!((appended.version, appended.size, appended.replayed), (1, 2, false));
     assert_eq!(appended.records, records);
-    // An estimate, good to a round trip.
+    // An estimate, accurate to a round trip.
     assert!((before - 50..=after + 50).contains(&appended.create_time), "{appended:?}");
     assert_eq!(
         test.streams("order").await,
@@ -101,11 +101,11 @@ async fn server_millis(test: &TestStore) -> i64 {
 }
 
 #[fixture::test]
-async fn the_same_request_is_answered_with_what_came_of_the_first() {
+async fn repeated_request_returns_the_first_answer() {
     let test = TestStore::new().await;
     let first = test.store.append(exactly("1", "r", 0)).await.unwrap();
     test.store.append(append("1", "s")).await.unwrap();
-    // Whatever it expects, and whatever is in it.
+    // With any expectation and content.
     let mut other = append("1", "r");
     other.events = vec![event("Other"), event("Another")];
 
@@ -120,7 +120,7 @@ async fn the_same_request_is_answered_with_what_came_of_the_first() {
 }
 
 #[fixture::test]
-async fn another_aggregate_may_use_the_same_request_id_unless_they_are_global() {
+async fn request_id_is_unique_within_its_configured_scope() {
     let test = TestStore::new().await;
     test.store.append(append("1", "r")).await.unwrap();
 
@@ -144,7 +144,7 @@ async fn another_aggregate_may_use_the_same_request_id_unless_they_are_global() 
 }
 
 #[fixture::test]
-async fn events_of_almost_16_mib_are_appended_and_larger_ones_are_not() {
+async fn events_up_to_almost_16_mib_are_appended() {
     let test = TestStore::new().await;
     let of = |bytes: usize| {
         let event = NewEvent::new("E", doc! { "a": "x".repeat(bytes) });

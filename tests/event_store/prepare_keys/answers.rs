@@ -1,4 +1,4 @@
-//! The server has done it, and its answer is lost.
+//! Operations whose answer is lost.
 
 use bson::bson;
 use postrider::prepare::{PrepareError, PrepareKey, Ttl};
@@ -10,13 +10,13 @@ use crate::support::outbox::TestOutbox;
 async fn keys_through(outbox: &TestOutbox) -> (FaultProxy, PrepareKey) {
     let (proxy, collections) = outbox.behind_proxy().await;
     let keys = Home::within(outbox, collections.client()).keys();
-    // The collection is made, and no answer to that is lost.
+    // The collection is created before answers are lost.
     keys.prepare("other", &bson!(1), Ttl::Forever).await.unwrap();
     (proxy, keys)
 }
 
 #[fixture::test]
-async fn a_repeated_command_answers_as_the_first_would_have() {
+async fn repeated_command_returns_the_first_answer() {
     let outbox = TestOutbox::new().await;
     let (proxy, keys) = keys_through(&outbox).await;
     let (one, two) = (bson!(1), bson!(2));
@@ -39,7 +39,7 @@ async fn a_repeated_command_answers_as_the_first_would_have() {
 }
 
 #[fixture::test]
-async fn a_command_that_can_not_be_repeated_is_an_error() {
+async fn unrepeatable_command_is_an_error() {
     let mut outbox = TestOutbox::new().await;
     outbox.uri.push_str("&retryWrites=false");
     let (proxy, keys) = keys_through(&outbox).await;

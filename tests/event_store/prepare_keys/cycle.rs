@@ -1,4 +1,4 @@
-//! A key's life: prepared, read, prepared otherwise, rolled back.
+//! Prepares, reads, changes and rolls back keys.
 
 use bson::{Bson, bson, doc};
 use postrider::prepare::{PrepareKey, PrepareName, Prepared, Ttl};
@@ -6,7 +6,7 @@ use postrider::prepare::{PrepareKey, PrepareName, Prepared, Ttl};
 use crate::home::Home;
 
 #[fixture::test]
-async fn a_key_is_prepared_once_and_again_after_its_rollback() {
+async fn key_is_prepared_once_and_again_after_rollback() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -23,7 +23,7 @@ async fn a_key_is_prepared_once_and_again_after_its_rollback() {
 }
 
 #[fixture::test]
-async fn a_key_that_was_never_prepared_is_not_there() {
+async fn unprepared_key_is_absent() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -36,7 +36,7 @@ async fn a_key_that_was_never_prepared_is_not_there() {
 }
 
 #[fixture::test]
-async fn a_key_for_ever_is_stored_without_an_end() {
+async fn key_for_ever_is_stored_without_an_end() {
     let home = Home::new().await;
 
     home.keys().prepare("ada", &bson!({ "user": 7 }), Ttl::Forever).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_key_for_ever_is_stored_without_an_end() {
 }
 
 #[fixture::test]
-async fn it_is_prepared_otherwise_only_by_who_knows_its_value() {
+async fn key_is_changed_only_with_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
@@ -64,7 +64,7 @@ async fn it_is_prepared_otherwise_only_by_who_knows_its_value() {
 }
 
 #[fixture::test]
-async fn it_is_rolled_back_only_by_who_knows_its_value() {
+async fn key_is_rolled_back_only_with_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!("mine"), Ttl::Forever).await.unwrap();
@@ -76,7 +76,7 @@ async fn it_is_rolled_back_only_by_who_knows_its_value() {
 }
 
 #[fixture::test]
-async fn the_same_again_is_prepared_otherwise_too() {
+async fn key_is_changed_to_the_same_value() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!("same"), Ttl::Forever).await.unwrap();
@@ -87,7 +87,7 @@ async fn the_same_again_is_prepared_otherwise_too() {
 }
 
 #[fixture::test]
-async fn values_are_of_the_users_own_type() {
+async fn values_have_the_users_type() {
     #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
     struct Owner {
         user: i64,

@@ -1,5 +1,5 @@
-//! Whether a key has expired is judged by the server's clock in every operation, also before its
-//! TTL monitor has come by. `clock` runs these once more in processes whose clock is wrong.
+//! Every operation decides by the server's clock whether a key has expired, also before the TTL monitor
+//! runs. `wrong_clock` runs these again in processes with a wrong clock.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::outbox::eventually;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[fixture::test]
-async fn an_expired_key_is_prepared_by_the_next() {
+async fn expired_key_is_prepared_again() {
     let home = Home::new().await;
     let keys = home.keys();
     home.store_expired("ada", "old").await;
@@ -23,7 +23,7 @@ async fn an_expired_key_is_prepared_by_the_next() {
 }
 
 #[fixture::test]
-async fn nothing_of_an_expired_key_is_left_to_the_next() {
+async fn fields_of_an_expired_key_are_removed() {
     let home = Home::new().await;
     home.store_expired("ada", doc! { "old": 1 }).await;
     home.stored().update_one(doc! {}, doc! { "$set": { "more": 1 } }).await.unwrap();
@@ -35,7 +35,7 @@ async fn nothing_of_an_expired_key_is_left_to_the_next() {
 }
 
 #[fixture::test]
-async fn an_expired_key_is_not_read() {
+async fn expired_key_is_not_read() {
     let home = Home::new().await;
     home.store_expired("ada", "old").await;
 
@@ -44,7 +44,7 @@ async fn an_expired_key_is_not_read() {
 }
 
 #[fixture::test]
-async fn an_expired_key_is_not_revived() {
+async fn expired_key_is_not_changed() {
     let home = Home::new().await;
     let keys = home.keys();
     let expired = home.store_expired("ada", "old").await;
@@ -57,7 +57,7 @@ async fn an_expired_key_is_not_revived() {
 }
 
 #[fixture::test]
-async fn an_expired_key_is_not_rolled_back() {
+async fn expired_key_is_not_rolled_back() {
     let home = Home::new().await;
     let expired = home.store_expired("ada", "old").await;
 
@@ -68,7 +68,7 @@ async fn an_expired_key_is_not_rolled_back() {
 }
 
 #[fixture::test]
-async fn an_expired_key_is_not_moved() {
+async fn expired_key_is_not_moved() {
     let home = Home::new().await;
     let expired = home.store_expired("ada", "old").await;
 
@@ -81,7 +81,7 @@ async fn an_expired_key_is_not_moved() {
 }
 
 #[fixture::test]
-async fn a_key_is_moved_to_an_expired_one() {
+async fn key_is_moved_to_an_expired_key() {
     let home = Home::new().await;
     let keys = home.keys();
     home.store_expired("bob", "old").await;
@@ -94,7 +94,7 @@ async fn a_key_is_moved_to_an_expired_one() {
 }
 
 #[fixture::test]
-async fn a_key_for_a_minute_is_there_for_every_operation() {
+async fn key_with_an_end_is_held_for_every_operation() {
     let home = Home::new().await;
     let keys = home.keys();
     let (one, two) = (bson!(1), bson!(2));
@@ -111,30 +111,29 @@ async fn a_key_for_a_minute_is_there_for_every_operation() {
 }
 
 #[fixture::test]
-async fn a_duration_counts_from_the_servers_time() {
+async fn duration_counts_from_the_servers_time() {
     let home = Home::new().await;
     let keys = home.keys();
     for otherwise in [false, true] {
         let before = home.now().await;
-        match otherwise {
-            false => assert!(keys.prepare("ada", &bson!(1), Ttl::For(MINUTE)).await.unwrap()),
-            true => {
-                let ttl = Ttl::For(MINUTE);
-                assert!(keys.reprepare("ada", None, &bson!(1), ttl).await.unwrap());
-            }
+        if otherwise {
+            let ttl = Ttl::For(MINUTE);
+            assert!(keys.reprepare("ada", None, &bson!(1), ttl).await.unwrap());
+        } else {
+            assert!(keys.prepare("ada", &bson!(1), Ttl::For(MINUTE)).await.unwrap())
         }
         let after = home.now().await;
 
         let end = keys.get("ada").await.unwrap().unwrap().ttl_at.unwrap();
         let end = end.timestamp_millis() - 60_000;
-        // The estimate of the server's time is good to a round trip.
+        // The estimate of the server's time is accurate to a round trip.
         let range = before.timestamp_millis() - 1_000..=after.timestamp_millis() + 1_000;
         assert!(range.contains(&end), "{end} is not within {range:?}");
     }
 }
 
 #[fixture::test]
-async fn a_key_is_gone_when_its_time_has_come() {
+async fn key_expires_at_its_end() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::For(Duration::from_millis(400))).await.unwrap();
@@ -148,7 +147,7 @@ async fn a_key_is_gone_when_its_time_has_come() {
 }
 
 #[fixture::test]
-async fn a_time_is_stored_as_it_is() {
+async fn end_is_stored_as_given() {
     let home = Home::new().await;
     let keys = home.keys();
     let time = DateTime::from_millis(home.now().await.timestamp_millis() + 3_600_000);
@@ -161,7 +160,7 @@ async fn a_time_is_stored_as_it_is() {
 }
 
 #[fixture::test]
-async fn a_time_that_has_passed_ends_a_key_at_once() {
+async fn past_end_expires_a_key_at_once() {
     let home = Home::new().await;
     let keys = home.keys();
     let past = Ttl::At(DateTime::from_millis(1_000));
@@ -175,7 +174,7 @@ async fn a_time_that_has_passed_ends_a_key_at_once() {
 }
 
 #[fixture::test]
-async fn an_expired_key_is_free_for_the_very_same() {
+async fn expired_key_is_prepared_with_the_same_value() {
     let home = Home::new().await;
     home.store_expired("ada", 1).await;
 
@@ -184,7 +183,7 @@ async fn an_expired_key_is_free_for_the_very_same() {
 }
 
 #[fixture::test]
-async fn a_key_gets_another_end_when_it_is_prepared_otherwise() {
+async fn change_of_a_key_sets_another_end() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::For(MINUTE)).await.unwrap();
@@ -196,13 +195,13 @@ async fn a_key_gets_another_end_when_it_is_prepared_otherwise() {
 }
 
 #[fixture::test]
-async fn what_the_seed_system_wrote_for_ever_is_for_ever() {
+async fn for_ever_of_the_wow_framework_is_for_ever() {
     let home = Home::new().await;
     let keys = home.keys();
     let ends: [Bson; 5] = [
         DateTime::from_millis(148_204_944_000_000).into(),
         DateTime::from_millis(i64::MAX).into(),
-        // TTL indexes leave these alone.
+        // TTL indexes ignore these.
         Bson::Null,
         1_000_i64.into(),
         "1970-01-01".into(),
@@ -219,7 +218,7 @@ async fn what_the_seed_system_wrote_for_ever_is_for_ever() {
     }
 }
 
-/// Untouched; or the TTL monitor has come by.
+/// Unchanged, or removed by the TTL monitor.
 async fn assert_is_left(home: &Home, expired: bson::Document) {
     if let Some(stored) = home.stored_key("ada").await {
         assert_eq!(stored, expired);

@@ -3,8 +3,8 @@
 mod answers;
 mod cycle;
 pub mod expiry;
-mod moving;
+mod move_key;
 mod names;
 mod races;
-mod using;
+mod scoped;
 mod values;

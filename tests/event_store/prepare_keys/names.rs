@@ -1,20 +1,20 @@
-//! What is refused before it is sent, and what MongoDB would not take.
+//! Invalid keys and values.
 
 use bson::{Bson, bson};
-use postrider::names::WrongName;
+use postrider::names::InvalidName;
 use postrider::prepare::{PrepareError, PrepareName, Ttl};
 
 use crate::home::Home;
 
 #[test]
-fn a_name_is_refused_early() {
-    assert_eq!(PrepareName::new("1st"), Err(WrongName::Name));
-    assert_eq!(PrepareName::new(""), Err(WrongName::Name));
+fn invalid_name_is_refused() {
+    assert_eq!(PrepareName::new("1st"), Err(InvalidName::Name));
+    assert_eq!(PrepareName::new(""), Err(InvalidName::Name));
     assert!(PrepareName::new("user.name-idx_2").is_ok());
 }
 
 #[fixture::test]
-async fn a_key_is_refused_early_in_every_operation() {
+async fn invalid_key_is_refused_by_every_operation() {
     let home = Home::new().await;
     let keys = home.keys();
     let one = bson!(1);
@@ -29,14 +29,14 @@ async fn a_key_is_refused_early_in_every_operation() {
             keys.move_key("right", &one, &wrong, &one, Ttl::Forever).await,
         ];
         for outcome in outcomes {
-            assert!(matches!(outcome, Err(PrepareError::Key(WrongName::Id))), "{outcome:?}");
+            assert!(matches!(outcome, Err(PrepareError::Key(InvalidName::Id))), "{outcome:?}");
         }
     }
     assert!(keys.prepare(&"ß".repeat(255), &one, Ttl::Forever).await.unwrap());
 }
 
 #[fixture::test]
-async fn a_value_too_large_is_named() {
+async fn value_too_large_is_reported() {
     let home = Home::new().await;
     let keys = home.keys();
     for mib in [16, 17, 50] {
@@ -48,7 +48,7 @@ async fn a_value_too_large_is_named() {
 }
 
 #[fixture::test]
-async fn a_value_of_half_a_document_is_compared_and_changed() {
+async fn value_of_half_a_document_is_changed() {
     let home = Home::new().await;
     let keys = home.keys();
     let [old, new] = ["a", "b"].map(|letter| Bson::from(letter.repeat(7 << 20)));
@@ -59,7 +59,7 @@ async fn a_value_of_half_a_document_is_compared_and_changed() {
 }
 
 #[fixture::test]
-async fn a_value_too_large_to_be_compared_and_changed_is_named() {
+async fn value_too_large_to_be_compared_is_reported() {
     let home = Home::new().await;
     let keys = home.keys();
     let [old, new] = ["a", "b"].map(|letter| Bson::from(letter.repeat(12 << 20)));
@@ -72,7 +72,7 @@ async fn a_value_too_large_to_be_compared_and_changed_is_named() {
 }
 
 #[fixture::test]
-async fn a_value_too_deep_is_named() {
+async fn value_too_deep_is_reported() {
     let home = Home::new().await;
     let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
 

@@ -1,4 +1,4 @@
-//! Many at once: one succeeds.
+//! Concurrent operations, of which one succeeds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::home::Home;
 
 const RACERS: i32 = 100;
 
-/// Who of a hundred succeeded.
+/// The successful ones of a hundred callers.
 async fn winners<F>(keys: &PrepareKey, race: impl Fn(PrepareKey, i32) -> F) -> Vec<i32>
 where
     F: Future<Output = bool> + Send + 'static,
@@ -25,7 +25,7 @@ where
 }
 
 #[fixture::test]
-async fn of_a_hundred_who_prepare_a_new_key_one_does() {
+async fn one_of_a_hundred_callers_prepares_a_new_key() {
     let home = Home::new().await;
     let keys = home.keys();
     for round in 0..5 {
@@ -45,7 +45,7 @@ async fn of_a_hundred_who_prepare_a_new_key_one_does() {
 }
 
 #[fixture::test]
-async fn of_a_hundred_who_prepare_an_expired_key_one_does() {
+async fn one_of_a_hundred_callers_prepares_an_expired_key() {
     let home = Home::new().await;
     let keys = home.keys();
     home.store_expired("ada", "old").await;
@@ -60,7 +60,7 @@ async fn of_a_hundred_who_prepare_an_expired_key_one_does() {
 }
 
 #[fixture::test]
-async fn of_a_hundred_who_know_the_value_one_prepares_it_otherwise() {
+async fn one_of_a_hundred_callers_changes_a_key() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
@@ -76,7 +76,7 @@ async fn of_a_hundred_who_know_the_value_one_prepares_it_otherwise() {
 }
 
 #[fixture::test]
-async fn of_a_hundred_who_roll_a_key_back_one_does() {
+async fn one_of_a_hundred_callers_rolls_a_key_back() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which values are the same, and that nothing in them is ever an expression.
+//! Equality of values, and values that look like expressions.
 
 use bson::{Bson, DateTime, Decimal128, Document, bson, doc};
 use mongodb::Client;
@@ -9,7 +9,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn values_compare_without_the_order_of_their_fields() {
+async fn values_are_compared_without_the_order_of_fields() {
     let home = Home::new().await;
     let keys = home.keys();
     let stored = bson!({ "a": [{ "x": 1, "y": { "p": null, "q": [1, 2] } }], "b": 2 });
@@ -24,7 +24,7 @@ async fn values_compare_without_the_order_of_their_fields() {
 }
 
 #[fixture::test]
-async fn an_array_is_not_the_same_as_one_of_its_items() {
+async fn array_differs_from_its_item() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!([1, [2]]), Ttl::Forever).await.unwrap();
@@ -36,7 +36,7 @@ async fn an_array_is_not_the_same_as_one_of_its_items() {
 }
 
 #[fixture::test]
-async fn scalars_are_the_same_where_mongodb_has_them_so() {
+async fn scalars_are_equal_as_in_mongodb() {
     let decimal = |text: &str| Bson::Decimal128(text.parse::<Decimal128>().unwrap());
     let scalars = [
         bson!(1),
@@ -89,7 +89,7 @@ async fn scalars_are_the_same_where_mongodb_has_them_so() {
 }
 
 #[fixture::test]
-async fn nothing_in_a_value_or_key_is_an_expression() {
+async fn values_and_keys_are_never_expressions() {
     let home = Home::new().await;
     let keys = home.keys();
     let tricky = [
@@ -112,7 +112,7 @@ async fn nothing_in_a_value_or_key_is_an_expression() {
 }
 
 #[fixture::test]
-async fn another_document_replaces_the_value_and_is_not_merged_into_it() {
+async fn document_value_is_replaced_and_not_merged() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!({ "a": 1 }), Ttl::Forever).await.unwrap();
@@ -123,7 +123,7 @@ async fn another_document_replaces_the_value_and_is_not_merged_into_it() {
 }
 
 #[fixture::test]
-async fn a_document_without_a_value_holds_nothing() {
+async fn document_without_a_value_is_not_held() {
     let home = Home::new().await;
     let keys = home.keys();
     home.stored().insert_one(doc! { "_id": "ada" }).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_document_without_a_value_holds_nothing() {
 }
 
 #[fixture::test]
-async fn a_key_that_expires_after_the_look_is_left_alone() {
+async fn key_that_expires_after_the_read_is_not_changed() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
     let past = Ttl::At(DateTime::from_millis(1_000));
@@ -143,9 +143,10 @@ async fn a_key_that_expires_after_the_look_is_left_alone() {
         keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
         let (slow, has_paused) = interrupted(&outbox, bson!("old"), past).await;
 
-        let outcome = match rollback {
-            false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
-            true => slow.rollback_value("ada", &bson!("old")).await,
+        let outcome = if rollback {
+            slow.rollback_value("ada", &bson!("old")).await
+        } else {
+            slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await
         };
 
         assert!(has_paused());
@@ -154,8 +155,7 @@ async fn a_key_that_expires_after_the_look_is_left_alone() {
     }
 }
 
-/// The keys by a client that prepares the key otherwise between its first look at the value and
-/// what follows.
+/// Keys of a client that changes the key between the first read of the value and the write.
 async fn interrupted(
     outbox: &TestOutbox,
     value: Bson,
@@ -165,7 +165,7 @@ async fn interrupted(
     let direct: Client = outbox.client.clone();
     let home = Home::within(outbox, &direct);
     let keys = Home::within(outbox, recorder.collections.client()).keys();
-    // It has looked at the schema.
+    // The schema has been checked.
     assert!(!keys.rollback("nobody").await.unwrap());
     recorder.after(
         |command| command.name == "find",
@@ -177,16 +177,17 @@ async fn interrupted(
 }
 
 #[fixture::test]
-async fn a_value_that_changes_after_the_look_is_left_alone() {
+async fn value_that_changes_after_the_read_is_kept() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
     for rollback in [false, true] {
         keys.prepare("ada", &bson!("old"), Ttl::Forever).await.unwrap();
         let (slow, has_paused) = interrupted(&outbox, bson!("another's"), Ttl::Forever).await;
 
-        let outcome = match rollback {
-            false => slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await,
-            true => slow.rollback_value("ada", &bson!("old")).await,
+        let outcome = if rollback {
+            slow.rollback_value("ada", &bson!("old")).await
+        } else {
+            slow.reprepare("ada", Some(&bson!("old")), &bson!(1), Ttl::Forever).await
         };
 
         assert!(has_paused());
@@ -197,7 +198,7 @@ async fn a_value_that_changes_after_the_look_is_left_alone() {
 }
 
 #[fixture::test]
-async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again() {
+async fn value_that_becomes_an_equal_one_is_read_again() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
     keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
@@ -209,9 +210,9 @@ async fn a_value_that_changes_to_an_equal_one_after_the_look_is_looked_at_again(
     assert_eq!(keys.get("ada").await.unwrap(), None);
 }
 
-/// What serde takes for extended JSON is a value like any other, however it is kept and compared.
+/// serde would take the value for extended JSON.
 #[fixture::test]
-async fn a_value_that_looks_like_extended_json_is_itself() {
+async fn value_like_extended_json_is_unchanged() {
     let home = Home::new().await;
     let keys = home.keys();
     for value in [

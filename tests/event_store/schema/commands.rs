@@ -5,7 +5,7 @@ use crate::support::process::{call, call_with};
 use crate::support::queue::mongo_settings;
 
 #[fixture::test]
-async fn what_is_named_is_applied_and_verified_and_nothing_else() {
+async fn schema_commands_affect_only_the_named_collections() {
     let home = Home::new().await;
     let mut settings = mongo_settings(&home.name);
     settings.push("outbox.auto_init_schema=false".into());
@@ -39,7 +39,7 @@ async fn what_is_named_is_applied_and_verified_and_nothing_else() {
 }
 
 #[fixture::test]
-async fn the_script_that_is_printed_for_order_is_the_one_of_the_repository() {
+async fn printed_script_equals_the_one_in_the_repository() {
     let printed = call(&["schema", "print", "--aggregate", "order"]).await.with_code(0);
 
     let ours = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-aggregate.js");
@@ -47,7 +47,7 @@ async fn the_script_that_is_printed_for_order_is_the_one_of_the_repository() {
 }
 
 #[fixture::test]
-async fn a_name_that_is_none_is_wrong_usage() {
+async fn invalid_name_is_a_usage_error() {
     for option in ["--aggregate", "--prepare"] {
         let ended = call(&["schema", "print", option, "a$b"]).await.with_code(2);
 

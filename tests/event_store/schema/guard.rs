@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bson::{Bson, Document, doc};
 use futures_util::future::join_all;
-use postrider::context::{ContextSettings, Kind};
+use postrider::context::{CollectionKind, ContextSettings};
 use postrider::schema::SchemaError;
 use postrider::store::Meaning;
 
@@ -17,16 +17,19 @@ fn named(name: &str, settings: ContextSettings) -> ContextSettings {
 }
 
 #[fixture::test]
-async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_nothing() {
+async fn database_of_another_context_is_refused_with_remedies() {
     let home = Home::new().await;
-    home.context(named("shop", home.together())).ready(Kind::Events, "order").await.unwrap();
+    home.context(named("shop", home.together()))
+        .ready(CollectionKind::Events, "order")
+        .await
+        .unwrap();
     let before = home.layout().await;
     let other = home.context(named("bank", home.together()));
 
     let errors = [
-        other.ready(Kind::Snapshots, "order").await.unwrap_err(),
-        other.apply(Kind::Prepare, "order").await.unwrap_err(),
-        other.verify(Kind::Events, "order").await.unwrap_err(),
+        other.ready(CollectionKind::Snapshots, "order").await.unwrap_err(),
+        other.apply(CollectionKind::Prepare, "order").await.unwrap_err(),
+        other.verify(CollectionKind::Events, "order").await.unwrap_err(),
         other.guard().await.unwrap_err(),
     ];
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-aggregate.js");
@@ -47,7 +50,7 @@ async fn another_context_is_told_with_the_database_and_both_remedies_and_makes_n
 }
 
 #[fixture::test]
-async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote_them() {
+async fn unknown_layout_is_refused_and_number_types_are_equal() {
     let home = Home::new().await;
     let metadata = home.database().collection::<Document>("wow_database_metadata");
     let context = home.context(home.together());
@@ -74,7 +77,7 @@ async fn a_layout_that_is_not_known_is_told_and_numbers_are_alike_whatever_wrote
 }
 
 #[fixture::test]
-async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_something() {
+async fn one_of_several_contexts_claims_a_fresh_database() {
     for _ in 0..4 {
         let home = Home::new().await;
 
@@ -82,7 +85,7 @@ async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_s
             let context = home.context(named(&format!("context{}", number % 4), home.together()));
             let name = format!("a{}", number % 4);
             tokio::spawn(async move {
-                let ready = context.ready(Kind::Events, &name).await;
+                let ready = context.ready(CollectionKind::Events, &name).await;
                 ready.map(|_| context.settings().name.clone())
             })
         });
@@ -101,15 +104,15 @@ async fn of_contexts_that_race_for_a_fresh_database_one_wins_and_only_it_makes_s
 }
 
 #[fixture::test]
-async fn each_database_of_a_context_is_claimed_when_something_is_made_there() {
+async fn database_is_claimed_when_its_first_collection_is_created() {
     let home = Home::new().await;
     let context = home.context(home.apart());
     context.guard().await.unwrap();
     assert!(home.layout().await.values().all(|layout| layout.guard.is_none()), "it never inserts");
 
-    context.ready(Kind::Events, "order").await.unwrap();
+    context.ready(CollectionKind::Events, "order").await.unwrap();
     let after_events = home.layout().await;
-    context.ready(Kind::Prepare, "email").await.unwrap();
+    context.ready(CollectionKind::Prepare, "email").await.unwrap();
     let after_keys = home.layout().await;
     let settings = ContextSettings { events: home.name.clone(), ..home.apart() };
     let foreign = home.context(named("bank", settings)).guard().await.unwrap_err();

@@ -1,10 +1,10 @@
-//! What is made, by Postrider and by mongosh, and what stands in its way.
+//! Collections and indexes as Postrider and mongosh create them, and conflicts.
 
 use std::path::Path;
 
 use bson::{Bson, Document, doc};
 use postrider::config::tree::Config;
-use postrider::context::{ContextSettings, Kind, RequestIds};
+use postrider::context::{CollectionKind, ContextSettings, RequestIds};
 use postrider::schema::{SchemaError, aggregate_script};
 
 use crate::schema::Home;
@@ -20,11 +20,11 @@ async fn run_script(home: &Home, script: &Path, said: &[(&str, &str)]) -> (Optio
 }
 
 #[fixture::test]
-async fn each_collection_has_the_indexes_of_the_seed() {
+async fn collections_have_the_indexes_of_the_wow_framework() {
     let home = Home::new().await;
     let context = home.context(home.together());
 
-    for kind in Kind::ALL {
+    for kind in CollectionKind::ALL {
         context.ready(kind, "order").await.unwrap();
     }
 
@@ -45,7 +45,7 @@ async fn each_collection_has_the_indexes_of_the_seed() {
 }
 
 #[fixture::test]
-async fn the_script_makes_what_postrider_makes() {
+async fn script_creates_the_same_schema_as_postrider() {
     for (mode, apart) in [(RequestIds::Aggregate, false), (RequestIds::Global, true)] {
         let (by_script, by_us) = (Home::new().await, Home::new().await);
         let settings = |home: &Home| ContextSettings {
@@ -69,20 +69,20 @@ async fn the_script_makes_what_postrider_makes() {
         let first = run_script(&by_script, file.path(), &[]).await;
         let context = by_us.context(settings(&by_us));
         for name in &names {
-            context.ready(Kind::Events, name).await.unwrap();
-            context.ready(Kind::Snapshots, name).await.unwrap();
+            context.ready(CollectionKind::Events, name).await.unwrap();
+            context.ready(CollectionKind::Snapshots, name).await.unwrap();
         }
-        context.ready(Kind::Prepare, "email").await.unwrap();
+        context.ready(CollectionKind::Prepare, "email").await.unwrap();
 
         assert_eq!(first.0, Some(0), "{first:?}");
         assert_eq!(by_script.layout().await, by_us.layout().await);
         let other = by_script.context(theirs);
-        assert_eq!(other.apply(Kind::Events, "order").await.unwrap(), Default::default());
+        assert_eq!(other.apply(CollectionKind::Events, "order").await.unwrap(), Default::default());
     }
 }
 
 #[fixture::test]
-async fn the_script_of_the_repository_goes_by_its_environment() {
+async fn script_of_the_repository_reads_its_environment() {
     let (home, other) = (Home::new().await, Home::new().await);
     let apart = home.apart();
     let said = [
@@ -105,13 +105,15 @@ async fn the_script_of_the_repository_goes_by_its_environment() {
     assert!(!again.1.contains("created"), "{}", again.1);
     let global = ContextSettings { request_ids: RequestIds::Global, name: "shop".into(), ..apart };
     let context = home.context(global);
-    for (kind, name) in
-        [(Kind::Events, "cart"), (Kind::Snapshots, "order"), (Kind::Prepare, "email")]
-    {
+    for (kind, name) in [
+        (CollectionKind::Events, "cart"),
+        (CollectionKind::Snapshots, "order"),
+        (CollectionKind::Prepare, "email"),
+    ] {
         assert_eq!(context.verify(kind, name).await.unwrap(), []);
     }
     let context = other.context(other.together());
-    assert_eq!(context.verify(Kind::Events, "order").await.unwrap(), []);
+    assert_eq!(context.verify(CollectionKind::Events, "order").await.unwrap(), []);
     for (name, value) in [("AGGREGATES", "a$b"), ("EVENTS_REQUEST_ID_UNIQUE", "toString")] {
         let (code, told) = run_script(&home, Path::new(SCRIPT), &[(name, value)]).await;
         assert!(code == Some(1) && told.contains(value), "{told}");
@@ -120,26 +122,26 @@ async fn the_script_of_the_repository_goes_by_its_environment() {
 }
 
 #[fixture::test]
-async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
+async fn conflicting_index_is_named_and_kept() {
     let version = doc! { "aggregateId": 1, "version": 1 };
     for (kind, mine, named) in [
         (
-            Kind::Events,
+            CollectionKind::Events,
             doc! { "name": "aggregateId_1_version_1", "key": &version },
             "aggregateId_1_version_1",
         ),
         (
-            Kind::Events,
+            CollectionKind::Events,
             doc! { "name": "mine", "key": &version, "unique": true },
             "aggregateId_1_version_1",
         ),
         (
-            Kind::Snapshots,
+            CollectionKind::Snapshots,
             doc! { "name": "mine", "key": { "tenantId": "hashed" } },
             "tenantId_hashed",
         ),
         (
-            Kind::Prepare,
+            CollectionKind::Prepare,
             doc! { "name": "ttlAt_1", "key": { "ttlAt": 1 }, "expireAfterSeconds": 60 },
             "ttlAt_1",
         ),
@@ -170,7 +172,7 @@ async fn what_stands_in_the_way_is_an_error_that_names_it_and_stays() {
 }
 
 #[fixture::test]
-async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_told() {
+async fn scopes_of_request_ids_exclude_each_other() {
     let modes = [RequestIds::Aggregate, RequestIds::Global];
     for (first, second, word, by) in [
         (modes[0], modes[1], "aggregate", "aggregateId_1_requestId_1"),
@@ -178,11 +180,12 @@ async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_to
     ] {
         let home = Home::new().await;
         let with = |request_ids| home.context(ContextSettings { request_ids, ..home.together() });
-        with(first).ready(Kind::Events, "order").await.unwrap();
+        with(first).ready(CollectionKind::Events, "order").await.unwrap();
         let before = home.indexes("order_event_stream").await;
 
-        let error = with(second).ready(Kind::Events, "order").await.unwrap_err().to_string();
-        let differences = with(second).verify(Kind::Events, "order").await.unwrap();
+        let error =
+            with(second).ready(CollectionKind::Events, "order").await.unwrap_err().to_string();
+        let differences = with(second).verify(CollectionKind::Events, "order").await.unwrap();
         let other = if word == "global" { "aggregate" } else { "global" };
         let said = [("EVENTS_REQUEST_ID_UNIQUE", other)];
         let (code, complaint) = run_script(&home, Path::new(SCRIPT), &said).await;
@@ -198,17 +201,21 @@ async fn what_a_request_is_unique_in_excludes_the_other_and_both_remedies_are_to
         assert_eq!(differences.len(), 1, "{differences:?}");
         assert!(differences[0].to_string().contains(by), "{differences:?}");
         assert_eq!(home.indexes("order_event_stream").await, before);
-        with(first).ready(Kind::Events, "order").await.unwrap();
+        with(first).ready(CollectionKind::Events, "order").await.unwrap();
     }
 }
 
 #[fixture::test]
-async fn what_is_no_plain_collection_is_refused_by_its_name() {
+async fn views_and_special_collections_are_refused_by_name() {
     let english = doc! { "locale": "en", "strength": 2 };
     for (kind, options, found) in [
-        (Kind::Events, doc! { "viewOn": "other" }, "a view"),
-        (Kind::Snapshots, doc! { "capped": true, "size": 4096 }, "a capped collection"),
-        (Kind::Prepare, doc! { "collation": english }, "a collection with a default collation"),
+        (CollectionKind::Events, doc! { "viewOn": "other" }, "a view"),
+        (CollectionKind::Snapshots, doc! { "capped": true, "size": 4096 }, "a capped collection"),
+        (
+            CollectionKind::Prepare,
+            doc! { "collation": english },
+            "a collection with a default collation",
+        ),
     ] {
         let home = Home::new().await;
         let collection = kind.collection("order");
@@ -228,13 +235,14 @@ async fn what_is_no_plain_collection_is_refused_by_its_name() {
 }
 
 #[fixture::test]
-async fn documents_that_clash_are_named_as_what_stops_an_index() {
+async fn duplicate_documents_are_named_when_an_index_fails() {
     let home = Home::new().await;
     let streams = home.database().collection::<Document>("order_event_stream");
     let twin = || doc! { "aggregateId": "a", "version": 1 };
     streams.insert_many([twin(), twin()]).await.unwrap();
 
-    let error = home.context(home.together()).ready(Kind::Events, "order").await.unwrap_err();
+    let error =
+        home.context(home.together()).ready(CollectionKind::Events, "order").await.unwrap_err();
 
     assert!(error.to_string().contains("share their aggregateId, version"), "{error}");
     assert_eq!(streams.count_documents(doc! {}).await.unwrap(), 2);

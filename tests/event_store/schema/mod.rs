@@ -18,10 +18,10 @@ use mongodb::{Client, Database};
 use postrider::context::{Context, ContextSettings};
 use postrider::store::connect;
 
-/// Empty databases of the test's own, which are removed when it passes.
+/// Empty databases of one test, which are removed when it passes.
 struct Home {
     client: Client,
-    /// The first, and those of events, snapshots and prepare keys where they are apart.
+    /// The first one, and separate ones for events, snapshots and prepare keys.
     name: String,
     _cleanup: Cleanup,
 }
@@ -40,12 +40,12 @@ impl Home {
         Self { client, name, _cleanup }
     }
 
-    /// All in one database.
+    /// Settings with one database.
     fn together(&self) -> ContextSettings {
         ContextSettings::new(&self.name)
     }
 
-    /// A database for each kind.
+    /// Settings with a database for each kind.
     fn apart(&self) -> ContextSettings {
         ContextSettings {
             events: format!("{}_e", self.name),
@@ -59,7 +59,7 @@ impl Home {
         Context::new(self.client.clone(), settings)
     }
 
-    /// What each of the databases looks like, by their endings.
+    /// The layout of each database, by the suffix of its name.
     async fn layout(&self) -> BTreeMap<String, Layout> {
         let mut all = BTreeMap::new();
         for ending in ["", "_e", "_s", "_p"] {
@@ -79,20 +79,20 @@ impl Home {
         names
     }
 
-    /// Creates something by another hand.
+    /// Runs a command of another program.
     async fn run(&self, command: Document) {
         self.database().run_command(command).await.unwrap();
     }
 
-    /// Names of the indexes of a collection, in the order in which they were created.
+    /// The names of a collection's indexes, in the order of their creation.
     async fn indexes(&self, collection: &str) -> Vec<String> {
         let collection = self.database().collection::<Document>(collection);
         collection.list_index_names().await.unwrap()
     }
 }
 
-/// Collections with their options, their indexes in the order of their creation, and whose the
-/// database is.
+/// Collections with their options, their indexes in the order of their creation, and the context of
+/// the database.
 #[derive(Debug, PartialEq)]
 struct Layout {
     collections: BTreeMap<String, (Document, Vec<Document>)>,

@@ -1,11 +1,11 @@
-//! The least that the append path needs, on the server with access control.
+//! The privileges of the append path, on a server with access control.
 
 use std::path::Path;
 use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::Client;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::schema::roles::{APPEND, Configured, RELAY, SCHEMA};
 use postrider::store::connect;
 
@@ -20,10 +20,10 @@ const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-
 const CONFIGURED: Configured =
     Configured { retention: Duration::MAX, follow: true, append: true, names: true };
 
-/// One use of each collection, as the append path makes them.
+/// Uses each collection as the append path does.
 async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> {
     let client = context.client();
-    let streams = context.collection(Kind::Events, "order");
+    let streams = context.collection(CollectionKind::Events, "order");
     let records = client.database(outbox).collection::<Document>("outbox_records");
     let mut session = client.start_session().await?;
     session.start_transaction().await?;
@@ -32,11 +32,11 @@ async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> 
     records.insert_one(record("r", "a")).session(&mut session).await?;
     session.commit_transaction().await?;
     streams.find_one(doc! { "aggregateId": "a" }).await?;
-    let snapshots = context.collection(Kind::Snapshots, "order");
+    let snapshots = context.collection(CollectionKind::Snapshots, "order");
     let set = doc! { "$set": { "version": 1 } };
     snapshots.update_one(doc! { "_id": "a" }, set.clone()).upsert(true).await?;
     snapshots.find_one(doc! { "_id": "a" }).await?;
-    let keys = context.collection(Kind::Prepare, "email");
+    let keys = context.collection(CollectionKind::Prepare, "email");
     keys.update_one(doc! { "_id": "k" }, set).upsert(true).await?;
     keys.find_one(doc! { "_id": "k" }).await?;
     keys.delete_one(doc! { "_id": "k" }).await?;
@@ -58,7 +58,7 @@ async fn user(admin: &Client, outbox: &str, name: &str, granted: &[(&str, &str)]
 }
 
 #[fixture::test]
-async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_them_makes_nothing() {
+async fn roles_of_the_script_suffice_with_a_database_per_kind() {
     let outbox = TestOutbox::restricted().await;
     let (admin, name) = (&outbox.client, outbox.database.as_str());
     let names = ["e", "s", "p"].map(|ending| format!("{name}_{ending}"));
@@ -85,17 +85,20 @@ async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_the
     let makes = Context::new(makes, settings.clone());
     let uses = Context::new(uses, ContextSettings { auto_init_schema: false, ..settings.clone() });
 
-    for (kind, called) in
-        [(Kind::Events, "order"), (Kind::Snapshots, "order"), (Kind::Prepare, "email")]
-    {
+    for (kind, called) in [
+        (CollectionKind::Events, "order"),
+        (CollectionKind::Snapshots, "order"),
+        (CollectionKind::Prepare, "email"),
+    ] {
         uses.ready(kind, called).await.unwrap_err();
         makes.ready(kind, called).await.unwrap();
         uses.ready(kind, called).await.unwrap();
     }
     use_all(&uses, name).await.unwrap();
     uses.guard().await.unwrap();
-    let too_much = uses.apply(Kind::Events, "cart").await.unwrap_err();
-    let removal = uses.collection(Kind::Events, "order").delete_one(doc! {}).await.unwrap_err();
+    let too_much = uses.apply(CollectionKind::Events, "cart").await.unwrap_err();
+    let removal =
+        uses.collection(CollectionKind::Events, "order").delete_one(doc! {}).await.unwrap_err();
 
     let too_much = postrider::telemetry::chain(&too_much);
     assert!(too_much.contains("not authorized"), "{too_much}");
@@ -108,7 +111,7 @@ async fn the_scripts_roles_suffice_where_each_kind_has_a_database_and_one_of_the
 }
 
 #[fixture::test]
-async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the_grant() {
+async fn check_names_each_missing_action_of_the_append_path() {
     let outbox = TestOutbox::restricted().await;
     let sets = |user: &str| {
         let uri = uri(user, roles::PASSWORD, &outbox.database);
@@ -138,7 +141,7 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
     }
     assert!(!ended.stderr.contains("not authorized"), "{ended}");
 
-    // With one action less than enough, that one is named.
+    // Each missing action is named.
     let context = ContextSettings::new(database);
     let privileges = |role| privileges_for(role, &context, database, "", CONFIGURED);
     let mut single: Vec<(Document, String)> = Vec::new();
@@ -154,7 +157,7 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
     let on_database = |one: &Document| {
         one.get_document("resource").unwrap().get_str("collection").unwrap().is_empty()
     };
-    // What may be done to all of a database need not be said of a collection.
+    // A privilege on the database covers its collections.
     single.retain(|(one, _)| on_database(one));
     assert_eq!(single.len(), 6, "{single:?}");
     let relay: Vec<Document> =
@@ -175,7 +178,7 @@ async fn a_relays_user_starts_is_warned_once_and_check_names_each_action_and_the
 
         let found = found.with_code(1).json();
         let found = found.as_array().unwrap();
-        // Without this one not even the database can be looked into, which is another finding.
+        // Without this one the database cannot be read, which is another finding.
         if let Some(append) = found.iter().find(|one| one["name"] == "append privileges") {
             let detail = format!("{name}@{database} lacks {action} on database {database}");
             assert_eq!(append["detail"], detail.as_str(), "{found:#?}");

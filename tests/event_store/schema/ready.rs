@@ -1,8 +1,8 @@
-//! Collections that are complete before anything is written into them.
+//! Collections are created completely before the first write.
 
 use bson::doc;
 use futures_util::future::join_all;
-use postrider::context::{Context, ContextSettings, Kind};
+use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::schema::SchemaError;
 use postrider::store::{Meaning, connect};
 
@@ -11,7 +11,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, mongodb_uri};
 
 #[fixture::test]
-async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
+async fn eight_processes_create_a_collection_at_once() {
     for _ in 0..3 {
         let home = Home::new().await;
         let mut contexts = Vec::new();
@@ -21,7 +21,7 @@ async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
         }
 
         let coming = contexts.iter().flat_map(|context| {
-            Kind::ALL.map(|kind| {
+            CollectionKind::ALL.map(|kind| {
                 let context = context.clone();
                 tokio::spawn(async move { context.ready(kind, "order").await.map(drop) })
             })
@@ -30,14 +30,14 @@ async fn eight_processes_that_come_at_once_to_a_fresh_aggregate_all_succeed() {
             came.unwrap().unwrap();
         }
 
-        for kind in Kind::ALL {
+        for kind in CollectionKind::ALL {
             assert_eq!(contexts[0].verify(kind, "order").await.unwrap(), []);
         }
     }
 }
 
 #[fixture::test]
-async fn many_callers_of_one_process_ask_once() {
+async fn concurrent_callers_share_one_schema_check() {
     let outbox = TestOutbox::new().await;
     let spied = CommandRecorder::on(&outbox).await;
     let settings = ContextSettings::new(&outbox.database);
@@ -45,12 +45,12 @@ async fn many_callers_of_one_process_ask_once() {
 
     let calls = (0..64).map(|_| {
         let context = context.clone();
-        tokio::spawn(async move { context.ready(Kind::Events, "order").await.map(drop) })
+        tokio::spawn(async move { context.ready(CollectionKind::Events, "order").await.map(drop) })
     });
     for called in join_all(calls).await {
         called.unwrap().unwrap();
     }
-    context.ready(Kind::Events, "order").await.unwrap();
+    context.ready(CollectionKind::Events, "order").await.unwrap();
 
     for (name, times) in [("create", 1), ("createIndexes", 1), ("findAndModify", 1), ("find", 1)] {
         let commands = spied.commands(name);
@@ -64,26 +64,26 @@ async fn many_callers_of_one_process_ask_once() {
 }
 
 #[fixture::test]
-async fn a_failure_is_not_remembered() {
+async fn schema_check_is_repeated_after_a_failure() {
     let home = Home::new().await;
     let context = home.context(home.together());
     let index = doc! { "name": "ttlAt_1", "key": { "ttlAt": -1 } };
     home.run(doc! { "createIndexes": "prepare_email", "indexes": [index] }).await;
 
-    context.ready(Kind::Prepare, "email").await.unwrap_err();
+    context.ready(CollectionKind::Prepare, "email").await.unwrap_err();
     home.run(doc! { "dropIndexes": "prepare_email", "index": "ttlAt_1" }).await;
 
-    context.ready(Kind::Prepare, "email").await.unwrap();
+    context.ready(CollectionKind::Prepare, "email").await.unwrap();
 }
 
 #[fixture::test]
-async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that_makes_it() {
+async fn missing_schema_is_reported_with_the_command_that_creates_it() {
     let home = Home::new().await;
     let strict = home.context(ContextSettings { auto_init_schema: false, ..home.together() });
     for (kind, named) in [
-        (Kind::Events, "postrider schema apply --aggregate order"),
-        (Kind::Snapshots, "postrider schema apply --aggregate order"),
-        (Kind::Prepare, "postrider schema apply --prepare order"),
+        (CollectionKind::Events, "postrider schema apply --aggregate order"),
+        (CollectionKind::Snapshots, "postrider schema apply --aggregate order"),
+        (CollectionKind::Prepare, "postrider schema apply --prepare order"),
     ] {
         let missing = strict.ready(kind, "order").await.unwrap_err();
         assert_eq!(missing.meaning(), Meaning::Permanent);
@@ -93,12 +93,12 @@ async fn where_nothing_may_be_made_what_is_missing_is_told_with_the_command_that
         assert!(home.collection_names().await.is_empty());
     }
 
-    strict.apply(Kind::Events, "order").await.unwrap();
-    strict.ready(Kind::Events, "order").await.unwrap();
+    strict.apply(CollectionKind::Events, "order").await.unwrap();
+    strict.ready(CollectionKind::Events, "order").await.unwrap();
     let index = doc! { "dropIndexes": "order_event_stream", "index": "aggregateId_1_version_1" };
     home.run(index).await;
     let other = home.context(strict.settings().clone());
-    let incomplete = other.ready(Kind::Events, "order").await.unwrap_err();
+    let incomplete = other.ready(CollectionKind::Events, "order").await.unwrap_err();
 
     assert!(incomplete.to_string().contains("index aggregateId_1_version_1"), "{incomplete}");
 }

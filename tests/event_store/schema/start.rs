@@ -1,8 +1,8 @@
-//! What `run` and `check` say of the append path's databases.
+//! `run` and `check` with the append path's databases.
 
 use std::time::Duration;
 
-use postrider::context::{ContextSettings, Kind};
+use postrider::context::{CollectionKind, ContextSettings};
 
 use crate::schema::Home;
 use crate::support::mongod::Mongod;
@@ -13,10 +13,10 @@ use crate::support::queue::{mongo_settings, stdout_sink};
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[fixture::test]
-async fn a_database_of_another_context_ends_the_start_before_anything_is_made() {
+async fn start_fails_on_a_database_of_another_context() {
     let home = Home::new().await;
     let theirs = ContextSettings { name: "bank".into(), ..home.together() };
-    home.context(theirs).ready(Kind::Events, "account").await.unwrap();
+    home.context(theirs).ready(CollectionKind::Events, "account").await.unwrap();
     let before = home.layout().await;
     let api = vec!["api.enabled=true".to_owned()];
     let settings = [mongo_settings(&home.name), stdout_sink(), api].concat();
@@ -41,7 +41,7 @@ async fn a_database_of_another_context_ends_the_start_before_anything_is_made() 
 }
 
 #[fixture::test]
-async fn a_start_claims_no_database() {
+async fn start_claims_no_database() {
     let outbox = TestOutbox::new().await;
     let api = vec!["api.enabled=true".to_owned()];
     let settings = [mongo_settings(&outbox.database), stdout_sink(), api].concat();
@@ -55,7 +55,7 @@ async fn a_start_claims_no_database() {
 }
 
 #[fixture::test]
-async fn on_a_standalone_server_the_append_path_ends_the_start_with_both_remedies() {
+async fn append_path_does_not_start_on_a_standalone_server() {
     let server = Mongod::standalone().await;
     let uri = format!("mongo.uri={}", server.uri("", "app"));
 

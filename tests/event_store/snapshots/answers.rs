@@ -1,4 +1,4 @@
-//! The server has saved it, and its answer is lost.
+//! Saves whose answer is lost.
 
 use bson::doc;
 use postrider::snapshot::{Saved, Snapshot};
@@ -7,7 +7,7 @@ use crate::home::{Home, id, order};
 use crate::support::outbox::TestOutbox;
 
 #[fixture::test]
-async fn a_repeated_save_answers_as_the_first_would_have() {
+async fn repeated_save_returns_the_first_answer() {
     let outbox = TestOutbox::new().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let snapshots = Home::within(&outbox, collections.client()).snapshots();

@@ -1,13 +1,13 @@
-//! What is stored, and what comes back.
+//! The stored form of snapshots.
 
 use bson::{Bson, DateTime, Document, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::Snapshot;
 
 use crate::home::{Home, id, order};
 
 async fn stored(home: &Home, id: &str) -> Document {
-    let snapshots = home.context.collection(Kind::Snapshots, "order");
+    let snapshots = home.context.collection(CollectionKind::Snapshots, "order");
     snapshots.find_one(doc! { "_id": id }).await.unwrap().unwrap()
 }
 
@@ -26,7 +26,7 @@ fn full() -> Snapshot {
 }
 
 #[fixture::test]
-async fn what_is_saved_is_loaded() {
+async fn saved_snapshot_is_loaded() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
@@ -39,7 +39,7 @@ async fn what_is_saved_is_loaded() {
 }
 
 #[fixture::test]
-async fn it_is_stored_as_the_seed_system_does() {
+async fn snapshot_is_stored_as_by_the_wow_framework() {
     let home = Home::new().await;
 
     home.snapshots().save(&order(), full()).await.unwrap();
@@ -66,7 +66,7 @@ async fn it_is_stored_as_the_seed_system_does() {
 }
 
 #[fixture::test]
-async fn what_is_not_given_is_absent() {
+async fn fields_without_a_value_are_absent() {
     let home = Home::new().await;
 
     home.snapshots().save(&order(), Snapshot::new(id("order-1"), 1, doc! {})).await.unwrap();
@@ -81,7 +81,7 @@ async fn what_is_not_given_is_absent() {
 }
 
 #[fixture::test]
-async fn a_version_beyond_32_bits_is_a_long() {
+async fn version_beyond_32_bits_is_int64() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     for version in [i64::from(i32::MAX), i64::from(i32::MAX) + 1, i64::MAX] {
@@ -95,7 +95,7 @@ async fn a_version_beyond_32_bits_is_a_long() {
 }
 
 #[fixture::test]
-async fn a_state_is_kept_as_written() {
+async fn state_is_stored_as_written() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let state = doc! {
@@ -119,7 +119,7 @@ async fn a_state_is_kept_as_written() {
 }
 
 #[fixture::test]
-async fn nothing_that_is_given_is_an_expression() {
+async fn snapshot_fields_are_never_expressions() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let tricky = Snapshot {
@@ -138,7 +138,7 @@ async fn nothing_that_is_given_is_an_expression() {
 }
 
 #[fixture::test]
-async fn the_first_operator_and_time_stay_unless_given() {
+async fn first_operator_and_time_are_kept_unless_given() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let bare = |version| Snapshot::new(id("order-1"), version, doc! {});
@@ -164,7 +164,7 @@ async fn the_first_operator_and_time_stay_unless_given() {
 }
 
 #[fixture::test]
-async fn an_aggregate_is_deleted_and_comes_back() {
+async fn deleted_flag_is_set_and_reset() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     for (version, deleted) in [(1, false), (2, true), (3, false)] {
@@ -177,7 +177,7 @@ async fn an_aggregate_is_deleted_and_comes_back() {
 }
 
 #[fixture::test]
-async fn a_snapshot_is_loaded_for_its_own_tenant() {
+async fn snapshot_is_loaded_for_its_tenant_only() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     snapshots.save(&order(), full()).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_snapshot_is_loaded_for_its_own_tenant() {
 }
 
 #[fixture::test]
-async fn an_aggregate_without_a_snapshot_has_version_0() {
+async fn version_without_a_snapshot_is_0() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
@@ -201,9 +201,9 @@ async fn an_aggregate_without_a_snapshot_has_version_0() {
     assert_eq!(snapshots.load(&order(), &id("nobody"), None).await.unwrap(), None);
 }
 
-/// What serde takes for extended JSON is a state like any other.
+/// serde would take the state for extended JSON.
 #[fixture::test]
-async fn a_state_that_looks_like_extended_json_comes_back_as_it_was() {
+async fn state_like_extended_json_is_unchanged() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let states = [

@@ -1,7 +1,7 @@
-//! Older never wins.
+//! Snapshots are guarded by version.
 
 use bson::{Bson, Decimal128, bson, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::{Saved, Snapshot, SnapshotStore};
 
 use crate::home::{Home, id, order};
@@ -16,7 +16,7 @@ async fn label(snapshots: &SnapshotStore) -> String {
 }
 
 #[fixture::test]
-async fn a_newer_snapshot_replaces_an_older_one() {
+async fn newer_snapshot_replaces_an_older_one() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
@@ -29,11 +29,11 @@ async fn a_newer_snapshot_replaces_an_older_one() {
 }
 
 #[fixture::test]
-async fn an_older_snapshot_is_not_written_and_learns_the_newer_version() {
+async fn older_snapshot_is_not_written() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     snapshots.save(&order(), at(4, "newer")).await.unwrap();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let before = collection.find_one(doc! {}).await.unwrap();
 
     let older = snapshots.save(&order(), at(3, "older")).await.unwrap();
@@ -43,7 +43,7 @@ async fn an_older_snapshot_is_not_written_and_learns_the_newer_version() {
 }
 
 #[fixture::test]
-async fn a_snapshot_of_the_same_version_is_replaced() {
+async fn snapshot_of_the_same_version_is_replaced() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     snapshots.save(&order(), at(4, "one")).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_snapshot_of_the_same_version_is_replaced() {
 }
 
 #[fixture::test]
-async fn the_same_snapshot_within_a_millisecond_counts_as_written() {
+async fn same_snapshot_within_a_millisecond_counts_as_written() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let saves = (0..200).map(|_| {
@@ -69,7 +69,7 @@ async fn the_same_snapshot_within_a_millisecond_counts_as_written() {
 }
 
 #[fixture::test]
-async fn of_eight_who_save_at_once_the_highest_version_stays() {
+async fn highest_version_stays_when_eight_save_at_once() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     for round in 0..20 {
@@ -90,10 +90,10 @@ async fn of_eight_who_save_at_once_the_highest_version_stays() {
 }
 
 #[fixture::test]
-async fn a_stored_version_that_is_no_integer_gives_way() {
+async fn stored_version_that_is_no_integer_is_replaced() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let odd = [
         bson!("9"),
         Bson::Null,
@@ -121,10 +121,10 @@ async fn a_stored_version_that_is_no_integer_gives_way() {
 }
 
 #[fixture::test]
-async fn a_version_that_a_shell_made_a_double_is_still_one() {
+async fn stored_version_may_be_a_double() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     let stored = doc! { "_id": "order-1", "version": 9.0, "state": { "label": "shell" } };
     collection.insert_one(stored).await.unwrap();
 
@@ -135,9 +135,9 @@ async fn a_version_that_a_shell_made_a_double_is_still_one() {
 }
 
 #[fixture::test]
-async fn a_snapshot_without_a_state_is_none() {
+async fn snapshot_without_a_state_is_none() {
     let home = Home::new().await;
-    let collection = home.context.collection(Kind::Snapshots, "order");
+    let collection = home.context.collection(CollectionKind::Snapshots, "order");
     collection.insert_one(doc! { "_id": "order-1", "version": 9 }).await.unwrap();
 
     assert_eq!(home.snapshots().load(&order(), &id("order-1"), None).await.unwrap(), None);

@@ -1,15 +1,15 @@
-//! What MongoDB would not take, and what is no snapshot.
+//! Snapshots that are refused.
 
 use bson::{bson, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::snapshot::{Snapshot, SnapshotError};
 
 use crate::home::{Home, id, order};
 
 #[fixture::test]
-async fn a_state_too_large_is_named() {
+async fn state_too_large_is_reported() {
     let home = Home::new().await;
-    // The last byte is that of the document around it; the driver sends 50 MiB no more.
+    // One byte too many with the document around it; and more than the driver sends.
     for size in [(16 << 20) - 30, 16 << 20, 17 << 20, 50 << 20] {
         let state = doc! { "s": "x".repeat(size) };
         let saved = home.snapshots().save(&order(), Snapshot::new(id("order-1"), 1, state)).await;
@@ -18,7 +18,7 @@ async fn a_state_too_large_is_named() {
 }
 
 #[fixture::test]
-async fn a_state_of_almost_a_whole_document_is_saved() {
+async fn state_of_almost_16_mib_is_saved() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     for version in [1, 2] {
@@ -29,7 +29,7 @@ async fn a_state_of_almost_a_whole_document_is_saved() {
 }
 
 #[fixture::test]
-async fn a_state_too_deep_is_named() {
+async fn state_too_deep_is_reported() {
     let home = Home::new().await;
     let deep = (0..190).fold(bson!(1), |inner, _| bson!([inner]));
 
@@ -40,7 +40,7 @@ async fn a_state_too_deep_is_named() {
 }
 
 #[fixture::test]
-async fn a_version_below_1_is_none() {
+async fn version_below_1_is_refused() {
     let home = Home::new().await;
     for version in [0, -1, i64::MIN] {
         let snapshot = Snapshot::new(id("order-1"), version, doc! {});
@@ -50,6 +50,6 @@ async fn a_version_below_1_is_none() {
             "{saved:?}"
         );
     }
-    let database = home.context.database(Kind::Snapshots);
+    let database = home.context.database(CollectionKind::Snapshots);
     assert!(database.list_collection_names().await.unwrap().is_empty(), "nothing was sent");
 }

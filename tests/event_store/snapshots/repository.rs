@@ -1,9 +1,9 @@
-//! Aggregates from snapshot and tail, as from all their events.
+//! Aggregates loaded from a snapshot and later events, and from all events.
 
 use std::error::Error;
 
 use bson::{Document, doc};
-use postrider::context::Kind;
+use postrider::context::CollectionKind;
 use postrider::events::{Append, AppendError, Event, EventStore, Expected, NewEvent};
 use postrider::snapshot::{
     Aggregate, Loaded, Repository, RepositoryError, Saved, Snapshot, SnapshotStore, Strategy,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::home::{Home, id, order};
 use crate::support::outbox::TestOutbox;
 
-/// Whose state depends on the order of its events, and on each of them.
+/// An aggregate whose state depends on each event and on their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Tally {
     total: i64,
@@ -63,7 +63,7 @@ impl Stage {
     }
 }
 
-/// Two events, of the version that the aggregate then has.
+/// An append of two events.
 fn append(aggregate: &str, version: i64) -> Append {
     let added = |step: i64| NewEvent::new("Added", doc! { "step": step });
     let events = vec![added(version * 10), added(version * 10 + 1)];
@@ -71,7 +71,7 @@ fn append(aggregate: &str, version: i64) -> Append {
         .expecting(Expected::Exact(version - 1))
 }
 
-/// What comes of all events up to a version.
+/// The state after all events up to a version.
 fn replayed(version: i64) -> Tally {
     let steps: Vec<i64> = (1..=version).flat_map(|v| [v * 10, v * 10 + 1]).collect();
     let total = steps.iter().fold(0, |total, step| total * 3 + step);
@@ -84,7 +84,7 @@ fn is_as_of(loaded: &Loaded<Tally>, version: i64) {
 }
 
 #[fixture::test]
-async fn snapshot_and_tail_are_the_same_as_all_events() {
+async fn snapshot_and_later_events_equal_all_events() {
     let stage = Stage::new().await;
     let strategies = [
         (Strategy::All, [1, 2, 3, 4, 5, 6, 7]),
@@ -110,14 +110,14 @@ async fn snapshot_and_tail_are_the_same_as_all_events() {
 }
 
 #[fixture::test]
-async fn an_earlier_version_or_time_is_replayed_from_events() {
+async fn earlier_version_or_time_is_replayed_from_events() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     let mut times = Vec::new();
     for version in 1..=4 {
         let stored = repository.append(append("a", version)).await.unwrap();
         times.push(stored.appended.create_time);
-        // The next one has another time.
+        // The next append must have another time.
         let later = async || stage.home.now().await.timestamp_millis() > times[times.len() - 1] + 5;
         crate::support::outbox::eventually("a later time", later).await;
     }
@@ -137,18 +137,18 @@ async fn an_earlier_version_or_time_is_replayed_from_events() {
 }
 
 #[fixture::test]
-async fn an_aggregate_without_events_is_none() {
+async fn aggregate_without_events_is_none() {
     let stage = Stage::new().await;
 
     let repository = stage.repository(Strategy::All);
-    // As a server would, in a task of its own.
+    // In a task of its own, as in a server.
     let loading = tokio::spawn(async move { repository.load(&id("nobody"), None).await });
 
     assert_eq!(loading.await.unwrap().unwrap(), None);
 }
 
 #[fixture::test]
-async fn a_snapshot_has_what_its_events_tell() {
+async fn snapshot_fields_come_from_the_events() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(2));
     let first = Append { owner_id: Some("owner".into()), ..append("a", 1).tenant("tenant") };
@@ -176,7 +176,7 @@ async fn a_snapshot_has_what_its_events_tell() {
 }
 
 #[fixture::test]
-async fn a_tenant_loads_no_other_tenants_aggregate() {
+async fn aggregate_of_another_tenant_is_not_loaded() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     repository.append(append("a", 1).tenant("ours")).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_tenant_loads_no_other_tenants_aggregate() {
 }
 
 #[fixture::test]
-async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
+async fn undecodable_snapshot_is_ignored_and_replaced() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::EveryVersions(1));
     repository.append(append("a", 1)).await.unwrap();
@@ -206,13 +206,13 @@ async fn a_snapshot_of_another_form_is_set_aside_and_replaced() {
 }
 
 #[fixture::test]
-async fn no_state_comes_of_events_with_a_gap() {
+async fn missing_version_is_an_error() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::None);
     for version in 1..=3 {
         repository.append(append("a", version)).await.unwrap();
     }
-    let streams = stage.home.context.collection(Kind::Events, "order");
+    let streams = stage.home.context.collection(CollectionKind::Events, "order");
     let gone = doc! { "aggregateId": "a", "version": 2 };
     assert_eq!(streams.delete_one(gone).await.unwrap().deleted_count, 1);
 
@@ -222,7 +222,7 @@ async fn no_state_comes_of_events_with_a_gap() {
 }
 
 #[fixture::test]
-async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
+async fn append_succeeds_when_the_snapshot_fails() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     let odd = Append { events: vec![NewEvent::new("Odd", Document::new())], ..append("a", 1) };
@@ -240,7 +240,7 @@ async fn what_can_not_be_applied_is_appended_all_the_same_and_told() {
 }
 
 #[fixture::test]
-async fn an_append_that_conflicts_saves_nothing() {
+async fn conflicting_append_saves_no_snapshot() {
     let stage = Stage::new().await;
     let repository = stage.repository(Strategy::All);
     repository.append(append("a", 1)).await.unwrap();

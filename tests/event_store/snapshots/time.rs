@@ -1,5 +1,4 @@
-//! Snapshots are dated by the server. `clock` runs this once more in processes whose clock is
-//! wrong.
+//! Snapshots have the server's time. `wrong_clock` runs this again in processes with a wrong clock.
 
 use bson::doc;
 use postrider::snapshot::Snapshot;
@@ -7,7 +6,7 @@ use postrider::snapshot::Snapshot;
 use crate::home::{Home, id, order};
 
 #[fixture::test]
-async fn a_snapshot_has_the_servers_time() {
+async fn snapshot_has_the_servers_time() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
 
@@ -17,7 +16,7 @@ async fn a_snapshot_has_the_servers_time() {
 
     let loaded = snapshots.load(&order(), &id("order-1"), None).await.unwrap().unwrap();
     let time = loaded.snapshot_time.unwrap();
-    // The estimate of the server's time is good to a round trip.
+    // The estimate of the server's time is accurate to a round trip.
     let range = before - 1_000..=after + 1_000;
     assert!(range.contains(&time), "{time} is not within {range:?}");
 }

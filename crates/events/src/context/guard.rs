@@ -1,8 +1,8 @@
-//! The guard of a database: the one document that says whose it is.
+//! The guard of a database: a document that names its context.
 //!
-//! `wow_database_metadata` holds `{_id: "boundedContext", contextName, layoutVersion}`, as the Wow
-//! framework writes it. Two contexts in one database would share aggregates of the same name, and
-//! neither could tell.
+//! `wow_database_metadata` has `{_id: "boundedContext", contextName, layoutVersion}`, as the Wow
+//! framework writes it. Without it two contexts in one database would share aggregates of the same
+//! name unnoticed.
 
 use bson::{Bson, Document, doc};
 use mongodb::Collection;
@@ -10,37 +10,39 @@ use mongodb::options::ReturnDocument;
 use postrider_store::schema::{Difference, Foreign, SchemaError};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 
-/// Its collection.
+use crate::integer::integral;
+
+/// The collection of the guard.
 pub const COLLECTION: &str = "wow_database_metadata";
 
-/// Its document.
+/// The id of the guard.
 const ID: &str = "boundedContext";
 
-/// How the collections of a context are laid out.
+/// The version of the layout of collections.
 const LAYOUT_VERSION: i32 = 1;
 
 /// One database, for one context.
-pub(super) struct Guard {
+pub(super) struct DatabaseGuard {
     /// The database's name.
     pub(super) database: String,
     pub(super) metadata: Collection<Document>,
-    /// Who we are.
+    /// The context that claims it.
     pub(super) context: String,
-    /// The settings by which the database would be another.
+    /// The settings that name another database.
     pub(super) elsewhere: String,
 }
 
-impl Guard {
-    /// Whether the database is still to be claimed: the difference that a claim would end.
+impl DatabaseGuard {
+    /// Checks that no other context has the database. The difference is that no context has it.
     ///
     /// # Errors
     ///
-    /// Those of the store, and that it is another's.
+    /// [`SchemaError`], also for a database of another context.
     pub(super) async fn verify(&self) -> Result<Option<Difference>, SchemaError> {
         let finding = self.metadata.find_one(doc! { "_id": ID }).into_future();
         let found = within("ask whose database it is", limits::BATCH, finding).await?;
         if let Some(found) = found {
-            self.judge(&found)?;
+            self.check(&found)?;
             return Ok(None);
         }
         Ok(Some(Difference {
@@ -51,29 +53,28 @@ impl Guard {
         }))
     }
 
-    /// Makes it ours if it is nobody's, and tells it by its name. Of several contexts that come at
-    /// once one wins.
+    /// Claims the database if it has no context, and then returns its name. Of several contexts at the
+    /// same time one wins.
     ///
     /// # Errors
     ///
-    /// Those of the store, and that it is another's.
+    /// [`SchemaError`], also for a database of another context.
     pub(super) async fn claim(&self) -> Result<Option<String>, SchemaError> {
         if self.verify().await?.is_none() {
             return Ok(None);
         }
         let found = match self.insert().await {
-            // Two claimed it in one moment: by now there is something to be found, and nothing to
-            // be inserted.
+            // Another process inserted it at the same moment: the second try finds it.
             Err(error) if error.code() == Some(DUPLICATE_KEY) => self.insert().await?,
             other => other?,
         };
         match found {
-            Some(found) => self.judge(&found).map(|()| None),
+            Some(found) => self.check(&found).map(|()| None),
             None => Ok(Some(self.database.clone())),
         }
     }
 
-    /// What was there before; it is of a majority now, as is what was inserted.
+    /// Inserts the guard unless there is one, which is returned. A majority has it then.
     async fn insert(&self) -> Result<Option<Document>, StoreError> {
         let ours = doc! { "contextName": &self.context, "layoutVersion": LAYOUT_VERSION };
         let inserting = self
@@ -84,18 +85,10 @@ impl Guard {
         within("claim the database for its context", limits::BATCH, inserting.into_future()).await
     }
 
-    fn judge(&self, found: &Document) -> Result<(), SchemaError> {
-        let version = match found.get("layoutVersion") {
-            // As a shell writes it.
-            Some(Bson::Double(version)) if *version == f64::from(LAYOUT_VERSION) => {
-                Some(i64::from(LAYOUT_VERSION))
-            }
-            Some(Bson::Int32(version)) => Some(i64::from(*version)),
-            Some(Bson::Int64(version)) => Some(*version),
-            _ => None,
-        };
+    fn check(&self, found: &Document) -> Result<(), SchemaError> {
+        let version = found.get("layoutVersion").and_then(integral);
         let is_ours = found.get_str("contextName").is_ok_and(|name| name == self.context);
-        if is_ours && version == Some(i64::from(LAYOUT_VERSION)) {
+        if is_ours && version == Some(LAYOUT_VERSION.into()) {
             return Ok(());
         }
         let text = |field| match found.get(field) {

@@ -1,8 +1,8 @@
-//! The kinds of collections that a context has.
+//! The kinds of collections of a context.
 
-/// A kind of collection that a context has.
+/// A kind of collection of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum CollectionKind {
     /// `{aggregateName}_event_stream`.
     Events,
     /// `{aggregateName}_snapshot`.
@@ -11,8 +11,8 @@ pub enum Kind {
     Prepare,
 }
 
-impl Kind {
-    /// All of them.
+impl CollectionKind {
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Events, Self::Snapshots, Self::Prepare];
 
     /// The setting that names its database.
@@ -24,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// The collection called after `name`.
+    /// The collection of this name.
     pub fn collection(self, name: &str) -> String {
         match self {
             Self::Events => format!("{name}_event_stream"),
@@ -34,13 +34,13 @@ impl Kind {
     }
 }
 
-/// Within what a request id is unique.
+/// The scope in which a request id is unique.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RequestIds {
-    /// Within an aggregate: the unique index begins with the shard key.
+    /// An aggregate: the unique index begins with the shard key.
     #[default]
     Aggregate,
-    /// Within all aggregates of a name: for collections that are not sharded.
+    /// All aggregates of a name: for collections that are not sharded.
     Global,
 }

@@ -1,13 +1,13 @@
-//! A bounded context: the databases in which its events, snapshots and prepare keys live.
+//! A bounded context: the databases of its events, snapshots and prepare keys.
 //!
-//! Each aggregate has collections of its own, made with their indexes before its first append:
-//! the unique ones are what guards a version and a request, so that nothing is ever written into
-//! a collection that may lack them. A database has one context at most: a document there says
-//! which ([`Context::guard`]), written before anything else.
+//! Each aggregate has collections of its own, created with their indexes before its first append:
+//! unique indexes guard versions and requests, so nothing is written into a collection that may lack
+//! them. A database has at most one context. A document names it ([`Context::guard`]), and is written
+//! before anything else.
 
 pub mod guard;
 pub(crate) mod kind;
-mod once;
+mod single_flight;
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use mongodb::{Client, Collection, Database};
 use postrider_store::connect;
 use postrider_store::schema::{Applied, Difference, Layout, SchemaError};
 
-pub use kind::{Kind, RequestIds};
+pub use kind::{CollectionKind, RequestIds};
 
-use crate::context::guard::Guard;
-use crate::context::once::Once;
+use crate::context::guard::DatabaseGuard;
+use crate::context::single_flight::SingleFlight;
 use crate::schema::layout;
 
-/// What a context is made from.
+/// The settings of a context.
 #[derive(Clone, Debug)]
 pub struct ContextSettings {
     /// Its name: one per database.
@@ -33,14 +33,14 @@ pub struct ContextSettings {
     pub snapshots: String,
     /// The database of the prepare keys.
     pub prepare: String,
-    /// Within what a request id is unique.
+    /// The scope in which a request id is unique.
     pub request_ids: RequestIds,
-    /// Whether missing collections and indexes are made; else they must be there.
+    /// Whether missing collections and indexes are created; else they must exist.
     pub auto_init_schema: bool,
 }
 
 impl ContextSettings {
-    /// The context `default`, all of it in one database, made on demand.
+    /// The context `default` in one database; collections are created on demand.
     pub fn new(database: &str) -> Self {
         Self {
             name: "default".into(),
@@ -53,18 +53,18 @@ impl ContextSettings {
     }
 
     /// The database of a kind.
-    pub fn database(&self, kind: Kind) -> &str {
+    pub fn database(&self, kind: CollectionKind) -> &str {
         match kind {
-            Kind::Events => &self.events,
-            Kind::Snapshots => &self.snapshots,
-            Kind::Prepare => &self.prepare,
+            CollectionKind::Events => &self.events,
+            CollectionKind::Snapshots => &self.snapshots,
+            CollectionKind::Prepare => &self.prepare,
         }
     }
 
-    /// Each database once, with the kinds that live there.
-    pub fn databases(&self) -> Vec<(&str, Vec<Kind>)> {
-        let mut databases: Vec<(&str, Vec<Kind>)> = Vec::new();
-        for kind in Kind::ALL {
+    /// Each database once, with its kinds.
+    pub fn databases(&self) -> Vec<(&str, Vec<CollectionKind>)> {
+        let mut databases: Vec<(&str, Vec<CollectionKind>)> = Vec::new();
+        for kind in CollectionKind::ALL {
             let name = self.database(kind);
             match databases.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, kinds)) => kinds.push(kind),
@@ -75,17 +75,17 @@ impl ContextSettings {
     }
 }
 
-/// A bounded context on a deployment. Clones share what they know of the schema.
+/// A bounded context on a deployment. Clones share which collections are ready.
 #[derive(Clone, Debug)]
 pub struct Context {
     client: Client,
     settings: Arc<ContextSettings>,
-    /// The collections that were found or made complete.
-    ready: Arc<Once<(Kind, String)>>,
+    /// The collections that are known to be complete.
+    ready: Arc<SingleFlight<(CollectionKind, String)>>,
 }
 
 impl Context {
-    /// The context on this deployment; nothing is contacted yet.
+    /// The context on this deployment. Sends nothing.
     pub fn new(client: Client, settings: ContextSettings) -> Self {
         Self { client, settings: Arc::new(settings), ready: Arc::default() }
     }
@@ -95,98 +95,101 @@ impl Context {
         &self.client
     }
 
-    /// What it was made from.
+    /// The settings.
     pub fn settings(&self) -> &ContextSettings {
         &self.settings
     }
 
     /// The database of a kind.
-    pub fn database(&self, kind: Kind) -> Database {
+    pub fn database(&self, kind: CollectionKind) -> Database {
         self.client.database(self.settings.database(kind))
     }
 
-    /// The collection of a kind called after `name`, there or not: what a majority has is read
-    /// on the primary, and a majority acknowledges what is written, whatever the URI says.
-    pub fn collection(&self, kind: Kind, name: &str) -> Collection<Document> {
+    /// The collection of a kind and name, which may not exist. Reads are of the primary and of a
+    /// majority, writes are acknowledged by a majority, whatever the URI says.
+    pub fn collection(&self, kind: CollectionKind, name: &str) -> Collection<Document> {
         connect::collection(&self.database(kind), &kind.collection(name))
     }
 
-    /// The same, once it is sure that the collection is there with its indexes, in a database of
-    /// this context: for whoever writes.
+    /// The same for writers: the collection exists with its indexes, in a database of this context.
     ///
-    /// Asks once per collection and process: callers who come meanwhile share what it finds. A
-    /// failure is told to these, and is not remembered.
+    /// Checks once per collection and process. Concurrent callers share the result; a failure is not
+    /// remembered.
     ///
     /// # Errors
     ///
-    /// [`SchemaError::Foreign`] and the other ways in which a database is not for this context;
-    /// [`SchemaError::Differs`] where something is missing that may not be made; else those of
-    /// [`Layout::apply`].
-    pub async fn ready(&self, kind: Kind, name: &str) -> Result<Collection<Document>, SchemaError> {
+    /// [`SchemaError::Foreign`] for a database of another context; [`SchemaError::Differs`] when
+    /// something is missing that may not be created; else those of [`Layout::apply`].
+    pub async fn ready(
+        &self,
+        kind: CollectionKind,
+        name: &str,
+    ) -> Result<Collection<Document>, SchemaError> {
         let making = async {
             if self.settings.auto_init_schema {
                 return self.apply(kind, name).await.map(drop);
             }
             let differences = self.verify(kind, name).await?;
-            match differences.is_empty() {
-                true => Ok(()),
-                false => Err(differs(kind, name, &differences)),
-            }
+            if differences.is_empty() { Ok(()) } else { Err(differs(kind, name, &differences)) }
         };
-        self.ready.once(&(kind, name.to_owned()), making).await?;
+        self.ready.run(&(kind, name.to_owned()), making).await?;
         Ok(self.collection(kind, name))
     }
 
-    /// Whether that is sure already.
-    pub(crate) fn is_ready(&self, kind: Kind, name: &str) -> bool {
+    /// Whether the collection is known to be ready.
+    pub(crate) fn is_ready(&self, kind: CollectionKind, name: &str) -> bool {
         self.ready.is_done(&(kind, name.to_owned()))
     }
 
-    /// Creates what is missing of a collection, for a command: `auto_init_schema` is not asked.
-    /// The database is claimed for this context first, if it is nobody's.
+    /// Creates what is missing of a collection, whatever `auto_init_schema` says. Claims the database for
+    /// this context first, if it has none.
     ///
     /// # Errors
     ///
     /// As [`ready`](Self::ready).
-    pub async fn apply(&self, kind: Kind, name: &str) -> Result<Applied, SchemaError> {
-        let claimed = self.guard_of(kind).claim().await?;
+    pub async fn apply(&self, kind: CollectionKind, name: &str) -> Result<Applied, SchemaError> {
+        let claimed = self.database_guard(kind).claim().await?;
         let applied = self.layout(kind, name).apply().await?;
         Ok(Applied { claimed, ..applied })
     }
 
-    /// Tells what differs in a collection, and whether the database is nobody's.
+    /// Lists the differences of a collection, and whether its database has no context yet.
     ///
     /// # Errors
     ///
-    /// Those of the store, and a database that is another's.
-    pub async fn verify(&self, kind: Kind, name: &str) -> Result<Vec<Difference>, SchemaError> {
-        let unclaimed = self.guard_of(kind).verify().await?;
+    /// [`SchemaError`], also for a database of another context.
+    pub async fn verify(
+        &self,
+        kind: CollectionKind,
+        name: &str,
+    ) -> Result<Vec<Difference>, SchemaError> {
+        let unclaimed = self.database_guard(kind).verify().await?;
         let differences = self.layout(kind, name).verify().await?;
         Ok(unclaimed.into_iter().chain(differences).collect())
     }
 
-    /// Checks that none of its databases is another context's: for the start. One that is nobody's
-    /// will be claimed before anything is made there.
+    /// Checks at the start that no database of the context belongs to another one.
     ///
     /// # Errors
     ///
-    /// Those of the store, and a database that is another's.
+    /// [`SchemaError`], also for a database of another context.
     pub async fn guard(&self) -> Result<(), SchemaError> {
         for (name, kinds) in self.settings.databases() {
-            self.guard_at(name, &kinds).verify().await?;
+            self.guard_for(name, &kinds).verify().await?;
         }
         Ok(())
     }
 
-    fn guard_of(&self, kind: Kind) -> Guard {
+    fn database_guard(&self, kind: CollectionKind) -> DatabaseGuard {
         let name = self.settings.database(kind);
-        let kinds = Kind::ALL.into_iter().filter(|kind| self.settings.database(*kind) == name);
-        self.guard_at(name, &kinds.collect::<Vec<_>>())
+        let kinds =
+            CollectionKind::ALL.into_iter().filter(|kind| self.settings.database(*kind) == name);
+        self.guard_for(name, &kinds.collect::<Vec<_>>())
     }
 
-    fn guard_at(&self, database: &str, kinds: &[Kind]) -> Guard {
+    fn guard_for(&self, database: &str, kinds: &[CollectionKind]) -> DatabaseGuard {
         let settings: Vec<&str> = kinds.iter().map(|kind| kind.setting()).collect();
-        Guard {
+        DatabaseGuard {
             database: database.to_owned(),
             metadata: connect::collection(&self.client.database(database), guard::COLLECTION),
             context: self.settings.name.clone(),
@@ -194,16 +197,16 @@ impl Context {
         }
     }
 
-    fn layout(&self, kind: Kind, name: &str) -> Layout {
+    fn layout(&self, kind: CollectionKind, name: &str) -> Layout {
         layout(self.database(kind), kind, name, self.settings.request_ids)
     }
 }
 
-fn differs(kind: Kind, name: &str, differences: &[Difference]) -> SchemaError {
+fn differs(kind: CollectionKind, name: &str, differences: &[Difference]) -> SchemaError {
     let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let option = match kind {
-        Kind::Events | Kind::Snapshots => "--aggregate",
-        Kind::Prepare => "--prepare",
+        CollectionKind::Events | CollectionKind::Snapshots => "--aggregate",
+        CollectionKind::Prepare => "--prepare",
     };
     SchemaError::Differs { differences: lines.join("; "), target: format!("{option} {name}") }
 }

@@ -1,20 +1,19 @@
-//! An append, and its answer.
+//! The body of an append.
 
 use std::borrow::Cow;
 
 use bson::{Bson, Document};
+use serde::Deserialize;
 use serde::de::Deserializer;
-use serde::{Deserialize, Serialize};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AnyOfBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
-use uuid::Uuid;
 
-use crate::json::reader::{Form, Request, checked, read};
-use crate::json::tree::{integer, parse};
+use crate::integer::integral;
+use crate::json::reader::{Request, checked};
 use crate::json::value::{IdText, Json, JsonObject, int64, of_type};
 use crate::names::{AggregateId, AggregateName};
-use crate::{Append, Appended, Expected, Flaw, NewEvent, Trace};
+use crate::{Append, Expected, NewEvent, Trace};
 
 /// Events to append to an aggregate.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -80,7 +79,7 @@ impl<'de> Deserialize<'de> for ExpectedVersion {
                     "exists" => Some(Expected::Exists),
                     _ => None,
                 },
-                version => integer(version).filter(|version| *version >= 0).map(Expected::Exact),
+                version => integral(version).filter(|version| *version >= 0).map(Expected::Exact),
             };
             let refused = "must be a version (0 or above), \"any\", \"none\" or \"exists\"";
             expected.map(Self).ok_or_else(|| refused.to_owned())
@@ -105,32 +104,18 @@ impl ToSchema for ExpectedVersion {
 }
 
 fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<EventRequest>, D::Error> {
-    checked(from, |events: Vec<EventRequest>| match events.is_empty() {
-        true => Err("is empty; append at least one event".to_owned()),
-        false => Ok(events),
+    checked(from, |events: Vec<EventRequest>| {
+        if events.is_empty() {
+            Err("is empty; append at least one event".to_owned())
+        } else {
+            Ok(events)
+        }
     })
 }
 
 impl Request for AppendRequest {}
 
 impl AppendRequest {
-    /// Reads a JSON text, in which these members replace those that it has.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong with it.
-    pub fn parse(text: &str, members: Document) -> Result<Self, Vec<Flaw>> {
-        let whole = |detail: String| vec![Flaw::new("the body", detail)];
-        match parse(text) {
-            Ok((Bson::Document(mut body), flaws)) => {
-                body.extend(members);
-                read(body, Form::Json, flaws, Self::conflicts)
-            }
-            Ok(_) => Err(whole("must be an object".to_owned())),
-            Err(error) => Err(whole(format!("invalid JSON: {error}"))),
-        }
-    }
-
     /// The append to this aggregate.
     pub fn into_append(self, name: AggregateName, id: AggregateId, trace: Trace) -> Append {
         let events = self.events.into_iter().map(|event| NewEvent {
@@ -148,36 +133,5 @@ impl AppendRequest {
             trace,
             ..Append::new(name, id, self.request_id, events.collect())
         }
-    }
-}
-
-/// An append that a majority has.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AppendAnswer {
-    /// The id of the event stream document.
-    pub id: String,
-    /// The aggregate.
-    pub aggregate_id: String,
-    /// The aggregate's version now.
-    #[schema(example = 1)]
-    pub version: i64,
-    /// The number of events.
-    #[schema(example = 1)]
-    pub size: i64,
-    /// The time by MongoDB's clock, in milliseconds since 1970.
-    pub create_time: i64,
-    /// The message ids of the events, in their order.
-    pub records: Vec<Uuid>,
-    /// Whether an earlier request with this id has appended it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    pub replayed: bool,
-}
-
-impl From<Appended> for AppendAnswer {
-    fn from(appended: Appended) -> Self {
-        let Appended { id, aggregate_id, version, size, create_time, records, replayed } = appended;
-        Self { id, aggregate_id, version, size, create_time, records, replayed }
     }
 }

@@ -1,11 +1,9 @@
-//! A body or a query as serde reads it, with everything that is wrong with it.
+//! Reads bodies, queries and paths by serde, and collects all flaws.
 //!
-//! serde stops at the first error. The reader does not: it knows the type that is asked for, so it
-//! notes what is wrong under the path of the field and continues with a placeholder of that type.
-//! A value that was read counts only where nothing was noted.
+//! serde stops at the first error. The reader does not: it knows the requested type, so it adds the
+//! flaw under the path of the field and continues with a placeholder of that type. A value counts only
+//! without flaws.
 
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -18,9 +16,14 @@ use serde::de::{
 use serde::{Deserialize, forward_to_deserialize_any};
 
 use crate::Flaw;
-use crate::json::tree::{FieldPath, integer};
+use crate::integer::integral;
+use crate::json::flaws::{FieldPath, FlawList};
+use crate::json::tree::parse;
 
-/// How values are written.
+/// The deepest nesting of one value: MongoDB accepts it wherever the value is stored.
+const MAX_LEVELS: usize = 100;
+
+/// The form of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As JSON.
@@ -31,42 +34,72 @@ pub enum Form {
 
 /// A body.
 pub trait Request: DeserializeOwned {
-    /// What is wrong with members together. Placeholders count as present.
+    /// The flaws of members in combination. Placeholders count as present.
     fn conflicts(&self) -> Vec<Flaw> {
         Vec::new()
     }
 }
 
-/// Reads the members of a body, of a query, or of a path.
+/// Why a text is not the requested body.
+#[derive(Debug)]
+pub enum BodyError {
+    /// It is not JSON. The error names the position and quotes nothing.
+    Syntax(serde_json::Error),
+    /// It is not an object of this form.
+    Invalid(Vec<Flaw>),
+}
+
+/// Reads a body from a JSON text, in which `members` replace those of the same name.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with them, after the flaws that are known already.
+/// [`BodyError`], with all flaws.
+pub fn read_body<T: Request>(text: &str, members: Document) -> Result<T, BodyError> {
+    let (value, flaws) = parse(text).map_err(BodyError::Syntax)?;
+    let Bson::Document(mut body) = value else {
+        return Err(BodyError::Invalid(vec![Flaw::new("", "the body must be an object")]));
+    };
+    body.extend(members);
+    read_with(body, Form::Json, flaws, T::conflicts).map_err(BodyError::Invalid)
+}
+
+/// Reads the members of a query or of a path, and of an object with [`Form::Json`].
+///
+/// # Errors
+///
+/// All flaws, after those that are known already.
 pub fn read<T: DeserializeOwned>(
+    members: Document,
+    form: Form,
+    flaws: Vec<Flaw>,
+) -> Result<T, Vec<Flaw>> {
+    read_with(members, form, flaws, |_| Vec::new())
+}
+
+fn read_with<T: DeserializeOwned>(
     members: Document,
     form: Form,
     flaws: Vec<Flaw>,
     conflicts: fn(&T) -> Vec<Flaw>,
 ) -> Result<T, Vec<Flaw>> {
-    let fields = flaws.iter().map(|flaw| flaw.field.clone()).collect();
-    let notes = Notes { flaws: RefCell::new(flaws), fields: RefCell::new(fields) };
-    let place = Place { path: FieldPath::Body, form, notes: Some(&notes) };
+    let flaws = FlawList::from(flaws);
+    let place = Place { path: FieldPath::Body, form, level: 0, flaws: Some(&flaws) };
     let reader = Reader { value: Some(Bson::Document(members)), place };
-    let read = T::deserialize(reader).map_err(|error| error.note(FieldPath::Body, Some(&notes)));
+    let read = T::deserialize(reader).map_err(|error| error.note(FieldPath::Body, Some(&flaws)));
     for Flaw { field, detail } in read.iter().flat_map(conflicts) {
-        Refused(Some(detail)).note(FieldPath::Field(&FieldPath::Body, &field), Some(&notes));
+        flaws.add(FieldPath::Field(&FieldPath::Body, &field), || detail);
     }
-    match (read, notes.flaws.into_inner()) {
+    match (read, flaws.into_report()) {
         (Ok(value), flaws) if flaws.is_empty() => Ok(value),
         (_, flaws) => Err(flaws),
     }
 }
 
-/// Reads a field by a rule of its own. What breaks the rule is noted, and the default takes its place.
+/// Reads a field by a rule. A value that breaks it is a flaw, and is replaced by the default.
 ///
 /// # Errors
 ///
-/// Those of the deserializer: none, where it is a reader.
+/// Errors of the deserializer; none if it is a reader.
 pub fn checked<'de, D, R, T>(
     from: D,
     rule: impl FnOnce(R) -> Result<T, String>,
@@ -76,15 +109,16 @@ where
     R: Deserialize<'de>,
     T: Default,
 {
-    let value = from.deserialize_tuple_struct(ALWAYS, 1, OneValue { rule, raw: PhantomData })?;
+    let value =
+        from.deserialize_tuple_struct(ALWAYS_PRESENT, 1, OneValue { rule, raw: PhantomData })?;
     Ok(value.unwrap_or_default())
 }
 
-/// Reads a field that may be absent, and in which null is a value.
+/// Reads a field that may be absent, and whose null is a value.
 ///
 /// # Errors
 ///
-/// Those of the deserializer: none, where it is a reader.
+/// Errors of the deserializer; none if it is a reader.
 pub fn if_present<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -93,9 +127,9 @@ where
     from.deserialize_tuple_struct(IF_PRESENT, 1, OneValue { rule: Ok, raw: PhantomData })
 }
 
-/// Names by which a type asks the reader for a sequence of one value: it contains none where
-/// something was wrong or, with `IF_PRESENT`, where the field is absent.
-const ALWAYS: &str = "postrider::always";
+/// Names by which a type requests a sequence of one value from the reader: it is empty for an invalid
+/// value and, with `IF_PRESENT`, for an absent field.
+const ALWAYS_PRESENT: &str = "postrider::always";
 const IF_PRESENT: &str = "postrider::if_present";
 
 struct OneValue<F, R> {
@@ -127,13 +161,7 @@ impl<'de, R: Deserialize<'de>, T, F: FnOnce(R) -> Result<T, String>> Deserialize
     }
 }
 
-/// What was found to be wrong so far, one flaw for each field.
-struct Notes {
-    flaws: RefCell<Vec<Flaw>>,
-    fields: RefCell<HashSet<String>>,
-}
-
-/// A field is not as it must be: with the reason until it has been noted.
+/// An invalid field, with the detail until it is in the list.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("invalid"))]
 struct Refused(Option<String>);
@@ -145,50 +173,51 @@ impl de::Error for Refused {
 }
 
 impl Refused {
-    /// Notes the reason, unless another one is known for this field.
-    fn note(self, path: FieldPath<'_>, notes: Option<&Notes>) -> Self {
-        if let (Some(detail), Some(notes)) = (self.0, notes) {
-            let field = path.to_string();
-            if notes.fields.borrow_mut().insert(field.clone()) {
-                notes.flaws.borrow_mut().push(Flaw { field, detail });
-            }
+    /// Adds the detail to the list, once.
+    fn note(self, path: FieldPath<'_>, flaws: Option<&FlawList>) -> Self {
+        if let (Some(detail), Some(flaws)) = (self.0, flaws) {
+            flaws.add(path, || detail);
         }
         Self(None)
     }
 }
 
-/// Where a value is.
+/// The position of a value.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     path: FieldPath<'a>,
     form: Form,
-    /// Not set below a value that is wrong already.
-    notes: Option<&'a Notes>,
+    /// The depth within a value without a type.
+    level: usize,
+    /// Not set below an invalid value.
+    flaws: Option<&'a FlawList>,
 }
 
-/// One value; absent where it is not set.
+/// One value, which may be absent.
 struct Reader<'a> {
     value: Option<Bson>,
     place: Place<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn note(&self, detail: &str) {
+    fn add_flaw(&self, detail: &str) {
         let detail = if self.value.is_none() { "is missing" } else { detail };
-        Refused(Some(detail.to_owned())).note(self.place.path, self.place.notes);
+        if let Some(flaws) = self.place.flaws {
+            flaws.add(self.place.path, || detail.to_owned());
+        }
     }
 
-    /// Reads by a seed, and notes why it refuses the value.
-    fn give<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
-        let Place { path, notes, .. } = self.place;
-        seed.deserialize(self).map_err(|refused| refused.note(path, notes))
+    /// Reads by a seed, and adds the flaw if it refuses the value.
+    fn read<'de, S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refused> {
+        let Place { path, flaws, .. } = self.place;
+        seed.deserialize(self).map_err(|refused| refused.note(path, flaws))
     }
 
     fn string(self, otherwise: &str) -> String {
         match self.value {
             Some(Bson::String(text)) => text,
             _ => {
-                self.note(otherwise);
+                self.add_flaw(otherwise);
                 String::new()
             }
         }
@@ -199,9 +228,14 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     type Error = Refused;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        if self.place.level > MAX_LEVELS {
+            self.add_flaw(&format!("is nested deeper than {MAX_LEVELS} levels"));
+            return visitor.visit_unit();
+        }
+        let place = Place { level: self.place.level + 1, ..self.place };
         match self.value {
             None => {
-                self.note("");
+                self.add_flaw("");
                 visitor.visit_unit()
             }
             Some(Bson::Boolean(value)) => visitor.visit_bool(value),
@@ -211,16 +245,16 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             Some(Bson::String(text)) => visitor.visit_string(text),
             Some(Bson::Array(items)) => {
                 let items = items.into_iter().enumerate();
-                visitor.visit_seq(ItemAccess { items, place: &self.place })
+                visitor.visit_seq(ItemAccess { items, place: &place })
             }
             Some(Bson::Document(members)) => visitor.visit_map(MemberAccess {
                 present: members.into_iter(),
                 known: None,
                 absent: Vec::new(),
                 next: None,
-                place: &self.place,
+                place: &place,
             }),
-            // JSON has no more.
+            // JSON has no other types.
             Some(_) => visitor.visit_unit(),
         }
     }
@@ -240,7 +274,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             _ => None,
         };
         if value.is_none() {
-            self.note("must be true or false");
+            self.add_flaw("must be true or false");
         }
         visitor.visit_bool(value.unwrap_or_default())
     }
@@ -248,11 +282,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         let value = match (&self.value, self.place.form) {
             (Some(Bson::String(text)), Form::Strings) => text.parse().ok(),
-            (Some(value), _) => integer(value),
+            (Some(value), _) => integral(value),
             (None, _) => None,
         };
         if value.is_none() {
-            self.note("must be an integer");
+            self.add_flaw("must be an integer");
         }
         visitor.visit_i64(value.unwrap_or_default())
     }
@@ -284,7 +318,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         if !matches!(self.value, Some(Bson::Array(_))) {
-            self.note("must be an array");
+            self.add_flaw("must be an array");
             return visitor.visit_seq(Once(None));
         }
         self.deserialize_any(visitor)
@@ -301,7 +335,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             _ => None,
         };
         if word.is_none() {
-            self.note(&format!("must be one of {}", words.join(", ")));
+            self.add_flaw(&format!("must be one of {}", words.join(", ")));
         }
         let word: StrDeserializer<'_, Refused> =
             word.or(words.first()).copied().unwrap_or_default().into_deserializer();
@@ -314,12 +348,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refused> {
-        let mut place = self.place;
+        let mut place = Place { level: 0, ..self.place };
         let members = match self.value {
             Some(Bson::Document(members)) => members,
             _ => {
-                self.note("must be an object");
-                place.notes = None;
+                self.add_flaw("must be an object");
+                place.flaws = None;
                 Document::new()
             }
         };
@@ -340,6 +374,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 }
 
 impl<'a> Place<'a> {
+    /// Whether no further flaws are reported, so that reading can end.
+    fn is_full(&self) -> bool {
+        self.flaws.is_some_and(FlawList::is_full)
+    }
+
     fn member(&'a self, name: &'a str, value: Option<Bson>) -> Reader<'a> {
         Reader { value, place: Self { path: FieldPath::Field(&self.path, name), ..*self } }
     }
@@ -354,8 +393,8 @@ impl<'de> SeqAccess<'de> for Once<'_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        // Here a refusal ends: the type has a default.
-        Ok(self.0.take().and_then(|reader| reader.give(seed).ok()))
+        // The type has a default.
+        Ok(self.0.take().and_then(|reader| reader.read(seed).ok()))
     }
 }
 
@@ -371,18 +410,19 @@ impl<'de, I: Iterator<Item = (usize, Bson)>> SeqAccess<'de> for ItemAccess<'_, I
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        let Some((index, item)) = self.items.next() else { return Ok(None) };
+        let next = self.items.next().filter(|_| !self.place.is_full());
+        let Some((index, item)) = next else { return Ok(None) };
         let place = Place { path: FieldPath::Item(&self.place.path, index), ..*self.place };
-        Reader { value: Some(item), place }.give(seed).map(Some)
+        Reader { value: Some(item), place }.read(seed).map(Some)
     }
 }
 
-/// The members that are present, in their order, then those that are absent.
+/// The present members in their order, then the absent ones.
 struct MemberAccess<'a, I> {
     present: I,
-    /// The names that are known; all of them, where it is not set.
+    /// The known names; without them all names are.
     known: Option<&'static [&'static str]>,
-    /// Known names that are absent, the last one first.
+    /// The absent known names, the last one first.
     absent: Vec<&'static str>,
     next: Option<(String, Option<Bson>)>,
     place: &'a Place<'a>,
@@ -395,7 +435,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Refused> {
-        for (name, value) in self.present.by_ref() {
+        while let Some((name, value)) = self.present.next().filter(|_| !self.place.is_full()) {
             if self.known.is_none_or(|known| known.contains(&name.as_str())) {
                 let key: StrDeserializer<'_, Refused> = name.as_str().into_deserializer();
                 let key = seed.deserialize(key);
@@ -406,7 +446,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
                 Form::Json => "unknown field",
                 Form::Strings => "unknown parameter",
             };
-            self.place.member(&name, Some(value)).note(unknown);
+            self.place.member(&name, Some(value)).add_flaw(unknown);
         }
         let Some(name) = self.absent.pop() else { return Ok(None) };
         self.next = Some((name.to_owned(), None));
@@ -415,7 +455,7 @@ impl<'de, I: Iterator<Item = (String, Bson)>> MapAccess<'de> for MemberAccess<'_
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Refused> {
         let (name, value) = self.next.take().unwrap_or_default();
-        self.place.member(&name, value).give(seed)
+        self.place.member(&name, value).read(seed)
     }
 }
 
@@ -439,6 +479,8 @@ mod tests {
         kind: Option<Kind>,
     }
 
+    impl Request for Order {}
+
     #[derive(Debug, Deserialize, PartialEq)]
     struct Line {
         count: i64,
@@ -452,23 +494,19 @@ mod tests {
         Old,
     }
 
-    fn none<T>(_: &T) -> Vec<Flaw> {
-        Vec::new()
-    }
-
     fn fields(members: Document) -> Vec<String> {
-        let flaws = read::<Order>(members, Form::Json, Vec::new(), none).unwrap_err();
+        let flaws = read::<Order>(members, Form::Json, Vec::new()).unwrap_err();
         flaws.into_iter().map(|flaw| flaw.field).collect()
     }
 
     #[test]
-    fn a_valid_body_is_read_whole() {
+    fn valid_body_is_read() {
         let members = doc! {
             "id": "o", "placedAt": 1e3, "isPaid": Bson::Null, "note": Bson::Null, "kind": "old",
             "lines": [{ "count": 2.0, "item": { "$oid": "x" } }],
         };
 
-        let order: Order = read(members, Form::Json, Vec::new(), none).unwrap();
+        let order: Order = read(members, Form::Json, Vec::new()).unwrap();
 
         assert_eq!((order.id.as_str(), order.is_paid), ("o", None));
         assert_eq!(order.placed_at.unwrap().millis(), 1_000);
@@ -477,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_noted_by_its_path_and_once() {
+    fn all_flaws_are_reported_once_by_path() {
         assert_eq!(fields(doc! {}), ["id", "lines"]);
         assert_eq!(
             fields(doc! {
@@ -502,17 +540,39 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_nested_too_deep_is_noted_where_it_is() {
+    fn values_nested_too_deep_are_reported_by_path() {
         let nested = |levels| (0..levels).fold(Bson::Int32(1), |inner, _| Bson::Array(vec![inner]));
         let order = |note: Bson| doc! { "id": "o", "lines": [], "note": note };
 
-        assert!(read::<Order>(order(nested(100)), Form::Json, Vec::new(), none).is_ok());
-        let deep = read::<Order>(order(nested(101)), Form::Json, Vec::new(), none).unwrap_err();
+        assert!(read::<Order>(order(nested(100)), Form::Json, Vec::new()).is_ok());
+        let deep = read::<Order>(order(nested(101)), Form::Json, Vec::new()).unwrap_err();
         assert!(deep[0].field.starts_with("note[0][0]") && deep.len() == 1, "{deep:?}");
+        let twice = Bson::Array(vec![nested(101), Bson::Int32(1), nested(102)]);
+        let deep = read::<Order>(order(twice), Form::Json, Vec::new()).unwrap_err();
+        let begins: Vec<&str> = deep.iter().map(|flaw| &flaw.field[..10]).collect();
+        assert_eq!(begins, ["note[0][0]", "note[2][0]"]);
     }
 
     #[test]
-    fn strings_are_read_as_what_is_asked_for() {
+    fn at_most_100_flaws_of_a_body_are_reported() {
+        let of = |lines: usize| doc! { "id": "o", "lines": vec![Bson::Int32(1); lines] };
+
+        assert_eq!(fields(of(100)).len(), 100);
+        for lines in [101, 100_000] {
+            let flaws = read::<Order>(of(lines), Form::Json, Vec::new()).unwrap_err();
+
+            assert_eq!((flaws.len(), &*flaws[99].field), (101, "lines[99]"));
+            assert_eq!(flaws[100], Flaw::new("", "has more flaws; the first 100 are reported"));
+        }
+        let text = format!("{{\"id\":[{}]}}", vec!["18446744073709551616"; 300].join(","));
+        let Err(BodyError::Invalid(flaws)) = read_body::<Order>(&text, Document::new()) else {
+            panic!("the body is invalid")
+        };
+        assert_eq!((flaws.len(), &*flaws[99].field), (101, "id[99]"));
+    }
+
+    #[test]
+    fn strings_are_read_as_the_requested_type() {
         #[derive(Debug, Deserialize)]
         struct Query {
             limit: Option<i64>,
@@ -520,10 +580,10 @@ mod tests {
         }
         let members = doc! { "limit": "7", "dry": "true" };
 
-        let query: Query = read(members, Form::Strings, Vec::new(), none).unwrap();
+        let query: Query = read(members, Form::Strings, Vec::new()).unwrap();
 
         assert_eq!((query.limit, query.dry), (Some(7), Some(true)));
         let wrong = doc! { "limit": "x", "dry": "", "z": "" };
-        assert_eq!(read::<Query>(wrong, Form::Strings, Vec::new(), none).unwrap_err().len(), 3);
+        assert_eq!(read::<Query>(wrong, Form::Strings, Vec::new()).unwrap_err().len(), 3);
     }
 }

@@ -1,79 +1,41 @@
-//! JSON to BSON, as it was written: `{"$oid": …}` stays an object, integers become int32 or int64.
+//! Parses JSON to BSON as written: `{"$oid": …}` stays an object, integers become int32 or int64.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::cell::Cell;
 use std::fmt;
 
 use bson::{Bson, Document};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::Flaw;
+use crate::integer::smallest;
+use crate::json::flaws::{FieldPath, FlawList};
 
-/// The most flaws of one text that are reported.
-const MAX_FLAWS: usize = 20;
-
-/// The deepest nesting of one value: MongoDB accepts it wherever the value is stored.
-const MAX_LEVELS: usize = 100;
-
-/// Parses a JSON text. Its flaws are what a JSON parser accepts and MongoDB would store otherwise than
-/// written: integers beyond 64 bits, a name twice in one object, a NUL in a name.
+/// Parses a JSON text. Flaws are what MongoDB cannot store as written: integers beyond 64 bits, a name
+/// twice in one object, a NUL in a name.
 ///
 /// # Errors
 ///
-/// The text is not JSON. The error names the position and quotes nothing.
+/// Invalid JSON. The error names the position and quotes nothing.
 pub fn parse(text: &str) -> Result<(Bson, Vec<Flaw>), serde_json::Error> {
-    let scan = Scan::of(text);
+    let source = Source { text, at: Cell::new(0), flaws: FlawList::default() };
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = AsWritten { scan: Some(&scan), path: FieldPath::Body, level: 0 };
+    let value = AsWritten { source: Some(&source), path: FieldPath::Body };
     let value = value.deserialize(&mut json)?;
     json.end()?;
-    Ok((value, scan.flaws.into_inner()))
+    Ok((value, source.flaws.into()))
 }
 
-/// The path to a field, such as `events[0].name`.
-#[derive(Clone, Copy, Debug)]
-pub enum FieldPath<'a> {
-    /// The whole body.
-    Body,
-    /// A field of an object.
-    Field(&'a FieldPath<'a>, &'a str),
-    /// An item of an array.
-    Item(&'a FieldPath<'a>, usize),
-}
-
-impl fmt::Display for FieldPath<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Body => Ok(()),
-            Self::Field(Self::Body, name) => f.write_str(name),
-            Self::Field(path, name) => write!(f, "{path}.{name}"),
-            Self::Item(path, index) => write!(f, "{path}[{index}]"),
-        }
-    }
-}
-
-/// What is known of a text while it is parsed.
-struct Scan<'a> {
+/// A text while it is parsed.
+struct Source<'a> {
     text: &'a str,
     /// The end of the last number.
     at: Cell<usize>,
-    flaws: RefCell<Vec<Flaw>>,
+    flaws: FlawList,
 }
 
-impl<'a> Scan<'a> {
-    fn of(text: &'a str) -> Self {
-        Self { text, at: Cell::new(0), flaws: RefCell::default() }
-    }
-
-    fn note(&self, path: FieldPath<'_>, detail: &str) {
-        let mut flaws = self.flaws.borrow_mut();
-        if flaws.len() < MAX_FLAWS {
-            flaws.push(Flaw::new(path.to_string(), detail));
-        }
-    }
-
-    /// The next number as written. serde_json reads an integer beyond 64 bits as a float.
-    fn number(&self) -> &'a str {
+impl<'a> Source<'a> {
+    /// The next number as written. Must be called once for each number, in their order.
+    fn next_number(&self) -> &'a str {
         let (mut in_string, mut at) = (false, self.at.get());
         while let Some(byte) = self.text.as_bytes().get(at) {
             match byte {
@@ -95,17 +57,14 @@ impl<'a> Scan<'a> {
 /// The visitor from JSON to BSON.
 #[derive(Clone, Copy)]
 pub(super) struct AsWritten<'a> {
-    /// Set while a text is parsed; a value that is read again was checked then.
-    scan: Option<&'a Scan<'a>>,
+    /// Not set when a parsed value is read again.
+    source: Option<&'a Source<'a>>,
     path: FieldPath<'a>,
-    level: usize,
 }
 
 impl AsWritten<'static> {
-    /// Reads a value that was parsed, up to the deepest nesting of one value.
-    pub(super) fn again() -> Self {
-        Self { scan: None, path: FieldPath::Body, level: 0 }
-    }
+    /// Reads a value that was parsed before.
+    pub(super) const PARSED: Self = Self { source: None, path: FieldPath::Body };
 }
 
 impl<'a> AsWritten<'a> {
@@ -113,15 +72,12 @@ impl<'a> AsWritten<'a> {
     where
         'a: 'b,
     {
-        AsWritten { scan: self.scan, path, level: self.level + 1 }
+        AsWritten { source: self.source, path }
     }
 
-    /// Whether the number is an integer beyond 64 bits. Called once for each number, in their order.
-    fn check_integer(&self, is_beyond: bool) {
-        let Some(scan) = self.scan else { return };
-        let number = scan.number();
-        if is_beyond && !number.contains(['.', 'e', 'E']) {
-            scan.note(self.path, "is an integer beyond 64 bits; write a string");
+    fn note(&self, path: FieldPath<'_>, detail: &str) {
+        if let Some(source) = self.source {
+            source.flaws.add(path, || detail.to_owned());
         }
     }
 }
@@ -130,11 +86,6 @@ impl<'de> DeserializeSeed<'de> for AsWritten<'_> {
     type Value = Bson;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Bson, D::Error> {
-        if self.scan.is_none() && self.level > MAX_LEVELS {
-            return Err(D::Error::custom(format_args!(
-                "is nested deeper than {MAX_LEVELS} levels"
-            )));
-        }
         from.deserialize_any(self)
     }
 }
@@ -155,22 +106,26 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
     }
 
     fn visit_i64<E>(self, integer: i64) -> Result<Bson, E> {
-        self.check_integer(false);
-        Ok(i32::try_from(integer).map_or(Bson::Int64(integer), Bson::Int32))
+        self.source.map(Source::next_number);
+        Ok(smallest(integer))
     }
 
     fn visit_u64<E: Error>(self, integer: u64) -> Result<Bson, E> {
         match i64::try_from(integer) {
             Ok(integer) => self.visit_i64(integer),
-            Err(_) => {
-                self.check_integer(true);
-                Ok(Bson::Double(integer as f64))
-            }
+            Err(_) => self.visit_f64(integer as f64),
         }
     }
 
     fn visit_f64<E>(self, float: f64) -> Result<Bson, E> {
-        self.check_integer(float.abs() >= I64_END);
+        let number = self.source.map(Source::next_number);
+        if number.is_some_and(|number| !number.contains(['.', 'e', 'E'])) {
+            // serde_json reads these integers as floats: -0, and those beyond 64 bits.
+            if float == 0.0 {
+                return Ok(Bson::Int32(0));
+            }
+            self.note(self.path, "is an integer beyond 64 bits; write a string");
+        }
         Ok(Bson::Double(float))
     }
 
@@ -193,17 +148,15 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Bson, A::Error> {
-        let (mut document, mut names) = (Document::new(), HashSet::new());
+        let mut document = Document::new();
         while let Some(name) = from.next_key::<String>()? {
             let path = FieldPath::Field(&self.path, &name);
             let value = from.next_value_seed(self.inner(path))?;
-            if let Some(scan) = self.scan {
-                if !names.insert(name.clone()) {
-                    scan.note(path, "appears twice in its object");
-                }
-                if name.contains('\0') {
-                    scan.note(path, "has a NUL in its name, which BSON cannot store");
-                }
+            if document.contains_key(&name) {
+                self.note(path, "appears twice in its object");
+            }
+            if name.contains('\0') {
+                self.note(path, "has a NUL in its name, which BSON cannot store");
             }
             document.insert(name, value);
         }
@@ -211,22 +164,10 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
     }
 }
 
-/// 2^63: the first float above every int64.
-const I64_END: f64 = 9_223_372_036_854_775_808.0;
-
-/// The integer that a number is, however it is written: `1`, `1.0`, `1e3`.
-pub fn integer(number: &Bson) -> Option<i64> {
-    match *number {
-        Bson::Int32(small) => Some(small.into()),
-        Bson::Int64(integer) => Some(integer),
-        Bson::Double(float) if float.fract() == 0.0 && float.abs() < I64_END => Some(float as i64),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bson::bson;
+    use postrider_outbox::shown;
 
     use super::*;
 
@@ -235,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_beyond_64_bits_are_found_by_their_path() {
+    fn integers_beyond_64_bits_are_found_by_path() {
         let text = r#" { "a" : [ 1 , {"b":9223372036854775808} ], "c": -9223372036854775809,
             "d\"": 123456789012345678901234567890 , "e": 9223372036854775807 } "#;
 
@@ -249,7 +190,7 @@ mod tests {
             "[]",
             "[[],{}]",
             r#"{"a":1e300,"b":12345678901234567890.0,"c":"12345678901234567890"}"#,
-            r#"{"a":"\\","b":"\"12345678901234567890\"","c":[true,false,null,-0]}"#,
+            r#"{"a":"\\","b":"\"12345678901234567890\"","c":[true,false,null,-0,-1]}"#,
             r#"{"12345678901234567890":1,"ä\u00e4":-1E+300}"#,
             "-9223372036854775808",
         ] {
@@ -258,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_appears_twice_is_found_however_it_is_written() {
+    fn duplicate_names_are_found_despite_escapes() {
         assert_eq!(fields(r#"{"a":{"x":1,"\u0078":2},"b":{"x":1}}"#), ["a.x"]);
         assert_eq!(fields("{\"a\":{\"b\\u0000\":1}}"), ["a.b\0"]);
     }
 
     #[test]
-    fn json_stays_as_written_and_never_becomes_extended_json() {
+    fn json_never_becomes_extended_json() {
         let text = r#"{"b":1,"a":{"$oid":"65a000000000000000000000"},"long":3000000000,
             "float":1.0,"null":null,"list":[true,"x"]}"#;
 
@@ -278,5 +219,34 @@ mod tests {
                 "long": 3_000_000_000_i64, "float": 1.0, "null": null, "list": [true, "x"],
             })
         );
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_were_read() {
+        for text in [
+            "0.30000000000000004",
+            "0.1",
+            "1e300",
+            "5e-324",
+            "2.225073858507201e-308",
+            "1.7976931348623157e308",
+            "9007199254740993.0",
+            "123456789.12345679",
+            "-0.0",
+            "1.0",
+            "-1",
+            "9223372036854775807",
+        ] {
+            let expected: f64 = text.parse().unwrap();
+
+            let (value, flaws) = parse(text).unwrap();
+            let written = shown::value(&value).to_string();
+
+            assert!(flaws.is_empty());
+            assert_eq!(written.parse::<f64>().unwrap().to_bits(), expected.to_bits(), "{text}");
+            assert_eq!(written.contains(['.', 'e']), text.contains(['.', 'e']), "{text} {written}");
+        }
+        assert_eq!(parse("-0").unwrap().0, Bson::Int32(0));
+        assert_eq!(parse("[-0,1.5]").unwrap().0, bson!([0, 1.5]));
     }
 }

@@ -1,4 +1,4 @@
-//! Values of which bodies consist.
+//! Types of values in bodies.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,13 @@ use utoipa::openapi::schema::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::document::as_json;
+use crate::integer::integral;
 use crate::json::reader::checked;
-use crate::json::tree::{AsWritten, integer};
-use crate::names::check_id;
+use crate::json::tree::AsWritten;
+use crate::names::{AggregateId, AggregateName, PrepareName, check_id};
 
-/// What identifies something: 1 to 255 characters.
+/// An id: 1 to 255 characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(pattern = "^[\\s\\S]{1,255}$", example = "a-1")]
 pub struct IdText(String);
@@ -43,6 +45,20 @@ impl<'de> Deserialize<'de> for IdText {
         })
     }
 }
+
+/// Reads names and ids, with their rules as flaws.
+macro_rules! deserialize_checked {
+    ($($name:ident)*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let rule = |text: String| $name::new(&text).map(Some).map_err(|e| e.to_string());
+                Ok(checked(from, rule)?.unwrap_or_else($name::placeholder))
+            }
+        }
+    )*};
+}
+
+deserialize_checked! { AggregateName PrepareName AggregateId }
 
 /// A time: RFC 3339, or milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +87,7 @@ impl<'de> Deserialize<'de> for Time {
         checked(from, |Json(value)| {
             let date = match &value {
                 Bson::String(text) => DateTime::parse_rfc3339_str(text).ok(),
-                number => integer(number).map(DateTime::from_millis),
+                number => integral(number).map(DateTime::from_millis),
             };
             let refused = "must be RFC 3339, or milliseconds since 1970 as an integer";
             date.map(Self).ok_or_else(|| refused.to_owned())
@@ -79,7 +95,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Any JSON, as BSON that says the same.
+/// Any JSON, as BSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Json(pub Bson);
 
@@ -101,12 +117,12 @@ impl Serialize for Json {
     }
 }
 
-/// A value of the reader, taken as it is.
+/// A value of the reader, unchanged.
 struct Parsed(Bson);
 
 impl<'de> Deserialize<'de> for Parsed {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        AsWritten::again().deserialize(from).map(Self)
+        AsWritten::PARSED.deserialize(from).map(Self)
     }
 }
 
@@ -125,12 +141,12 @@ impl<'de> Deserialize<'de> for JsonObject {
 
 impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.0.iter().map(|(name, value)| (name, shown::value(value))))
+        as_json(&self.0, to)
     }
 }
 
 /// The schema of an integer of 64 bits.
-pub(super) fn int64() -> ObjectBuilder {
+pub fn int64() -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
@@ -138,7 +154,7 @@ pub(super) fn int64() -> ObjectBuilder {
         .maximum(Some(isize::MAX))
 }
 
-/// The schema of a string with these words, or of any other simple type.
+/// The schema of a simple type.
 pub(super) fn of_type(kind: Type) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
 }

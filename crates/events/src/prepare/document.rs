@@ -1,4 +1,4 @@
-//! A prepare key as MongoDB has it, and whether it is held.
+//! The stored form of a prepare key, and the condition that it is held.
 
 use bson::{Bson, Document, Uuid, doc};
 
@@ -6,15 +6,15 @@ use super::ttl::Ttl;
 
 /// The key.
 pub(super) const ID: &str = "_id";
-/// What it was prepared with. A document without it holds nothing.
+/// The value. A document without it is not held.
 pub(super) const VALUE: &str = "value";
-/// When it ends.
+/// The end.
 pub(super) const TTL_AT: &str = "ttlAt";
 
-/// Which call of `using_prepared` took it, where one did.
+/// The call of `using_prepared` that took it, if one did.
 pub(super) const RESERVATION: &str = "reservation";
 
-/// Whether there is something that has not expired, on the server's clock: an expression.
+/// The expression that a key has a value and has not expired, by the server's clock.
 fn held() -> Document {
     let value = format!("${VALUE}");
     let end = format!("${TTL_AT}");
@@ -27,26 +27,26 @@ fn held() -> Document {
     ] }
 }
 
-/// The key, while it is held.
+/// The filter of a key while it is held.
 pub(super) fn while_held(key: &str) -> Document {
     doc! { ID: key, "$expr": held() }
 }
 
-/// The key, while this reservation holds it.
+/// The filter of a key while this reservation holds it.
 pub(super) fn while_reserved(key: &str, reservation: Uuid) -> Document {
     let mut filter = while_held(key);
     filter.insert(RESERVATION, reservation);
     filter
 }
 
-/// The key, while it is held with this value, as it is stored to the order of its fields.
+/// The filter of a key while it is held with this value, in the stored order of its fields.
 pub(super) fn while_held_with(key: &str, stored: &Bson) -> Document {
     let same = doc! { "$eq": [format!("${VALUE}"), { "$literal": stored }] };
     doc! { ID: key, "$expr": { "$and": [held(), same] } }
 }
 
-/// Takes the key unless it is held: the pipeline of an upsert (whose filter may have no `$expr`).
-/// What is held is left as it is, to the byte.
+/// The pipeline of an upsert that takes the key unless it is held (its filter may have no `$expr`). A
+/// held key stays unchanged.
 pub(super) fn taken_unless_held(
     value: &Bson,
     ttl: Ttl,
@@ -63,7 +63,7 @@ pub(super) fn taken_unless_held(
     vec![doc! { "$replaceWith": { "$cond": [held(), "$$ROOT", taken] } }]
 }
 
-/// Gives a key that is held another value and end.
+/// The pipeline that changes value and end of a held key.
 pub(super) fn changed(value: &Bson, ttl: Ttl) -> Vec<Document> {
     vec![doc! { "$set": { VALUE: { "$literal": value }, TTL_AT: ttl.expression() } }]
 }

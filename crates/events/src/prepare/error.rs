@@ -1,41 +1,41 @@
-//! What can go wrong with a prepare key.
+//! Errors of prepare keys.
 
 use postrider_store::StoreError;
 use postrider_store::schema::SchemaError;
 
-use crate::names::WrongName;
+use crate::names::InvalidName;
 
-/// A prepare key could not be used.
+/// Why an operation on a prepare key failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The key is none of the contract.
+    /// The key is invalid.
     #[error("the key {0}")]
-    Key(WrongName),
-    /// A key is to be moved to itself.
+    Key(InvalidName),
+    /// Old and new key of a move are the same.
     #[error("a key can't be moved to itself")]
     SameKey,
-    /// What is to be moved is not there, has expired, or has another value. Nothing was changed.
+    /// The key to be moved does not exist, has expired or has another value. Nothing was changed.
     #[error("the key to be moved is not prepared with this value")]
     NotPrepared,
-    /// The value can't be written as BSON.
+    /// The value cannot be encoded as BSON.
     #[error("the value can't be written as BSON")]
     Encode(#[source] bson::error::Error),
-    /// The value that is stored is not of the type that it is to be read as.
+    /// The stored value is of another type.
     #[error("the stored value is of another type")]
     Decode(#[source] bson::error::Error),
-    /// The value doesn't fit into a document of MongoDB.
+    /// The value exceeds a document of MongoDB.
     #[error("value: too large: a document of MongoDB has at most 16 MiB")]
     TooLarge,
-    /// The value is nested deeper than MongoDB takes it.
+    /// The value is nested deeper than MongoDB accepts.
     #[error("value: nested too deep for a document of MongoDB")]
     TooDeep,
-    /// Others have changed the key each time that it was to be compared and changed.
+    /// Other callers changed the key at each try.
     #[error("others kept changing the key")]
     Contended,
-    /// Its collection can't be used.
+    /// The collection cannot be used.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// MongoDB did not do it, or no answer tells whether it did.
+    /// MongoDB failed. Whether the operation took effect is unknown.
     #[error(transparent)]
     Store(StoreError),
 }

@@ -14,18 +14,16 @@ use super::document::{
     RESERVATION, TTL_AT, VALUE, changed, taken_unless_held, while_held, while_held_with,
     while_reserved,
 };
-use super::equal::equal;
-use super::name::PrepareName;
 use super::ttl::Ttl;
-use super::value::{decoded, encoded};
-use crate::context::{Context, Kind};
-use crate::names::check_id;
+use super::value::{decode, encode};
+use super::value_eq::values_equal;
+use crate::context::{CollectionKind, Context};
+use crate::names::{PrepareName, check_id};
 
-/// How often a write is tried that finds something else than it was to find. Each time somebody
-/// else has succeeded.
-const TRIES: usize = 100;
+/// The tries of a write whose condition fails. Each time another caller has succeeded.
+const MAX_TRIES: usize = 100;
 
-/// A kind of prepare key, in a collection of its own; its values are of type `V`, as BSON.
+/// The prepare keys of a name, in a collection of their own, with values of type `V`.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -40,18 +38,18 @@ const TRIES: usize = 100;
 ///
 /// let user = "user-7".to_owned();
 /// if names.prepare("ada", &user, Ttl::For(Duration::from_secs(600))).await? {
-///     // Nobody else has it for ten minutes, or, once this is done:
+///     // The key is held for ten minutes, or, after this call, for ever:
 ///     names.reprepare("ada", Some(&user), &user, Ttl::Forever).await?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// `Bson` and `Document` are kept as they are. Of other types serde makes BSON, and takes a map such
-/// as `{"$oid": …}` for extended JSON.
+/// `Bson` and `Document` are stored unchanged. Other types are serialised by serde, which takes a map
+/// such as `{"$oid": …}` for extended JSON.
 ///
-/// An error of [`PrepareError::Store`] leaves it open whether the operation took effect: ask
-/// with [`get`](Self::get), or repeat it.
+/// After [`PrepareError::Store`] it is unknown whether the operation took effect: read the key with
+/// [`get`](Self::get), or repeat the operation.
 #[derive(Debug)]
 pub struct PrepareKey<V = Bson> {
     pub(super) context: Context,
@@ -62,31 +60,31 @@ pub struct PrepareKey<V = Bson> {
 /// A key that is held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prepared<V = Bson> {
-    /// What it was prepared with.
+    /// The value.
     pub value: V,
     /// When it expires; `None` for never.
     pub ttl_at: Option<DateTime>,
 }
 
-/// What became of a key that was to be changed.
+/// The outcome of a change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum KeyOutcome {
     /// It was changed.
     Done,
-    /// It is held with another value than was expected.
+    /// It is held with another value than expected.
     Differs,
-    /// Nobody holds it.
+    /// It is not held.
     NotHeld,
 }
 
-/// What is done to a key that is held with the expected value.
+/// A change of a key that is held.
 enum Change {
     To(Vec<Document>),
     Rollback,
 }
 
 impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
-    /// The keys of this name; nothing is contacted yet.
+    /// The keys of this name. Sends nothing.
     pub fn new(context: Context, name: PrepareName) -> Self {
         Self { context, name, values: PhantomData }
     }
@@ -96,17 +94,16 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         &self.name
     }
 
-    /// Takes a key that nobody holds, and answers whether it did: of many who try at once, for
-    /// a new key or an expired one, one does.
+    /// Takes a key that is not held. Returns whether it did: of several callers at once one does.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn prepare(&self, key: &str, value: &V, ttl: Ttl) -> Result<bool, PrepareError> {
         self.take(key, value, ttl, None).await
     }
 
-    /// The same in the name of a reservation, by which the key is recognised later.
+    /// The same for a reservation, by which the key is recognised later.
     pub(super) async fn take(
         &self,
         key: &str,
@@ -114,14 +111,14 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         ttl: Ttl,
         reservation: Option<Uuid>,
     ) -> Result<bool, PrepareError> {
-        checked(key)?;
-        let pipeline = taken_unless_held(&encoded(value)?, ttl, reservation);
+        check_key(key)?;
+        let pipeline = taken_unless_held(&encode(value)?, ttl, reservation);
         let keys = self.ready().await?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let taking = keys.update_one(doc! { "_id": key }, pipeline.clone()).upsert(true);
             match within("prepare a key", limits::BATCH, taking.into_future()).await {
                 Ok(done) => return Ok(done.upserted_id.is_some() || done.modified_count > 0),
-                // Somebody else's insert came between: the next one meets it.
+                // Another caller inserted the key: the next try finds it.
                 Err(error) if error.code() == Some(DUPLICATE_KEY) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -133,28 +130,28 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn get(&self, key: &str) -> Result<Option<Prepared<V>>, PrepareError> {
-        checked(key)?;
+        check_key(key)?;
         let Some(found) = self.read(while_held(key)).await? else { return Ok(None) };
-        Ok(Some(Prepared { value: decoded(found.value)?, ttl_at: found.ttl_at }))
+        Ok(Some(Prepared { value: decode(found.value)?, ttl_at: found.ttl_at }))
     }
 
     /// The value of a key, while it is held.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn get_value(&self, key: &str) -> Result<Option<V>, PrepareError> {
-        Ok(self.get(key).await?.map(|prepared| prepared.value))
+        Ok(self.get(key).await?.map(|read_prepared| read_prepared.value))
     }
 
-    /// Gives a key that is held another value and end, where its value is `old` (`None`: whatever
-    /// it is), and answers whether it did. One that has expired stays so.
+    /// Changes value and end of a held key if its value is `old` (`None`: any value). Returns whether it
+    /// did. An expired key stays expired.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn reprepare(
         &self,
         key: &str,
@@ -162,76 +159,73 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         new: &V,
         ttl: Ttl,
     ) -> Result<bool, PrepareError> {
-        Ok(self.try_reprepare(key, old, new, ttl).await? == Outcome::Done)
+        Ok(self.try_reprepare(key, old, new, ttl).await? == KeyOutcome::Done)
     }
 
-    /// The same, and tells why it did not.
+    /// The same, with the reason when it did not.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn try_reprepare(
         &self,
         key: &str,
         old: Option<&V>,
         new: &V,
         ttl: Ttl,
-    ) -> Result<Outcome, PrepareError> {
-        checked(key)?;
-        let change = Change::To(changed(&encoded(new)?, ttl));
-        self.change_held(key, old, change).await
+    ) -> Result<KeyOutcome, PrepareError> {
+        check_key(key)?;
+        let change = Change::To(changed(&encode(new)?, ttl));
+        self.change_if_held(key, old, change).await
     }
 
-    /// Gives a key back, and answers whether it was held.
+    /// Releases a key. Returns whether it was held.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn rollback(&self, key: &str) -> Result<bool, PrepareError> {
-        Ok(self.try_rollback(key, None).await? == Outcome::Done)
+        Ok(self.try_rollback(key, None).await? == KeyOutcome::Done)
     }
 
-    /// Gives a key back where it has this value, and answers whether it was so held.
+    /// Releases a key with this value. Returns whether it was held with it.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn rollback_value(&self, key: &str, value: &V) -> Result<bool, PrepareError> {
-        Ok(self.try_rollback(key, Some(value)).await? == Outcome::Done)
+        Ok(self.try_rollback(key, Some(value)).await? == KeyOutcome::Done)
     }
 
-    /// Gives a key back, where its value is this one (`None`: whatever it is), and tells why it
-    /// did not.
+    /// Releases a key if its value is this one (`None`: any value), with the reason when it did not.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`].
+    /// [`PrepareError`].
     pub async fn try_rollback(
         &self,
         key: &str,
         value: Option<&V>,
-    ) -> Result<Outcome, PrepareError> {
-        checked(key)?;
-        self.change_held(key, value, Change::Rollback).await
+    ) -> Result<KeyOutcome, PrepareError> {
+        check_key(key)?;
+        self.change_if_held(key, value, Change::Rollback).await
     }
 
-    async fn change_held(
+    async fn change_if_held(
         &self,
         key: &str,
         expected: Option<&V>,
         change: Change,
-    ) -> Result<Outcome, PrepareError> {
+    ) -> Result<KeyOutcome, PrepareError> {
         let Some(expected) = expected else {
             let keys = self.ready().await?;
-            return Ok(match self.change(&keys, while_held(key), &change).await? {
-                true => Outcome::Done,
-                false => Outcome::NotHeld,
-            });
+            let is_done = self.change(&keys, while_held(key), &change).await?;
+            return Ok(if is_done { KeyOutcome::Done } else { KeyOutcome::NotHeld });
         };
-        self.compare(key, None, &encoded(expected)?, change).await
+        self.change_if_equal(key, None, &encode(expected)?, change).await
     }
 
-    /// Whether this reservation still holds the key, with whatever value.
+    /// Whether this reservation still holds the key, with any value.
     pub(super) async fn is_reserved(
         &self,
         key: &str,
@@ -240,46 +234,48 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         Ok(self.read(while_reserved(key, reservation)).await?.is_some())
     }
 
-    /// Gives back a key that this reservation still holds, with this value.
+    /// Releases a key that this reservation still holds with this value.
     pub(super) async fn rollback_reserved(
         &self,
         key: &str,
         reservation: Uuid,
         value: &V,
     ) -> Result<bool, PrepareError> {
-        let value = encoded(value)?;
-        let outcome = self.compare(key, Some(reservation), &value, Change::Rollback).await?;
-        Ok(outcome == Outcome::Done)
+        let value = encode(value)?;
+        let outcome =
+            self.change_if_equal(key, Some(reservation), &value, Change::Rollback).await?;
+        Ok(outcome == KeyOutcome::Done)
     }
 
-    /// Changes a key that is held, by the reservation if one is named, with a value equal to
-    /// `expected`.
+    /// Changes a key that is held, by the reservation if one is given, with a value equal to `expected`.
     ///
-    /// The server knows no equality without the order of fields: what is read is compared here,
-    /// and the write is on the condition that it is still exactly that.
-    async fn compare(
+    /// The server compares fields in their order only. So the value is read and compared here, and the
+    /// write requires that it is unchanged.
+    async fn change_if_equal(
         &self,
         key: &str,
         reservation: Option<Uuid>,
         expected: &Bson,
         change: Change,
-    ) -> Result<Outcome, PrepareError> {
+    ) -> Result<KeyOutcome, PrepareError> {
         let keys = self.ready().await?;
         let held = match reservation {
             Some(reservation) => while_reserved(key, reservation),
             None => while_held(key),
         };
-        for _ in 0..TRIES {
-            let Some(found) = self.read(held.clone()).await? else { return Ok(Outcome::NotHeld) };
-            if !equal(&found.value, expected) {
-                return Ok(Outcome::Differs);
+        for _ in 0..MAX_TRIES {
+            let Some(found) = self.read(held.clone()).await? else {
+                return Ok(KeyOutcome::NotHeld);
+            };
+            if !values_equal(&found.value, expected) {
+                return Ok(KeyOutcome::Differs);
             }
             let mut unchanged = while_held_with(key, &found.value);
             if let Some(reservation) = reservation {
                 unchanged.insert(RESERVATION, reservation);
             }
             if self.change(&keys, unchanged, &change).await? {
-                return Ok(Outcome::Done);
+                return Ok(KeyOutcome::Done);
             }
         }
         Err(PrepareError::Contended)
@@ -306,28 +302,28 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     }
 
     async fn read(&self, held: Document) -> Result<Option<Prepared>, PrepareError> {
-        let keys = self.context.collection(Kind::Prepare, self.name.as_str());
+        let keys = self.context.collection(CollectionKind::Prepare, self.name.as_str());
         let keys = keys.clone_with_type::<RawDocumentBuf>();
         let reading = keys.find_one(held).into_future();
         let found = within("read a prepared key", limits::BATCH, reading).await?;
-        prepared(found).map_err(PrepareError::Decode)
+        read_prepared(found).map_err(PrepareError::Decode)
     }
 
     pub(super) async fn ready(&self) -> Result<Collection<Document>, PrepareError> {
-        Ok(self.context.ready(Kind::Prepare, self.name.as_str()).await?)
+        Ok(self.context.ready(CollectionKind::Prepare, self.name.as_str()).await?)
     }
 }
 
-// Not derived: that would ask for a value that can be cloned.
+// Not derived, which would require `V: Clone`.
 impl<V> Clone for PrepareKey<V> {
     fn clone(&self) -> Self {
         Self { context: self.context.clone(), name: self.name.clone(), values: PhantomData }
     }
 }
 
-/// What is held, if anything. Not by serde: it takes a document such as `{"$oid": …}`, which an
-/// application may well have prepared, for extended JSON.
-pub(super) fn prepared(
+/// The key as it is held, if it is. Read without serde, which takes a value such as `{"$oid": …}` for
+/// extended JSON.
+pub(super) fn read_prepared(
     found: Option<RawDocumentBuf>,
 ) -> Result<Option<Prepared>, bson::error::Error> {
     let Some(found) = found else { return Ok(None) };
@@ -336,6 +332,6 @@ pub(super) fn prepared(
     Ok(document.remove(VALUE).map(|value| Prepared { value, ttl_at }))
 }
 
-pub(super) fn checked(key: &str) -> Result<(), PrepareError> {
+pub(super) fn check_key(key: &str) -> Result<(), PrepareError> {
     check_id(key).map_err(PrepareError::Key)
 }

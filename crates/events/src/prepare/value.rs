@@ -1,7 +1,7 @@
-//! Values as BSON, and back.
+//! Encodes and decodes values.
 //!
-//! One that is BSON already is left alone: on its way through serde a document such as
-//! `{"$oid": …}` would become what it means in extended JSON.
+//! `Bson` and `Document` bypass serde, which would take a document such as `{"$oid": …}` for extended
+//! JSON.
 
 use std::any::Any;
 
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::PrepareError;
 use super::document::VALUE;
 
-pub(super) fn encoded<V: Serialize + 'static>(value: &V) -> Result<Bson, PrepareError> {
+pub(super) fn encode<V: Serialize + 'static>(value: &V) -> Result<Bson, PrepareError> {
     let any: &dyn Any = value;
     let value = if let Some(value) = any.downcast_ref::<Bson>() {
         value.clone()
@@ -22,19 +22,19 @@ pub(super) fn encoded<V: Serialize + 'static>(value: &V) -> Result<Bson, Prepare
     } else {
         bson::serialize_to_bson(value).map_err(PrepareError::Encode)?
     };
-    // The server tells of larger ones in many ways, or ends the connection.
+    // For larger ones the server has several errors, or ends the connection.
     let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
     if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
 }
 
-pub(super) fn decoded<V: DeserializeOwned + 'static>(value: Bson) -> Result<V, PrepareError> {
+pub(super) fn decode<V: DeserializeOwned + 'static>(value: Bson) -> Result<V, PrepareError> {
     let mut value = Some(value);
-    if let Some(value) = itself(&mut value) {
+    if let Some(value) = downcast(&mut value) {
         return Ok(value);
     }
     if let Some(Bson::Document(document)) = value {
         let mut document = Some(document);
-        if let Some(document) = itself(&mut document) {
+        if let Some(document) = downcast(&mut document) {
             return Ok(document);
         }
         value = document.map(Bson::Document);
@@ -42,7 +42,7 @@ pub(super) fn decoded<V: DeserializeOwned + 'static>(value: Bson) -> Result<V, P
     bson::deserialize_from_bson(value.into()).map_err(PrepareError::Decode)
 }
 
-/// What an `Option<V>` holds; `None` where it is another type's.
-fn itself<V: 'static>(value: &mut dyn Any) -> Option<V> {
+/// The value of an `Option<V>`; `None` for another type.
+fn downcast<V: 'static>(value: &mut dyn Any) -> Option<V> {
     value.downcast_mut::<Option<V>>()?.take()
 }

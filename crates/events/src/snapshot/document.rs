@@ -1,8 +1,9 @@
-//! A snapshot as MongoDB has it.
+//! The stored form of a snapshot.
 
 use bson::{Bson, Document, doc};
 
 use super::state::Snapshot;
+use crate::integer::{integral, smallest};
 use crate::names::{AggregateId, AggregateName};
 
 const ID: &str = "_id";
@@ -20,7 +21,7 @@ const SNAPSHOT_TIME: &str = "snapshotTime";
 const DELETED: &str = "deleted";
 const STATE: &str = "state";
 
-/// Replaces what is there unless that is newer: the pipeline of an upsert.
+/// The pipeline of an upsert that replaces the stored snapshot unless that is newer.
 pub(super) fn saved_unless_newer(
     context: &str,
     name: &AggregateName,
@@ -31,7 +32,7 @@ pub(super) fn saved_unless_newer(
         CONTEXT_NAME: { "$literal": context },
         AGGREGATE_NAME: { "$literal": name.as_str() },
     };
-    // Nothing of a user's is ever taken for an expression.
+    // As literals, values of users are never evaluated as expressions.
     let mut give = |field, value: Option<Bson>| {
         if let Some(value) = value {
             new.insert(field, doc! { "$literal": value });
@@ -40,7 +41,7 @@ pub(super) fn saved_unless_newer(
     let text = |text: &Option<String>| text.clone().map(Bson::from);
     give(TENANT_ID, text(&snapshot.tenant_id));
     give(OWNER_ID, text(&snapshot.owner_id));
-    give(VERSION, Some(integer(snapshot.version)));
+    give(VERSION, Some(smallest(snapshot.version)));
     give(EVENT_ID, text(&snapshot.event_id));
     give(FIRST_OPERATOR, text(&snapshot.first_operator));
     give(OPERATOR, text(&snapshot.operator));
@@ -48,7 +49,7 @@ pub(super) fn saved_unless_newer(
     give(EVENT_TIME, snapshot.event_time.map(Bson::from));
     new.insert(SNAPSHOT_TIME, doc! { "$toLong": "$$NOW" });
     new.insert(DELETED, snapshot.deleted);
-    // Those of the first snapshot stay; absent ones stay absent.
+    // Those of the first snapshot are kept.
     for first in [FIRST_OPERATOR, FIRST_EVENT_TIME] {
         if !new.contains_key(first) {
             new.insert(first, format!("${first}"));
@@ -58,8 +59,8 @@ pub(super) fn saved_unless_newer(
     vec![doc! { "$replaceWith": { "$cond": [is_newer_than(snapshot.version), "$$ROOT", new] } }]
 }
 
-/// Whether what is stored is newer, as an expression. A version that is no integral number of
-/// 64 bits (a shell may have made it a double) is none, and gives way.
+/// The expression that the stored snapshot is newer. A stored version that is not an integral number of
+/// 64 bits (a shell writes doubles) does not count.
 fn is_newer_than(version: i64) -> Document {
     let stored = format!("${VERSION}");
     let newer = doc! { "$and": [
@@ -67,17 +68,17 @@ fn is_newer_than(version: i64) -> Document {
         { "$gt": [&stored, version] },
         { "$lte": [&stored, i64::MAX] },
     ] };
-    // Not in one `$and`, whose order is not promised: only a number can be truncated.
+    // Not in one `$and`, which has no order: only a number can be truncated.
     let number = doc! { "$in": [{ "$type": &stored }, ["int", "long", "double"]] };
     doc! { "$cond": [number, newer, false] }
 }
 
-/// The version of a stored snapshot, under the same rule.
+/// The version of a stored snapshot, by the same rule.
 pub(super) fn version(stored: &Document) -> Option<i64> {
     integral(stored.get(VERSION)?)
 }
 
-/// A stored snapshot; `None` without a version or a state.
+/// Decodes a stored snapshot; `None` without a version or a state.
 pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapshot> {
     let text = |field| stored.get_str(field).ok().map(ToOwned::to_owned);
     let time = |field| integral(stored.get(field)?);
@@ -98,24 +99,4 @@ pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapsho
             _ => return None,
         },
     })
-}
-
-/// As the seed writes integers: 32 bits where they suffice.
-fn integer(number: i64) -> Bson {
-    i32::try_from(number).map_or(Bson::Int64(number), Bson::Int32)
-}
-
-/// An integral number of 64 bits, of whatever type a shell or another driver gave it.
-fn integral(value: &Bson) -> Option<i64> {
-    /// 2^63, the first that is too large.
-    const END: f64 = 9_223_372_036_854_775_808.0;
-    match value {
-        Bson::Int32(number) => Some((*number).into()),
-        Bson::Int64(number) => Some(*number),
-        #[expect(clippy::cast_possible_truncation, reason = "it is integral and within range")]
-        Bson::Double(number) if number.fract() == 0.0 && (-END..END).contains(number) => {
-            Some(*number as i64)
-        }
-        _ => None,
-    }
 }

@@ -1,30 +1,30 @@
-//! What can go wrong with a snapshot.
+//! Errors of snapshots.
 
 use postrider_store::StoreError;
 use postrider_store::schema::SchemaError;
 
-/// A snapshot could not be saved or loaded.
+/// Why a snapshot could not be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// No version of an aggregate.
+    /// Not a version of an aggregate.
     #[error("version: {0} is none: the first one is 1")]
     Version(i64),
-    /// The state doesn't fit into a document of MongoDB.
+    /// The state exceeds a document of MongoDB.
     #[error("state: too large: a document of MongoDB has at most 16 MiB")]
     TooLarge,
-    /// The state is nested deeper than MongoDB takes it.
+    /// The state is nested deeper than MongoDB accepts.
     #[error("state: nested too deep for a document of MongoDB")]
     TooDeep,
-    /// The state can't be written as BSON.
+    /// The state cannot be encoded as BSON.
     #[error("state: can't be written as BSON")]
     Encode(#[source] bson::error::Error),
-    /// Others have saved and removed the snapshot each time that it was to be saved.
+    /// Other callers changed the snapshot at each try.
     #[error("others kept changing the snapshot")]
     Contended,
-    /// Its collection can't be used.
+    /// The collection cannot be used.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// MongoDB did not do it, or no answer tells whether it did.
+    /// MongoDB failed. Whether the snapshot was saved is unknown.
     #[error(transparent)]
     Store(StoreError),
 }

@@ -1,8 +1,8 @@
 //! Snapshots: the state of an aggregate as of a version, so that loading it replays a few events
-//! and not all of them.
+//! only.
 //!
-//! One document per aggregate, the latest: its state can be queried like any other document. A
-//! snapshot is never needed: what can't be read is taken as absent, and the events are replayed.
+//! One document per aggregate, the latest; its state can be queried like any other document. A
+//! snapshot is optional: without a readable one all events are replayed.
 
 mod document;
 mod error;

@@ -1,4 +1,4 @@
-//! Aggregates as an application has them: states that come of events.
+//! Loads aggregates as states that result from events.
 
 use std::error::Error;
 use std::marker::PhantomData;
@@ -13,11 +13,10 @@ use super::{Saved, Snapshot, SnapshotError, SnapshotStore, Strategy};
 use crate::names::{AggregateId, AggregateName};
 use crate::{Append, AppendError, Appended, Event, EventStore, EventStream, LoadError, Range};
 
-/// How the state of an aggregate comes of its events. It begins with the default, and what is
-/// serialized of it is the snapshot's state. (By serde: what others have written as they liked, such
-/// as `{"$oid": …}`, is better not kept as `Bson` or `Document`, which read it as extended JSON.)
+/// The state of an aggregate. It begins with the default, and its serialized form is the snapshot's
+/// state. (serde reads `Bson` and `Document` fields such as `{"$oid": …}` as extended JSON.)
 pub trait Aggregate: Default + Serialize + DeserializeOwned + Send {
-    /// Takes what has happened into the state. An error refuses to load the aggregate.
+    /// Applies an event to the state. With an error the aggregate cannot be loaded.
     fn apply(&mut self, event: &Event) -> Result<(), Box<dyn Error + Send + Sync>>;
 
     /// Whether the aggregate is deleted: the snapshot's flag.
@@ -26,10 +25,8 @@ pub trait Aggregate: Default + Serialize + DeserializeOwned + Send {
     }
 }
 
-/// The aggregates of a name: loaded from the snapshot and the events after it, which is the same
-/// as from all events; saved as the strategy says.
-///
-/// `examples/snapshots.rs` shows it at work.
+/// The aggregates of a name: loaded from the snapshot and the events after it, with the same result as
+/// from all events; saved by the strategy. See `examples/snapshots.rs`.
 #[derive(Clone)]
 pub struct Repository<A> {
     events: EventStore,
@@ -42,27 +39,26 @@ pub struct Repository<A> {
 /// An aggregate as of a version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded<A> {
-    /// What has come of its events.
+    /// The state.
     pub state: A,
-    /// The version of the last of them.
+    /// The version of the last event.
     pub version: i64,
-    /// The version of the snapshot that it began with; 0 where all events were replayed.
+    /// The version of the snapshot that it began with; 0 if all events were replayed.
     pub snapshot_version: i64,
-    /// The rest of its snapshot.
+    /// The other fields of its snapshot.
     rest: Snapshot,
 }
 
-/// An append that was made, and what became of the snapshot after it.
+/// An append, and the save of the snapshot after it.
 #[derive(Debug)]
 pub struct Stored {
-    /// What came of the append.
+    /// The answer of the append.
     pub appended: Appended,
-    /// The snapshot, where one was due. That it failed takes nothing from the append: the next
-    /// one saves it.
+    /// The snapshot, if one was due. A failure does not affect the append; the next one saves it.
     pub snapshot: Result<Option<Saved>, RepositoryError>,
 }
 
-/// An aggregate could not be loaded, or its snapshot not be saved.
+/// Why an aggregate could not be loaded, or its snapshot not be saved.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
     /// Its events could not be read.
@@ -71,20 +67,20 @@ pub enum RepositoryError {
     /// Its snapshot could not be read or saved.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// An event is not there: no state comes of the others.
+    /// A version is missing.
     #[error("version {missing} of the aggregate is missing: {found} is the next")]
     Missing {
-        /// The version that should have come.
+        /// The missing version.
         missing: i64,
-        /// The one that came.
+        /// The version that was found.
         found: i64,
     },
-    /// The aggregate takes one of its events for impossible.
+    /// [`Aggregate::apply`] refused an event.
     #[error("the events of version {version} can't be applied")]
     Apply {
-        /// Of which version.
+        /// Its version.
         version: i64,
-        /// Why, in the aggregate's words.
+        /// The error of the aggregate.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -101,12 +97,11 @@ impl<A: Aggregate> Repository<A> {
         Self { events, snapshots, name, strategy, aggregates: PhantomData }
     }
 
-    /// The aggregate as it is now, of this tenant where one is named; `None` where it has no
-    /// events.
+    /// Loads the aggregate, of this tenant if one is given; `None` without events.
     ///
     /// # Errors
     ///
-    /// Those of [`RepositoryError`].
+    /// [`RepositoryError`].
     pub async fn load(
         &self,
         id: &AggregateId,
@@ -118,12 +113,11 @@ impl<A: Aggregate> Repository<A> {
         start.replay(self.events.load(&self.name, id, &tail).await?).await
     }
 
-    /// The aggregate as it was at this version, or as it is where it has not come so far: from
-    /// events alone.
+    /// Loads the aggregate up to this version, from events alone.
     ///
     /// # Errors
     ///
-    /// Those of [`RepositoryError`].
+    /// [`RepositoryError`].
     pub async fn load_version(
         &self,
         id: &AggregateId,
@@ -134,12 +128,12 @@ impl<A: Aggregate> Repository<A> {
         Loaded::nothing(id).replay(self.events.load(&self.name, id, &range).await?).await
     }
 
-    /// The aggregate as it was at this time of the server's clock, in epoch milliseconds: from
+    /// Loads the aggregate up to this time of the server's clock, in milliseconds since 1970, from
     /// events alone.
     ///
     /// # Errors
     ///
-    /// Those of [`RepositoryError`].
+    /// [`RepositoryError`].
     pub async fn load_time(
         &self,
         id: &AggregateId,
@@ -147,18 +141,17 @@ impl<A: Aggregate> Repository<A> {
         tenant: Option<&str>,
     ) -> Result<Option<Loaded<A>>, RepositoryError> {
         let events = self.events.load(&self.name, id, &all_of(tenant)).await?;
-        // Not by a range of times: where the clock was set back, that would leave gaps.
+        // Not by a range of times, which has gaps if the clock was set back.
         let events =
             events.try_take_while(move |stream| std::future::ready(Ok(stream.create_time <= time)));
         Loaded::nothing(id).replay(events).await
     }
 
-    /// Appends, to an aggregate of this name whatever `append` says, and saves a snapshot where
-    /// one is then due.
+    /// Appends to an aggregate of this repository's name, and saves a snapshot if one is due.
     ///
     /// # Errors
     ///
-    /// Those of the append. What becomes of the snapshot is told beside its result.
+    /// [`AppendError`]. An error of the snapshot is in [`Stored::snapshot`].
     pub async fn append(&self, append: Append) -> Result<Stored, AppendError> {
         let id = append.id.clone();
         let append = Append { name: self.name.clone(), ..append };
@@ -190,7 +183,7 @@ impl<A: Aggregate> Loaded<A> {
         Self { state: A::default(), version: 0, snapshot_version: 0, rest }
     }
 
-    /// What a snapshot holds; `None` where it is of another form than today's.
+    /// The state of a snapshot; `None` if it cannot be decoded.
     fn of(mut snapshot: Snapshot) -> Option<Self> {
         let state = std::mem::take(&mut snapshot.state);
         let state = bson::deserialize_from_document(state).ok()?;

@@ -1,18 +1,19 @@
-//! What a snapshot holds.
+//! The content of a snapshot.
 
 use bson::Document;
+use serde::Serialize;
 
+use crate::document::as_json;
 use crate::names::AggregateId;
 
-/// The state of an aggregate as of a version. What is `None` is not written; times are epoch
-/// milliseconds.
+/// The state of an aggregate as of a version. Absent fields are not written.
 ///
 /// ```
 /// use bson::doc;
 /// use postrider_events::names::AggregateId;
 /// use postrider_events::snapshot::Snapshot;
 ///
-/// # fn main() -> Result<(), postrider_events::names::WrongName> {
+/// # fn main() -> Result<(), postrider_events::names::InvalidName> {
 /// let snapshot = Snapshot {
 ///     tenant_id: Some("tenant-1".into()),
 ///     operator: Some("ada".into()),
@@ -22,31 +23,54 @@ use crate::names::AggregateId;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "json", schema(description = "The state of an aggregate as of a version."))]
+#[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// Which aggregate.
+    /// The aggregate.
+    #[cfg_attr(feature = "json", schema(value_type = String))]
     pub aggregate_id: AggregateId,
-    /// Whose it is, where a store is shared.
+    /// The tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub tenant_id: Option<String>,
-    /// Who owns the aggregate.
+    /// The owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub owner_id: Option<String>,
-    /// The version of the last event in it: 1 or more.
+    /// The version of the last event in it: 1 or above.
     pub version: i64,
-    /// The id of that event's stream.
+    /// The id of the last event's stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub event_id: Option<String>,
-    /// Who did the first event; once saved, that of the first snapshot stays unless given.
+    /// The operator of the first event; saved without it, that of an earlier snapshot stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub first_operator: Option<String>,
-    /// Who did the last event.
+    /// The operator of the last event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub operator: Option<String>,
-    /// When the first event was; once saved, that of the first snapshot stays unless given.
+    /// The time of the first event, in milliseconds since 1970; saved without it, that of an earlier
+    /// snapshot stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub first_event_time: Option<i64>,
-    /// When the last event was.
+    /// The time of the last event, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub event_time: Option<i64>,
-    /// When it was saved, on the server's clock; set by loading, ignored by saving.
+    /// The time when it was saved, by MongoDB's clock, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
     pub snapshot_time: Option<i64>,
     /// Whether the aggregate is deleted.
     pub deleted: bool,
-    /// The state, kept as written.
+    /// The state, as it was written.
+    #[serde(serialize_with = "as_json")]
+    #[cfg_attr(feature = "json", schema(value_type = crate::json::JsonObject))]
     pub state: Document,
 }
 

@@ -1,4 +1,4 @@
-//! Saved and loaded, guarded by version.
+//! Saves and loads snapshots, guarded by version.
 
 use bson::{Document, RawDocumentBuf, doc};
 use mongodb::Collection;
@@ -8,11 +8,11 @@ use postrider_store::{DUPLICATE_KEY, within};
 use super::SnapshotError;
 use super::document::{TENANT_ID, VERSION, saved_unless_newer, snapshot, version};
 use super::state::Snapshot;
-use crate::context::{Context, Kind};
+use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateId, AggregateName};
 
-/// How often a snapshot is saved that others insert or remove at the same time.
-const TRIES: usize = 20;
+/// The tries of a save while other callers insert or remove the snapshot.
+const MAX_TRIES: usize = 20;
 
 /// The snapshots of a context.
 ///
@@ -38,27 +38,26 @@ pub struct SnapshotStore {
     context: Context,
 }
 
-/// What became of a snapshot.
+/// The outcome of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// Whether it was written: not where a newer one was there.
+    /// Whether it was written: not when a newer one existed.
     pub written: bool,
-    /// The version that is there now.
+    /// The version that is stored now.
     pub version: i64,
 }
 
 impl SnapshotStore {
-    /// The snapshots of this context; nothing is contacted yet.
+    /// The snapshots of this context. Sends nothing.
     pub fn new(context: Context) -> Self {
         Self { context }
     }
 
-    /// Saves a snapshot, unless there is a newer one; one of the same version is replaced.
+    /// Saves a snapshot, unless a newer one exists; one of the same version is replaced.
     ///
     /// # Errors
     ///
-    /// Those of [`SnapshotError`]. After [`SnapshotError::Store`] it may be written or not; it
-    /// can be saved again.
+    /// [`SnapshotError`]. After [`SnapshotError::Store`] the save can be repeated.
     pub async fn save(
         &self,
         name: &AggregateName,
@@ -68,26 +67,26 @@ impl SnapshotStore {
         if ours < 1 {
             return Err(SnapshotError::Version(ours));
         }
-        // A message beyond what the server reads at all would only cost the connection.
+        // The server ends the connection of a larger message.
         if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > LARGEST_DOCUMENT {
             return Err(SnapshotError::TooLarge);
         }
         let context = &self.context.settings().name;
         let pipeline = saved_unless_newer(context, name, &snapshot);
         let id = &snapshot.aggregate_id;
-        let snapshots = self.context.ready(Kind::Snapshots, name.as_str()).await?;
-        for _ in 0..TRIES {
+        let snapshots = self.context.ready(CollectionKind::Snapshots, name.as_str()).await?;
+        for _ in 0..MAX_TRIES {
             let saving = snapshots.update_one(with_id(id), pipeline.clone()).upsert(true);
             match within("save a snapshot", limits::BATCH, saving.into_future()).await {
                 Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
                     return Ok(Saved { written: true, version: ours });
                 }
                 Ok(_) => {}
-                // Somebody else's insert came between: the next one meets it.
+                // Another caller inserted it: the next try finds it.
                 Err(error) if error.code() == Some(DUPLICATE_KEY) => continue,
                 Err(error) => return Err(error.into()),
             }
-            // Left alone: newer than ours, or, within a millisecond, equal to the last byte.
+            // Unchanged: the stored one is newer, or equal within the same millisecond.
             let theirs = self.version(name, id).await?;
             if theirs >= ours {
                 return Ok(Saved { written: theirs == ours, version: theirs });
@@ -96,12 +95,11 @@ impl SnapshotStore {
         Err(SnapshotError::Contended)
     }
 
-    /// The snapshot of an aggregate, of this tenant where one is named; also of one that is
-    /// deleted.
+    /// Loads the snapshot of an aggregate, of this tenant if one is given; also a deleted one.
     ///
     /// # Errors
     ///
-    /// Those of [`SnapshotError`].
+    /// [`SnapshotError`].
     pub async fn load(
         &self,
         name: &AggregateName,
@@ -118,11 +116,11 @@ impl SnapshotStore {
         Ok(found.and_then(|found| snapshot(id, Document::try_from(found).ok()?)))
     }
 
-    /// The version of an aggregate's snapshot; 0 where there is none.
+    /// Reads the version of an aggregate's snapshot; 0 without one.
     ///
     /// # Errors
     ///
-    /// Those of [`SnapshotError`].
+    /// [`SnapshotError`].
     pub async fn version(
         &self,
         name: &AggregateName,
@@ -135,10 +133,10 @@ impl SnapshotStore {
         Ok(found.and_then(|found| version(&Document::try_from(found).ok()?)).unwrap_or(0))
     }
 
-    /// What is there, to be read without serde: it takes a document such as `{"$oid": …}`, which
-    /// an application may well have in a state, for extended JSON.
+    /// The collection, read without serde, which would take a document such as `{"$oid": …}` in a state
+    /// for extended JSON.
     fn stored(&self, name: &AggregateName) -> Collection<RawDocumentBuf> {
-        self.context.collection(Kind::Snapshots, name.as_str()).clone_with_type()
+        self.context.collection(CollectionKind::Snapshots, name.as_str()).clone_with_type()
     }
 }
 

@@ -1,18 +1,18 @@
-//! When a snapshot is worth saving.
+//! Decides when to save a snapshot.
 
-/// After which appends a snapshot is saved.
+/// The appends after which a snapshot is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// After each.
+    /// Each one.
     All,
-    /// Once so many versions have passed since the last snapshot; below 1 is as 1.
+    /// Those with this many versions since the last snapshot; 0 is as 1.
     EveryVersions(u32),
-    /// Never.
+    /// None.
     None,
 }
 
 impl Strategy {
-    /// Whether one is due at `version`, when the last is of `last` (0: there is none).
+    /// Whether a snapshot is due at `version` after one of version `last` (0: none).
     pub fn is_due(self, version: i64, last: i64) -> bool {
         match self {
             Self::All => version > last,
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_is_due_once_so_many_versions_have_passed() {
+    fn snapshot_is_due_after_the_configured_versions() {
         let due = |strategy: Strategy, last| -> Vec<i64> {
             (1..=12).filter(|version| strategy.is_due(*version, last)).collect()
         };

@@ -1,4 +1,4 @@
-//! Work that is done while a key is held.
+//! Work while a key is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use postrider::prepare::{Ttl, UsingError};
 use crate::home::Home;
 
 #[fixture::test]
-async fn the_key_stays_when_the_work_is_done() {
+async fn key_is_kept_when_the_work_succeeds() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -24,7 +24,7 @@ async fn the_key_stays_when_the_work_is_done() {
 }
 
 #[fixture::test]
-async fn the_key_is_rolled_back_when_the_work_fails() {
+async fn key_is_rolled_back_when_the_work_fails() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -41,7 +41,7 @@ async fn the_key_is_rolled_back_when_the_work_fails() {
 }
 
 #[fixture::test]
-async fn the_work_is_not_begun_where_the_key_is_taken() {
+async fn work_does_not_begin_when_the_key_is_held() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
@@ -59,7 +59,7 @@ async fn the_work_is_not_begun_where_the_key_is_taken() {
 }
 
 #[fixture::test]
-async fn what_is_no_longer_ours_is_not_rolled_back() {
+async fn changed_key_is_not_rolled_back() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -74,9 +74,9 @@ async fn what_is_no_longer_ours_is_not_rolled_back() {
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!("another's")));
 }
 
-/// What an equal value does not tell: a constant, or the same user in another request.
+/// Equal values do not identify a call: a constant, or the same user in another request.
 #[fixture::test]
-async fn a_key_of_another_caller_with_an_equal_value_is_not_rolled_back() {
+async fn equal_key_of_another_caller_is_not_rolled_back() {
     for ttl in [Ttl::For(Duration::from_secs(600)), Ttl::Forever] {
         let home = Home::new().await;
         let keys = home.keys();
@@ -95,7 +95,7 @@ async fn a_key_of_another_caller_with_an_equal_value_is_not_rolled_back() {
 }
 
 #[fixture::test]
-async fn work_learns_that_its_key_was_lost_before_its_end() {
+async fn lost_key_is_reported_after_the_work() {
     let home = Home::new().await;
     let keys = home.keys();
 
@@ -116,7 +116,7 @@ async fn work_learns_that_its_key_was_lost_before_its_end() {
 }
 
 #[fixture::test]
-async fn work_may_keep_its_own_key_for_longer() {
+async fn work_may_extend_its_key() {
     let home = Home::new().await;
     let keys = home.keys();
     let ttl = Ttl::For(Duration::from_secs(600));
@@ -130,7 +130,7 @@ async fn work_may_keep_its_own_key_for_longer() {
     assert_eq!(keys.get_value("ada").await.unwrap(), Some(bson!(2)));
 }
 
-/// The time of the key runs out.
+/// The key expires.
 async fn expire(home: &Home) {
     let past = doc! { "$set": { "ttlAt": DateTime::from_millis(1_000) } };
     home.stored().update_one(doc! { "_id": "ada" }, past).await.unwrap();

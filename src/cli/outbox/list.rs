@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
-use crate::cli::output::{self, Format, WIDEST, printable, shortened};
+use crate::cli::output::{self, Format, MAX_CELL_CHARS, printable, shortened};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
@@ -24,7 +24,7 @@ use crate::shown;
 use crate::store::ServerClock;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Counted {
+pub(in crate::cli) struct StatsArgs {
     /// Group pending and dead records, and show the largest groups instead
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -44,7 +44,7 @@ enum By {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Chosen {
+pub(in crate::cli) struct ListArgs {
     /// Of this status; invalid: of none of the others
     #[arg(long, value_parser = PossibleValuesParser::new(Chapter::WORDS).try_map(|word| Chapter::of(&word).ok_or("unknown")))]
     status: Option<Chapter>,
@@ -73,11 +73,11 @@ pub(in crate::cli) struct Chosen {
 
 pub(super) async fn stats(
     inspector: &Inspector,
-    counted: &Counted,
+    args: &StatsArgs,
     format: Format,
 ) -> Result<(), Failure> {
-    if let Some(by) = counted.by {
-        return groups(inspector, by, counted.top, format).await;
+    if let Some(by) = args.by {
+        return groups(inspector, by, args.top, format).await;
     }
     let stats = inspector.stats().await.context("the outbox cannot be counted")?;
     let mismatches = inspector.mismatches().await.context("the outbox cannot be sampled")?;
@@ -128,7 +128,11 @@ async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Resu
                     Value::Null => "(none)".to_owned(),
                     other => other.to_string(),
                 };
-                vec![group.status.clone(), shortened(value, WIDEST), group.count.to_string()]
+                vec![
+                    group.status.clone(),
+                    shortened(value, MAX_CELL_CHARS),
+                    group.count.to_string(),
+                ]
             };
             let rows: Vec<_> = found.groups.iter().map(row).collect();
             output::table(&["status", name, "count"], &rows)
@@ -139,19 +143,19 @@ async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Resu
 pub(super) async fn list(
     plan: &Resolved,
     collections: &Collections,
-    chosen: &Chosen,
+    args: &ListArgs,
     format: Format,
 ) -> Result<(), Failure> {
     let inspector = Inspector::new(collections.clone());
     let filter = Filter {
-        status: chosen.status,
-        key: chosen.key.clone(),
-        kind: chosen.kind.clone(),
-        reason: chosen.reason.clone(),
-        older_than: chosen.older_than,
-        sort: chosen.sort,
+        status: args.status,
+        key: args.key.clone(),
+        kind: args.kind.clone(),
+        reason: args.reason.clone(),
+        older_than: args.older_than,
+        sort: args.sort,
     };
-    let listed = inspector.list(&filter, chosen.after.as_deref(), chosen.limit).await;
+    let listed = inspector.list(&filter, args.after.as_deref(), args.limit).await;
     let page = listed.context("records cannot be listed")?.map_err(|unlistable| {
         let option = match unlistable.0 {
             "olderThan" => "older-than",
@@ -200,12 +204,12 @@ fn table(plan: &Resolved, records: &[Shown], now: DateTime) -> Result<(), Failur
         if has_invalid {
             row.push(record.invalid.join("; "));
         }
-        row.into_iter().map(|cell| shortened(cell, WIDEST)).collect()
+        row.into_iter().map(|cell| shortened(cell, MAX_CELL_CHARS)).collect()
     };
     output::table(&heading, &records.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The text by which a command knows the record.
+/// The text by which commands identify the record.
 pub(super) fn id(record: &Shown) -> String {
     match record.id.decoded() {
         Some(id) => id.to_string(),
@@ -213,7 +217,7 @@ pub(super) fn id(record: &Shown) -> String {
     }
 }
 
-/// For how long a record has been what it is, in its two largest units.
+/// How long a record has had its status, in the two largest units.
 fn age(record: &Shown, now: DateTime) -> String {
     let document = &record.document;
     let date = |field| document.get_datetime(field).ok().map(|date| date.timestamp_millis());

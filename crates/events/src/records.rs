@@ -1,4 +1,4 @@
-//! The outbox records of an append: one for each event (contract, section 2).
+//! The outbox records of an append: one for each event.
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
@@ -6,39 +6,40 @@ use bson::{Binary, DateTime, Timestamp};
 use postrider_outbox::fields::PENDING;
 use postrider_outbox::partition;
 
-use crate::prepared::{Place, Prepared};
+use crate::append::NewEvent;
+use crate::prepared::{Place, PreparedAppend};
 use crate::stream::record_id;
 
 /// The records of an append that takes this place, in the order of its events.
-pub(crate) fn documents(append: &Prepared, place: Place) -> Vec<RawDocumentBuf> {
+pub(crate) fn documents(append: &PreparedAppend, place: Place) -> Vec<RawDocumentBuf> {
     let given = &append.append;
     let key = given.id.as_str();
     let partition = i32::from(partition::of_key(key));
     let created_at = DateTime::from_millis(place.create_time);
-    let rows = given.events.iter().zip(&append.bodies).enumerate();
-    let row = |(index, (event, body)): (usize, (&super::append::NewEvent, &RawDocumentBuf))| {
+    let events = given.events.iter().zip(&append.bodies).enumerate();
+    let record = |(index, (event, body)): (usize, (&NewEvent, &RawDocumentBuf))| {
         let id = record_id(&append.id, index);
-        let mut row = RawDocumentBuf::new();
+        let mut record = RawDocumentBuf::new();
         let id = Binary { subtype: BinarySubtype::Uuid, bytes: id.as_bytes().to_vec() };
-        row.append(cstr!("_id"), id);
-        row.append(cstr!("key"), key);
-        row.append(cstr!("type"), event.name.as_str());
-        row.append(cstr!("payload"), body.as_ref());
-        row.append(cstr!("headers"), headers(append, place, index));
+        record.append(cstr!("_id"), id);
+        record.append(cstr!("key"), key);
+        record.append(cstr!("type"), event.name.as_str());
+        record.append(cstr!("payload"), body.as_ref());
+        record.append(cstr!("headers"), headers(append, place, index));
         if let Some(tenant) = &given.tenant_id {
-            row.append(cstr!("tenantId"), tenant.as_str());
+            record.append(cstr!("tenantId"), tenant.as_str());
         }
-        row.append(cstr!("status"), PENDING);
+        record.append(cstr!("status"), PENDING);
         // The server replaces it with its cluster time: in the order of these inserts.
-        row.append(cstr!("seq"), Timestamp { time: 0, increment: 0 });
-        row.append(cstr!("partition"), partition);
-        row.append(cstr!("createdAt"), created_at);
-        row
+        record.append(cstr!("seq"), Timestamp { time: 0, increment: 0 });
+        record.append(cstr!("partition"), partition);
+        record.append(cstr!("createdAt"), created_at);
+        record
     };
-    rows.map(row).collect()
+    events.map(record).collect()
 }
 
-fn headers(append: &Prepared, place: Place, index: usize) -> RawDocumentBuf {
+fn headers(append: &PreparedAppend, place: Place, index: usize) -> RawDocumentBuf {
     let given = &append.append;
     let mut headers = RawDocumentBuf::new();
     headers.append(cstr!("aggregate-name"), given.name.as_str());

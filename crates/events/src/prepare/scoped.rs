@@ -1,4 +1,4 @@
-//! Work that is done while a key is held.
+//! Work while a key is held.
 
 use std::future::Future;
 
@@ -8,52 +8,49 @@ use serde::de::DeserializeOwned;
 
 use super::{PrepareError, PrepareKey, Ttl};
 
-/// Why work under a key has no result, or one that cannot be trusted.
+/// Why work under a key has no result, or an unreliable one.
 #[derive(Debug, thiserror::Error)]
 pub enum UsingError<E, T> {
-    /// The key could not be prepared, or no answer tells whether it was; the work did not begin.
+    /// The key was not prepared, or that is unknown. The work did not begin.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     /// The work failed.
     #[error("the work under a prepared key failed")]
     Body {
-        /// What the work ended with.
+        /// The error of the work.
         error: E,
-        /// Whether the key was given back: false where it had expired or was changed.
+        /// Whether the key was released: false if it had expired or was changed.
         rolled_back: Result<bool, PrepareError>,
     },
-    /// The work succeeded, and the key was not held until its end: its `ttl` ran out, or another
-    /// caller gave it back. Since then another caller may hold it.
+    /// The work succeeded, but the key was not held until its end: it expired, or another caller
+    /// released it. Another caller may hold it since.
     #[error("the prepared key was lost before the work under it ended")]
     Lost {
-        /// What the work answered.
+        /// The result of the work.
         result: T,
     },
-    /// The work succeeded, and MongoDB did not say whether the key was held until its end.
+    /// The work succeeded, but it is unknown whether the key was held until its end.
     #[error("it is not known whether the prepared key was held until the work under it ended")]
     Unknown {
-        /// What the work answered.
+        /// The result of the work.
         result: T,
-        /// Why it is not known.
+        /// Why it is unknown.
         source: PrepareError,
     },
 }
 
 impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
-    /// Prepares a key, does the work, and gives the key back where the work fails. Answers `None`
-    /// where another caller holds the key; the work does not begin then.
+    /// Prepares a key, runs the work, and releases the key if the work fails. Returns `None` without
+    /// running it if another caller holds the key.
     ///
-    /// The key is recognised by a token of this call, which the work may keep by
-    /// [`reprepare`](Self::reprepare): a key that another caller prepared meanwhile is never given
-    /// back, whatever its value.
+    /// The key is recognised by a token of this call, which [`reprepare`](Self::reprepare) keeps. A key
+    /// that another caller has prepared since is never released.
     ///
-    /// Work that panics or is dropped gives nothing back, nor does a process that dies: a `ttl`
-    /// does that.
+    /// After a panic, a drop or the end of the process, the key is held until its `ttl` ends.
     ///
     /// # Errors
     ///
-    /// Those of [`PrepareError`], the work's own, and [`UsingError::Lost`] where the work took
-    /// longer than the `ttl`.
+    /// [`UsingError`]; [`UsingError::Lost`] if the work took longer than the `ttl`.
     pub async fn using_prepared<T, E>(
         &self,
         key: &str,

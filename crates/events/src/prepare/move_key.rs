@@ -1,4 +1,4 @@
-//! A value that moves from one key to another: a user who takes another name.
+//! Moves a value from one key to another, such as when a user is renamed.
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::FutureExt;
@@ -12,19 +12,19 @@ use serde::de::DeserializeOwned;
 
 use super::PrepareError;
 use super::document::{taken_unless_held, while_held};
-use super::equal::equal;
-use super::key::{PrepareKey, checked, prepared};
+use super::key::{PrepareKey, check_key, read_prepared};
 use super::ttl::Ttl;
-use super::value::encoded;
+use super::value::encode;
+use super::value_eq::values_equal;
 
-/// Why the transaction is to be undone.
+/// Why the transaction is aborted.
 #[derive(Clone, Copy)]
-enum Undone {
+enum AbortReason {
     NotPrepared,
     Taken,
 }
 
-/// One move, as each try of its transaction makes it.
+/// The move that each try of the transaction makes.
 struct Move<'a> {
     keys: Collection<Document>,
     old_key: &'a str,
@@ -34,13 +34,13 @@ struct Move<'a> {
 }
 
 impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
-    /// Takes the new key and gives the old one back, in one transaction: both or neither, also
-    /// when this process dies in between. Answers whether it did: not where the new key is held.
+    /// Takes the new key and releases the old one, in one transaction. Returns whether it did: not when
+    /// the new key is held.
     ///
     /// # Errors
     ///
-    /// [`PrepareError::SameKey`], [`PrepareError::NotPrepared`] where the old key is not held
-    /// with the old value, and the others of [`PrepareError`].
+    /// [`PrepareError::NotPrepared`] when the old key is not held with the old value, and the others of
+    /// [`PrepareError`].
     pub async fn move_key(
         &self,
         old_key: &str,
@@ -49,12 +49,12 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         new_value: &V,
         ttl: Ttl,
     ) -> Result<bool, PrepareError> {
-        checked(old_key)?;
-        checked(new_key)?;
+        check_key(old_key)?;
+        check_key(new_key)?;
         if old_key == new_key {
             return Err(PrepareError::SameKey);
         }
-        let (old_value, new_value) = (encoded(old_value)?, encoded(new_value)?);
+        let (old_value, new_value) = (encode(old_value)?, encode(new_value)?);
         let pipeline = taken_unless_held(&new_value, ttl, None);
         let keys = self.ready().await?;
         let moved = Move { keys, old_key, old_value, new_key, pipeline };
@@ -67,16 +67,16 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
             let moving = transaction.and_run(moved, |session, moved| moved.make(session).boxed());
             match moving.await {
                 Ok(()) => Ok(None),
-                Err(error) => match error.get_custom::<Undone>() {
-                    Some(undone) => Ok(Some(*undone)),
+                Err(error) => match error.get_custom::<AbortReason>() {
+                    Some(reason) => Ok(Some(*reason)),
                     None => Err(error),
                 },
             }
         };
         match within("move a prepared key", limits::BATCH, moving).await? {
             None => Ok(true),
-            Some(Undone::Taken) => Ok(false),
-            Some(Undone::NotPrepared) => Err(PrepareError::NotPrepared),
+            Some(AbortReason::Taken) => Ok(false),
+            Some(AbortReason::NotPrepared) => Err(PrepareError::NotPrepared),
         }
     }
 }
@@ -86,21 +86,21 @@ impl Move<'_> {
         let held = while_held(self.old_key);
         let keys = self.keys.clone_with_type::<RawDocumentBuf>();
         let found = keys.find_one(held.clone()).session(&mut *session).await?;
-        let found = prepared(found)?;
-        if !found.is_some_and(|found| equal(&found.value, &self.old_value)) {
-            return Err(Error::custom(Undone::NotPrepared));
+        let found = read_prepared(found)?;
+        if !found.is_some_and(|found| values_equal(&found.value, &self.old_value)) {
+            return Err(Error::custom(AbortReason::NotPrepared));
         }
-        // Nobody changes in between what a transaction has read, or this write fails; but time
-        // passes.
+        // This write fails if another one has changed the key since; but it may have expired.
         if self.keys.delete_one(held).session(&mut *session).await?.deleted_count == 0 {
-            return Err(Error::custom(Undone::NotPrepared));
+            return Err(Error::custom(AbortReason::NotPrepared));
         }
         let filter = doc! { "_id": self.new_key };
         let taking = self.keys.update_one(filter, self.pipeline.clone()).upsert(true);
         let done = taking.session(session).await?;
-        match done.upserted_id.is_some() || done.modified_count > 0 {
-            true => Ok(()),
-            false => Err(Error::custom(Undone::Taken)),
+        if done.upserted_id.is_some() || done.modified_count > 0 {
+            Ok(())
+        } else {
+            Err(Error::custom(AbortReason::Taken))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A value moves from one key to another, or stays.
+//! Moves of values between keys.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually};
 
 #[fixture::test]
-async fn a_key_moves_with_its_value() {
+async fn key_is_moved_with_its_value() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!({ "a": 1, "b": 2 }), Ttl::Forever).await.unwrap();
@@ -23,7 +23,7 @@ async fn a_key_moves_with_its_value() {
 }
 
 #[fixture::test]
-async fn a_key_stays_where_the_other_is_taken() {
+async fn key_is_not_moved_to_a_held_key() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_key_stays_where_the_other_is_taken() {
 }
 
 #[fixture::test]
-async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
+async fn absent_key_is_not_moved() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
@@ -51,12 +51,12 @@ async fn what_is_not_there_is_not_moved_and_leaves_no_new_key() {
 }
 
 #[fixture::test]
-async fn a_key_that_expires_after_the_look_is_not_moved() {
+async fn key_that_expires_after_the_read_is_not_moved() {
     let outbox = TestOutbox::new().await;
     let keys = Home::within(&outbox, &outbox.client).keys();
     let recorder = CommandRecorder::on(&outbox).await;
     let slow = Home::within(&outbox, recorder.collections.client()).keys();
-    // It has looked at the schema.
+    // The schema has been checked.
     assert!(!slow.rollback("nobody").await.unwrap());
     let watched = keys.clone();
     recorder.after(
@@ -76,7 +76,7 @@ async fn a_key_that_expires_after_the_look_is_not_moved() {
 }
 
 #[fixture::test]
-async fn a_key_is_not_moved_to_itself() {
+async fn key_is_not_moved_to_itself() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!(1), Ttl::Forever).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_key_is_not_moved_to_itself() {
 }
 
 #[fixture::test]
-async fn many_move_one_key_and_it_arrives_in_one_place() {
+async fn concurrent_moves_of_one_key_succeed_once() {
     let home = Home::new().await;
     let keys = home.keys();
     keys.prepare("ada", &bson!("ada"), Ttl::Forever).await.unwrap();
@@ -114,7 +114,7 @@ async fn many_move_one_key_and_it_arrives_in_one_place() {
 }
 
 #[fixture::test]
-async fn many_keys_move_to_one_place_and_one_arrives() {
+async fn concurrent_moves_to_one_key_succeed_once() {
     let home = Home::new().await;
     let keys = home.keys();
     for mover in 0..10 {
@@ -132,7 +132,7 @@ async fn many_keys_move_to_one_place_and_one_arrives() {
     let moved = ended.into_iter().filter_map(Result::ok).filter(|moved| *moved).count();
 
     assert_eq!(moved, 1);
-    // The nine that stayed, and the one that came.
+    // Nine old keys and the new one.
     assert_eq!(home.stored().count_documents(doc! {}).await.unwrap(), 10);
     assert!(keys.get("bob").await.unwrap().is_some());
 }

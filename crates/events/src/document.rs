@@ -1,0 +1,22 @@
+//! Documents of users by serde.
+
+use bson::Document;
+use bson::raw::RawDocumentBuf;
+use postrider_outbox::shown;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Reads a document with its names as they are: serde would take one such as `{"$oid": …}` that an
+/// application has written for extended JSON.
+pub(crate) fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document, D::Error> {
+    let raw = RawDocumentBuf::deserialize(input)?;
+    Document::try_from(raw).map_err(serde::de::Error::custom)
+}
+
+/// Writes a document in the JSON form of HTTP ([`shown`]), or as BSON.
+pub(crate) fn as_json<S: Serializer>(document: &Document, to: S) -> Result<S::Ok, S::Error> {
+    if to.is_human_readable() {
+        to.collect_map(document.iter().map(|(name, value)| (name, shown::value(value))))
+    } else {
+        document.serialize(to)
+    }
+}
