@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use crate::change_stream::Follower;
-use crate::config::resolve::{Resolved, SinkPlan};
+use crate::config::Resolved;
 use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
@@ -46,10 +46,8 @@ use crate::relay::report::RelayReport;
 use crate::relay::{Relay, RelayParts};
 use crate::run::health::{confirming, watch_following, watch_partitions, watch_relay, watch_store};
 use crate::run::startup::{until_guarded, until_named, until_reached, until_schema};
-use crate::sink::any::AnySink;
-use crate::sink::kafka::{Kafka, WrongProperties};
-use crate::sink::rabbitmq::RabbitMq;
-use crate::sink::stdout::Stdout;
+use crate::sink::config::ConfiguredSink;
+use crate::sink::registry::AnySink;
 use crate::store::connect;
 use crate::telemetry::chain;
 use crate::wakeup::Wakeup;
@@ -83,7 +81,7 @@ pub async fn run(
     let blocked = BlockedKeys::default();
     let serving = ops.serve(health.clone(), metrics.clone(), blocked.clone());
     let api = match &plan.api {
-        Some(api) => Some(ApiServer::bind(api, stop.clone()).await?),
+        Some((api, tokens)) => Some(ApiServer::bind(api, tokens.clone(), stop.clone()).await?),
         None => None,
     };
     if let Some(api) = &api {
@@ -144,7 +142,7 @@ async fn work(
         partitions = plan.profile.partitions,
         "starting"
     );
-    if plan.relay_enabled {
+    if plan.relay.enabled {
         // Counters are there from the start, however long MongoDB is waited for.
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
@@ -160,10 +158,10 @@ async fn work(
         }
         until_schema(plan, &collections, health).await?;
         // Connections of its own: slow reads of the API must not keep heartbeats and leases waiting.
-        let own = connect::relay_client(plan.mongo.expose()).await.map_err(RunError::Mongo)?;
+        let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
         let protocol = collections.through(own);
         let held =
-            if plan.relay_enabled { until_named(&protocol, instance, name).await? } else { None };
+            if plan.relay.enabled { until_named(&protocol, instance, name).await? } else { None };
         Ok::<_, RunError>((collections, protocol, context, held))
     };
     let (collections, protocol, context, held) = tokio::select! {
@@ -171,7 +169,7 @@ async fn work(
         () = stop.cancelled() => return Ok(()),
     };
     // What can fail has failed before this instance tells that it is there.
-    let sinks = match plan.relay_enabled {
+    let sinks = match plan.relay.enabled {
         true => sinks(plan)?,
         false => BTreeMap::new(),
     };
@@ -198,20 +196,25 @@ async fn work(
     let mut keeping_name = std::pin::pin!(kept(keeper));
     let owner = OwnerId::new(instance);
     let profile = Profile { name: name.clone(), ..plan.profile.clone() };
-    let heartbeat =
-        Heartbeat::new(protocol.clone(), instance, owner.clone(), profile, plan.heartbeat);
+    let heartbeat = Heartbeat::new(
+        protocol.clone(),
+        instance,
+        owner.clone(),
+        profile,
+        plan.partitions.heartbeat,
+    );
     let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
     let deadline = tokio::spawn(deadline(stop.clone(), plan.relay.shutdown_timeout));
     watch_store(health, heartbeat.pulse());
     if let Some(api) = api {
         api.open(Services {
             collections: collections.clone(),
-            fleet: Fleet::new(collections.clone(), plan.fleet.stale_after),
+            fleet: Fleet::new(collections.clone(), plan.partitions.stale_after),
             events: events.clone(),
-            wake: plan.relay_enabled.then(|| wake.clone()),
+            wake: plan.relay.enabled.then(|| wake.clone()),
         });
     }
-    if !plan.relay_enabled {
+    if !plan.relay.enabled {
         info!("relay.enabled = false: nothing is relayed");
         let ended = tokio::select! {
             () = stop.cancelled() => Ok(()),
@@ -224,7 +227,7 @@ async fn work(
     }
     let (share, shared_out) = watch::channel(Share::default());
     let follower = || Follower::new(protocol.clone(), wake.clone());
-    let follower = plan.follow.then(follower);
+    let follower = plan.relay.follow.then(follower);
     let vigil = Vigil::new();
     let parts = RelayParts {
         settings: plan.relay.clone(),
@@ -240,7 +243,7 @@ async fn work(
     };
     let relay = Relay::new(parts, stop.clone());
     watch_relay(health, heartbeat.pulse(), &relay);
-    let fleet = Fleet::new(protocol.clone(), plan.fleet.stale_after);
+    let fleet = Fleet::new(protocol.clone(), plan.partitions.stale_after);
     let (allotted, partitions) = watch::channel(Allotted::default());
     let context = relay.context();
     blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
@@ -251,7 +254,7 @@ async fn work(
     let coordinator = Coordinator::new(
         fleet,
         instance,
-        plan.fleet.clone(),
+        plan.partitions.clone(),
         heartbeat.clone(),
         allotted,
         in_flight,
@@ -271,7 +274,7 @@ async fn work(
         }
         coordinator.run(stopping, ending).await
     });
-    let stale_after = plan.fleet.stale_after;
+    let stale_after = plan.partitions.stale_after;
     let keeping = share::keep(partitions.clone(), &heartbeat, &vigil, stale_after, share);
     for name in plan.sinks.keys() {
         let (context, name) = (relay.context(), name.as_str().to_owned());
@@ -387,25 +390,16 @@ async fn remove_predecessors(
 
 /// The sinks by name.
 fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
-    let made = plan.sinks.iter().map(|(name, plan)| Ok((name.to_string(), sink(name, plan)?)));
-    made.collect()
+    let built = plan.sinks.iter().map(|(name, sink)| Ok((name.to_string(), build(name, sink)?)));
+    built.collect()
 }
 
-/// One sink, made from its plan; nothing is contacted yet.
+/// Builds one sink; it contacts nothing yet.
 ///
 /// # Errors
 ///
 /// [`RunError::Sink`].
-pub fn sink(name: &SinkName, plan: &SinkPlan) -> Result<AnySink, RunError> {
+pub fn build(name: &SinkName, sink: &ConfiguredSink) -> Result<AnySink, RunError> {
     let wrong = |detail: String| RunError::Sink { name: name.to_string(), detail };
-    Ok(match plan {
-        SinkPlan::Stdout(timeout) => AnySink::Stdout(Stdout::new(*timeout)),
-        SinkPlan::Kafka(settings) => {
-            let made = Kafka::new(settings.clone());
-            AnySink::Kafka(made.map_err(|error: WrongProperties| wrong(error.to_string()))?)
-        }
-        SinkPlan::RabbitMq(settings) => {
-            AnySink::RabbitMq(RabbitMq::new(settings.clone()).map_err(wrong)?)
-        }
-    })
+    sink.build(name).map_err(wrong)
 }

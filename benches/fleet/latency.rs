@@ -15,7 +15,7 @@ use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
 use postrider::partition::share::Share;
 use postrider::relay::Relay;
-use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
+use postrider::sink::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqSettings};
 use postrider::store::connect;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -182,7 +182,8 @@ async fn in_process(follow: bool) {
     let client = observed(notes.clone()).await;
     let collections = Collections::new(client, outbox.database().name(), "");
     let queue = Queue::declare("classic").await;
-    let inner = RabbitMq::new(RabbitMqSettings::new("rabbit", &amqp_uri())).unwrap();
+    let inner =
+        RabbitMq::new(RabbitMqSettings::new("rabbit", RabbitMqConfig::at(&amqp_uri()))).unwrap();
     let (to_give, to_confirm) = (notes.clone(), notes.clone());
     let sink = support::ReportingSink {
         inner,

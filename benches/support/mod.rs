@@ -29,7 +29,6 @@ use postrider::outbox::snapshot::LANE_INDEX;
 use postrider::partition::share::Share;
 use postrider::partition::vigil::Vigil;
 use postrider::relay::RelayParts;
-use postrider::relay::backoff::{Backoff, Kind};
 use postrider::relay::settings::Settings;
 use postrider::routing::{Glob, Router, SinkRules, Template};
 use postrider::schema::{self, SchemaOptions};
@@ -57,27 +56,7 @@ pub const KEYS: usize = 1_000;
 
 /// The defaults.
 pub fn settings() -> Settings {
-    Settings {
-        batch_size: 500,
-        batch_bytes: 16 << 20,
-        poll_interval: Duration::from_secs(1),
-        lease: Duration::from_secs(30),
-        max_attempts: 10,
-        ordered: true,
-        block_on_dead: false,
-        backoff: Backoff {
-            kind: Kind::Exponential,
-            initial: Duration::from_secs(1),
-            factor: 2.0,
-            max: Duration::from_secs(300),
-            jitter: 0.2,
-        },
-        shutdown_timeout: Duration::from_secs(25),
-        probe_max: Duration::from_secs(5),
-        audit_interval: Duration::from_secs(60),
-        dead_letter: None,
-        key_windows: BTreeMap::new(),
-    }
+    Settings::default()
 }
 
 pub fn mongodb_uri() -> String {

@@ -7,7 +7,7 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::store::connect;
+use crate::store::connect::{self, MongoEndpoint};
 
 /// How long a member may take to connect and answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,10 +41,10 @@ pub(super) struct MemberClock {
 }
 
 /// Asks all members with data that the primary's `hello` lists.
-pub(super) async fn ask_all(uri: &str, hello: &Document) -> Vec<SetMember> {
+pub(super) async fn ask_all(endpoint: &MongoEndpoint, hello: &Document) -> Vec<SetMember> {
     let begin = Instant::now();
     let asking = holders(hello).into_iter().map(|host| async move {
-        let answer = timeout(ANSWER_TIMEOUT, ask(uri, &host, begin)).await.ok().flatten();
+        let answer = timeout(ANSWER_TIMEOUT, ask(endpoint, &host, begin)).await.ok().flatten();
         SetMember { host, answer }
     });
     join_all(asking).await
@@ -61,8 +61,8 @@ pub(super) fn hosts(hello: &Document, list: &str) -> Vec<String> {
     listed.filter_map(|host| Some(host.as_str()?.to_owned())).collect()
 }
 
-async fn ask(uri: &str, host: &str, begin: Instant) -> Option<MemberAnswer> {
-    let client = connect::member(uri, host, ANSWER_TIMEOUT).await.ok()?;
+async fn ask(endpoint: &MongoEndpoint, host: &str, begin: Instant) -> Option<MemberAnswer> {
+    let client = connect::member(endpoint, host, ANSWER_TIMEOUT).await.ok()?;
     let admin = client.database("admin");
     // The first one opens the connection and is not timed.
     say_hello(&admin).await?;

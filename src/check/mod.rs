@@ -55,8 +55,8 @@ pub async fn probe(plan: &Resolved) -> Vec<Finding> {
             "free the port (a running postrider holds it), or change ops.listen",
         ),
     });
-    if let Some(api) = &plan.api {
-        findings.push(match ApiServer::bind(api, CancellationToken::new()).await {
+    if let Some((api, tokens)) = &plan.api {
+        findings.push(match ApiServer::bind(api, tokens.clone(), CancellationToken::new()).await {
             Ok(server) => Finding::good("api.listen", format!("{} is free", server.address())),
             Err(error @ StartError::Bind(_)) => Finding::bad(
                 "api.listen",

@@ -22,7 +22,7 @@ const STANDALONE: &str = "a standalone server: what an application writes there 
 
 /// All findings about MongoDB; without the first one there are no others.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
-    let reaching = connect::reach(plan.mongo.expose(), &plan.database);
+    let reaching = connect::reach(&plan.mongo, &plan.database);
     // The driver times out first, with a better error, unless the URI says otherwise.
     let (client, topology) = match timeout(PROBE_TIMEOUT + PROBE_TIMEOUT / 5, reaching).await {
         Ok(Ok(reached)) => reached,
@@ -76,7 +76,7 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     let remedy = "name a user in mongo.uri who may use the database: `postrider schema print \
                   --roles` makes the roles for that";
     let mut findings = vec![Finding::bad(NAME, chain(error), remedy)];
-    if let Ok(client) = connect::client(plan.mongo.expose()).await {
+    if let Ok(client) = connect::client(&plan.mongo).await {
         let admin = client.database("admin");
         let missing_actions = schema::missing_actions(plan, None);
         let privileges =
@@ -106,7 +106,7 @@ async fn deployment(
         }
         Topology::ReplicaSet(_) => {
             let hello = bounded_hello(admin).await;
-            let members = members::ask_all(plan.mongo.expose(), &hello).await;
+            let members = members::ask_all(&plan.mongo, &hello).await;
             vec![
                 bounded(replica_set::NAME, replica_set::probe(plan, admin, &hello, &members)).await,
                 clocks::report(&members, plan.relay.lease / 3),

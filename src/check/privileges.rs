@@ -18,9 +18,9 @@ pub(super) async fn probe(
     schema_actions: &[&'static str],
 ) -> Result<Finding, StoreError> {
     let part = Part::Relay {
-        records: plan.relay_enabled,
-        follow: plan.follow,
-        names: plan.relay_enabled,
+        records: plan.relay.enabled,
+        follow: plan.relay.follow,
+        names: plan.relay.enabled,
         making: schema_actions,
     };
     ask(NAME, plan, admin, part).await

@@ -7,25 +7,25 @@ use tokio::time::timeout;
 
 use crate::check::{Finding, PROBE_TIMEOUT};
 use crate::config::Resolved;
-use crate::config::resolve::SinkPlan;
 use crate::ids::SinkName;
 use crate::routing::Template;
-use crate::run::sink;
-use crate::sink::any::AnySink;
+use crate::run;
+use crate::sink::config::ConfiguredSink;
+use crate::sink::registry::AnySink;
 use crate::sink::{PublishError, PublishFailure, Sink, SinkDown};
 
 /// All sinks side by side; none where nothing is relayed.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
-    if !plan.relay_enabled {
+    if !plan.relay.enabled {
         return Vec::new();
     }
     let probing = plan.sinks.iter().map(|(name, sink)| probe_one(plan, name, sink));
     join_all(probing).await.concat()
 }
 
-async fn probe_one(plan: &Resolved, name: &SinkName, configured: &SinkPlan) -> Vec<Finding> {
+async fn probe_one(plan: &Resolved, name: &SinkName, configured: &ConfiguredSink) -> Vec<Finding> {
     let part = format!("sink {name}");
-    let sink = match sink(name, &configured.for_a_look(PROBE_TIMEOUT)) {
+    let sink = match run::build(name, &configured.for_check(PROBE_TIMEOUT)) {
         Ok(sink) => sink,
         Err(error) => return vec![Finding::bad(part, error.to_string(), "change its settings")],
     };
@@ -50,16 +50,9 @@ async fn probe_one(plan: &Resolved, name: &SinkName, configured: &SinkPlan) -> V
     findings
 }
 
-fn remedy(name: &SinkName, configured: &SinkPlan, down: &SinkDown) -> String {
-    let (keys, otherwise) = match configured {
-        SinkPlan::RabbitMq(_) => (
-            "uri",
-            "start the broker, or change host, port or scheme (amqp, amqps for TLS) of the URI",
-        ),
-        SinkPlan::Kafka(_) => ("brokers, properties", "start the broker, or change the addresses"),
-        SinkPlan::Stdout(_) => ("kind", "have somebody read standard output"),
-    };
-    format!("{} (sinks.{name}: {keys})", down.remedy().unwrap_or(otherwise))
+fn remedy(name: &SinkName, configured: &ConfiguredSink, down: &SinkDown) -> String {
+    let help = configured.kind.connection_help();
+    format!("{} (sinks.{name}: {})", down.remedy().unwrap_or(help.remedy), help.keys)
 }
 
 /// Looks for every destination that is the same for all records. What records name themselves,
@@ -67,19 +60,11 @@ fn remedy(name: &SinkName, configured: &SinkPlan, down: &SinkDown) -> String {
 async fn destinations(
     plan: &Resolved,
     name: &SinkName,
-    configured: &SinkPlan,
+    configured: &ConfiguredSink,
     sink: &AnySink,
 ) -> Option<Finding> {
-    let (kind, declared): (_, Vec<&str>) = match configured {
-        SinkPlan::Stdout(_) => return None,
-        SinkPlan::RabbitMq(settings) => {
-            let declared = settings.declare.exchanges.iter();
-            ("exchange", declared.map(|exchange| exchange.name.as_str()).collect())
-        }
-        SinkPlan::Kafka(settings) => {
-            ("topic", settings.topics.iter().map(|topic| topic.name.as_str()).collect())
-        }
-    };
+    let kind = configured.kind.destination()?;
+    let declared = configured.kind.declared();
     let dead_letters = plan.relay.dead_letter.as_ref().filter(|dead| dead.sink == *name);
     let dead_letters = dead_letters.map(|dead| &dead.destination);
     let named: BTreeMap<String, &Template> = plan

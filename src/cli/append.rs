@@ -37,7 +37,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     let plan = global.resolve_without_relay()?;
     let append = read(options)?;
     block_on(async {
-        let reached = connect::reach(plan.mongo.expose(), &plan.database).await;
+        let reached = connect::reach(&plan.mongo, &plan.database).await;
         let (client, topology) = reached.map_err(anyhow::Error::from)?;
         if topology == Topology::Standalone {
             return Err(Failure::Failed(RunError::Standalone.into()));

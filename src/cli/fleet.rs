@@ -37,7 +37,7 @@ pub(super) enum FleetRequest {
 pub(super) fn run(global: &GlobalArgs, request: FleetRequest) -> Result<(), Failure> {
     let plan = global.resolve_without_relay()?;
     block_on(async {
-        let fleet = Fleet::new(collections(&plan).await?, plan.fleet.stale_after);
+        let fleet = Fleet::new(collections(&plan).await?, plan.partitions.stale_after);
         match request {
             FleetRequest::Instances(args) => {
                 let found = fleet.instances().await.context("the instances cannot be read")?;

@@ -198,7 +198,7 @@ pub fn main() -> ExitCode {
 
 /// The outbox's collections. Sends nothing.
 async fn collections(plan: &Resolved) -> Result<Collections, Failure> {
-    let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
+    let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
     Ok(Collections::new(client, &plan.database, &plan.prefix))
 }
 

@@ -6,14 +6,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cli::{Failure, GlobalArgs, block_on};
-use crate::config::resolve::log_as_json;
 use crate::partition::names::WantedName;
 use crate::telemetry;
 
 pub(super) fn run(global: &GlobalArgs) -> Result<(), Failure> {
     let (loaded, plan) = global.resolve()?;
     let log = &loaded.config.log;
-    telemetry::init(log_as_json(log.format), &log.level)
+    telemetry::init(log.format.as_json(), &log.level)
         .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
     let metrics = telemetry::metrics::install().context("failed to install the metrics")?;
     block_on(async {

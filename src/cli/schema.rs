@@ -150,6 +150,6 @@ async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
 }
 
 async fn context(plan: &Resolved) -> Result<Context, Failure> {
-    let client = connect::client(plan.mongo.expose()).await.context("cannot use mongo.uri")?;
+    let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
     Ok(Context::new(client, plan.context.clone()))
 }

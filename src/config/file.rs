@@ -1,33 +1,75 @@
-//! The configuration file: its values, and the line of each.
+//! The configuration file in TOML, YAML or JSON: its values, and the line of each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
-use toml::Table;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
 
 use crate::config::load::LoadError;
 use crate::config::problem::Origin;
 
-/// By path, with positions in lists as names: the line of every key, table and item of a list.
+/// The line of every key, table and list item, by path; positions in lists are names.
 pub type Lines = BTreeMap<Vec<String>, Origin>;
 
-/// Of a number with too many digits, whose type the parser has no name for.
-pub(super) const BEYOND_INTEGERS: &str = "is beyond the integers of TOML, which have 64 bits";
+/// The error for an integer with too many digits.
+pub(super) const BEYOND_INTEGERS: &str = "is beyond the integers, which have 64 bits";
 
-/// Reads the file.
+/// The language of a file, by the end of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Toml,
+    Yaml,
+    Json,
+}
+
+impl Format {
+    fn of(path: &Path) -> Self {
+        let end = path.extension().unwrap_or_default().to_ascii_lowercase();
+        if end == "yaml" || end == "yml" {
+            Self::Yaml
+        } else if end == "json" {
+            Self::Json
+        } else {
+            Self::Toml
+        }
+    }
+}
+
+/// Reads the file: YAML where its name ends in `.yaml` or `.yml`, JSON where it ends in `.json`, else TOML.
 ///
 /// # Errors
 ///
-/// It cannot be read, or is not TOML. Its text is not quoted: it may hold a secret.
+/// [`LoadError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
+/// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), LoadError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| LoadError::File { path: path.to_owned(), source })?;
+    match Format::of(path) {
+        Format::Toml => read_toml(path, &text),
+        Format::Yaml => read_yaml(path, &text),
+        Format::Json => {
+            // YAML's parser takes JSON and more, and knows the lines.
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
+                let (line, column) = (error.line().max(1), error.column().max(1));
+                let detail = error.to_string();
+                let detail = detail.split(" at line ").next().unwrap_or_default().to_owned();
+                return Err(LoadError::Syntax { path: path.to_owned(), line, column, detail });
+            }
+            read_yaml(path, &text)
+        }
+    }
+}
+
+fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), LoadError> {
     let wrong = |error: toml::de::Error| {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or("");
-        let detail = if is_yaml(path, &text) {
-            "looks like YAML; Postrider reads TOML"
+        let detail = if resembles_yaml(text) {
+            "looks like YAML; name the file .yaml, or write TOML"
         } else if error.message().ends_with("expected any valid TOML value") {
             BEYOND_INTEGERS
         } else {
@@ -40,49 +82,172 @@ pub fn read(path: &Path) -> Result<(Table, Lines), LoadError> {
             detail: detail.to_owned(),
         }
     };
-    let spanned = DeTable::parse(&text).map_err(wrong)?;
+    let spanned = DeTable::parse(text).map_err(wrong)?;
     let table = text.parse::<Table>().map_err(wrong)?;
-    let mut lines = Reader { path, text: &text, lines: Lines::new() };
-    lines.table(spanned.get_ref(), &mut Vec::new());
+    let mut lines = Reader { path, lines: Lines::new() };
+    lines.toml_table(spanned.get_ref(), text, &mut Vec::new());
     Ok((table, lines.lines))
 }
 
-/// Whether a file that is not TOML has YAML's form: a key and a colon, and no table of TOML's.
-fn is_yaml(path: &Path, text: &str) -> bool {
-    let by_name = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+/// Whether text that is not TOML begins as YAML does: with a key and a colon.
+fn resembles_yaml(text: &str) -> bool {
     let is_key = |line: &str| {
         let name = line.trim_start_matches(['-', ' ']).split(':').next().unwrap_or_default();
         let is_word = |c: char| c.is_alphanumeric() || "_.-".contains(c);
         !name.is_empty() && name.chars().all(is_word) && line.contains(':')
     };
     let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
-    by_name || lines.next().is_some_and(|first| first == "---" || is_key(first))
+    lines.next().is_some_and(|first| first == "---" || is_key(first))
+}
+
+fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), LoadError> {
+    let wrong = |line: usize, column: usize, detail: String| LoadError::Syntax {
+        path: path.to_owned(),
+        line: line.max(1),
+        column: column.max(1),
+        detail,
+    };
+    let options = serde_saphyr::options! { with_snippet: false };
+    let node = serde_saphyr::from_str_with_options::<Option<Node>>(text, options);
+    let node = node.map_err(|error| {
+        let location = error.location();
+        let (line, column) = location.map_or((1, 1), |at| (at.line(), at.column()));
+        // The parser's own words may quote the text.
+        let words = match serde_error(&error) {
+            Some(words) => words,
+            None => "is not valid YAML here".to_owned(),
+        };
+        wrong(line as usize, column as usize, words)
+    })?;
+    let mut reader = Reader { path, lines: Lines::new() };
+    match node {
+        None | Some(Node::Null) => Ok((Table::new(), Lines::new())),
+        Some(Node::Table(entries)) => {
+            let table = reader.yaml_table(entries, &mut Vec::new());
+            Ok((table, reader.lines))
+        }
+        Some(_) => Err(wrong(1, 1, "must be a table of sections at its top".to_owned())),
+    }
+}
+
+/// The words of our own [`Node`]'s errors, which quote nothing.
+fn serde_error(error: &serde_saphyr::Error) -> Option<String> {
+    let text = error.to_string();
+    let own = [BEYOND_INTEGERS, NOT_TEXT_KEY];
+    if let Some(own) = own.into_iter().find(|own| text.contains(own)) {
+        return Some(own.to_owned());
+    }
+    text.to_lowercase().contains("duplicate").then(|| "a key is there twice".to_owned())
+}
+
+/// The error for a key of YAML that is a number, a list or a table.
+const NOT_TEXT_KEY: &str = "a key must be text";
+
+/// A value of YAML, with the lines of keys and list items.
+#[derive(Debug)]
+enum Node {
+    Null,
+    Value(Value),
+    List(Vec<Spanned<Node>>),
+    Table(Vec<(Spanned<String>, Node)>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        input.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<Node, D::Error> {
+        Node::deserialize(input)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Value(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Value(value.into()))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
+        let value = i64::try_from(value).map_err(|_| E::custom(BEYOND_INTEGERS))?;
+        Ok(Node::Value(value.into()))
+    }
+
+    fn visit_i128<E: serde::de::Error>(self, _: i128) -> Result<Node, E> {
+        Err(E::custom(BEYOND_INTEGERS))
+    }
+
+    fn visit_u128<E: serde::de::Error>(self, _: u128) -> Result<Node, E> {
+        Err(E::custom(BEYOND_INTEGERS))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Value(value.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Value(text.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Node::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut table = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            table.push(entry);
+        }
+        Ok(Node::Table(table))
+    }
 }
 
 struct Reader<'a> {
     path: &'a Path,
-    text: &'a str,
     lines: Lines,
 }
 
 impl Reader<'_> {
-    fn table(&mut self, table: &DeTable<'_>, path: &mut Vec<String>) {
+    fn toml_table(&mut self, table: &DeTable<'_>, text: &str, path: &mut Vec<String>) {
         for (name, value) in table {
             path.push(name.get_ref().to_string());
-            self.note(path, name.span().start);
-            self.value(value.get_ref(), path);
+            self.note(path, line_at(text, name.span().start));
+            self.toml_value(value.get_ref(), text, path);
             path.pop();
         }
     }
 
-    fn value(&mut self, value: &DeValue<'_>, path: &mut Vec<String>) {
+    fn toml_value(&mut self, value: &DeValue<'_>, text: &str, path: &mut Vec<String>) {
         match value {
-            DeValue::Table(table) => self.table(table, path),
+            DeValue::Table(table) => self.toml_table(table, text, path),
             DeValue::Array(items) => {
                 for (at, item) in items.iter().enumerate() {
                     path.push(at.to_string());
-                    self.note(path, item.span().start);
-                    self.value(item.get_ref(), path);
+                    self.note(path, line_at(text, item.span().start));
+                    self.toml_value(item.get_ref(), text, path);
                     path.pop();
                 }
             }
@@ -90,10 +255,49 @@ impl Reader<'_> {
         }
     }
 
-    fn note(&mut self, path: &[String], at: usize) {
-        let line = self.text.get(..at).unwrap_or("").matches('\n').count() + 1;
+    /// Null is as if the key were not there: so is a section whose keys are all commented out.
+    fn yaml_table(
+        &mut self,
+        entries: Vec<(Spanned<String>, Node)>,
+        path: &mut Vec<String>,
+    ) -> Table {
+        let mut table = Table::new();
+        for (name, node) in entries {
+            path.push(name.value.clone());
+            self.note(path, name.referenced.line() as usize);
+            if let Some(value) = self.yaml_value(node, path) {
+                table.insert(name.value, value);
+            }
+            path.pop();
+        }
+        table
+    }
+
+    fn yaml_value(&mut self, node: Node, path: &mut Vec<String>) -> Option<Value> {
+        Some(match node {
+            Node::Null => return None,
+            Node::Value(value) => value,
+            Node::Table(entries) => Value::Table(self.yaml_table(entries, path)),
+            Node::List(items) => {
+                let mut list = Vec::new();
+                for (at, item) in items.into_iter().enumerate() {
+                    path.push(at.to_string());
+                    self.note(path, item.referenced.line() as usize);
+                    list.extend(self.yaml_value(item.value, path));
+                    path.pop();
+                }
+                Value::Array(list)
+            }
+        })
+    }
+
+    fn note(&mut self, path: &[String], line: usize) {
         let origin = Origin::File(self.path.to_owned(), line);
         // A table with several headers is where the first one is.
         self.lines.entry(path.to_vec()).or_insert(origin);
     }
+}
+
+fn line_at(text: &str, at: usize) -> usize {
+    text.get(..at).unwrap_or("").matches('\n').count() + 1
 }

@@ -1,121 +1,314 @@
-//! The known keys as patterns: a misspelt one is told the nearest, and the environment's
-//! texts are read by what the key holds.
+//! The known keys, from the JSON Schema of [`Config`]: their types, bounds and texts.
+
+use std::sync::LazyLock;
 
 use postrider_settings::quoted;
+use postrider_settings::units::{HumanDuration, HumanSize};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value as Json};
+use toml::Value;
 
-use Holds::{Properties, Text, Texts, Tree, Value};
+use crate::config::sections::Config;
 
-/// What a key holds, as far as reading text for it goes.
+/// How text from the environment or from `--set` becomes the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// Text, taken as it is.
+pub enum Form {
+    /// The text itself.
     Text,
-    /// Anything else, read as a TOML value.
+    /// A value of TOML: a number, a boolean, a list.
     Value,
-    /// Whatever stands below it too.
-    Tree,
-    /// Text, or a TOML list of texts.
-    Texts,
+    /// Text, or a list of texts in TOML.
+    TextOrList,
     /// Texts by names that may have dots.
-    Properties,
+    Dotted,
 }
 
-/// Every key; `*` stands for a name of the user's.
-pub const KEYS: [(&str, Holds); 75] = [
-    ("mongo.uri", Text),
-    ("mongo.source", Text),
-    ("mongo.sources.*.uri", Text),
-    ("mongo.database", Text),
-    ("connection_strings.*", Text),
-    ("instance.name", Text),
-    ("outbox.database", Text),
-    ("outbox.collection_prefix", Text),
-    ("outbox.auto_init_schema", Value),
-    ("outbox.validator", Text),
-    ("outbox.retention", Text),
-    ("relay.enabled", Value),
-    ("relay.batch_size", Value),
-    ("relay.batch_bytes", Text),
-    ("relay.poll_interval", Text),
-    ("relay.follow", Value),
-    ("relay.lease", Text),
-    ("relay.max_attempts", Value),
-    ("relay.ordering", Text),
-    ("relay.on_dead", Text),
-    ("relay.backoff.kind", Text),
-    ("relay.backoff.initial", Text),
-    ("relay.backoff.factor", Value),
-    ("relay.backoff.max", Text),
-    ("relay.backoff.jitter", Value),
-    ("relay.shutdown_timeout", Text),
-    ("relay.probe_max", Text),
-    ("relay.audit_interval", Text),
-    ("relay.default_sink", Text),
-    ("relay.dead_letter.sink", Text),
-    ("relay.dead_letter.destination", Text),
-    ("partitions.heartbeat", Text),
-    ("partitions.stale_after", Text),
-    ("partitions.rebalance", Text),
-    ("partitions.static", Text),
-    ("sinks.*.kind", Text),
-    ("sinks.*.uri", Text),
-    ("sinks.*.exchange", Text),
-    ("sinks.*.routing_key", Text),
-    ("sinks.*.mandatory", Value),
-    ("sinks.*.declare", Tree),
-    ("sinks.*.brokers", Texts),
-    ("sinks.*.topic", Text),
-    ("sinks.*.properties.*", Properties),
-    ("sinks.*.cloudevents", Value),
-    ("sinks.*.cloudevents_source", Text),
-    ("sinks.*.cloudevents_prefix", Text),
-    ("sinks.*.timeout", Text),
-    ("sinks.*.key_window", Value),
-    ("sinks.*.allow", Value),
-    ("routes.*.type", Text),
-    ("routes.*.sink", Text),
-    ("routes.*.destination", Text),
-    ("routes.*.key", Text),
-    ("routes.*.headers.*", Text),
-    ("ops.listen", Text),
-    ("log.format", Text),
-    ("log.level", Text),
-    ("events.enabled", Value),
-    ("events.context", Text),
-    ("events.database", Text),
-    ("events.request_id_unique", Text),
-    ("snapshots.database", Text),
-    ("prepare.database", Text),
-    ("api.enabled", Value),
-    ("api.listen", Text),
-    ("api.tokens", Tree),
-    ("api.tls.cert_file", Text),
-    ("api.tls.key_file", Text),
-    ("api.max_body", Text),
-    ("api.max_connections", Value),
-    ("api.max_concurrent", Value),
-    ("api.timeout", Text),
-    ("api.allow_unauthenticated", Value),
-    ("routes", Value),
-];
+/// One key.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its path; `*` stands for a name of the operator's, or for a position in a list.
+    pub pattern: Vec<String>,
+    /// How text becomes its value.
+    pub form: Form,
+    /// Its JSON Schema.
+    pub schema: Map<String, Json>,
+    /// The kinds of sinks that have it; empty for a key of another section.
+    pub kinds: Vec<String>,
+    /// Whether it is a key of the tables of a list, and so is set only with the whole list.
+    pub is_of_item: bool,
+}
 
-/// Keys that had another name, and the one that they have now.
+impl Key {
+    /// The path with dots.
+    pub fn name(&self) -> String {
+        self.pattern.join(".")
+    }
+
+    fn matches(&self, path: &[String]) -> bool {
+        let long_enough = match self.form {
+            Form::Dotted => path.len() >= self.pattern.len(),
+            _ => path.len() == self.pattern.len(),
+        };
+        long_enough && is_like(&self.pattern, path)
+    }
+
+    /// Whether the value may hold a secret.
+    pub fn is_secret(&self) -> bool {
+        self.schema.contains_key("writeOnly")
+    }
+
+    /// Checks a value against the bounds of its key; `None` where it keeps them, or has another type.
+    pub fn broken_bound(&self, value: &Value) -> Option<String> {
+        let bound = |name: &str| self.schema.get(name);
+        let unit = bound("x-unit").and_then(Json::as_str);
+        let (low, high) = (bound("x-at-least"), bound("x-at-most"));
+        let within = |parse: &dyn Fn(&str) -> Option<u128>| {
+            let limit = |bound: Option<&Json>| parse(bound?.as_str()?);
+            let value = parse(value.as_str()?)?;
+            Some(
+                limit(low).is_none_or(|low| value >= low)
+                    && limit(high).is_none_or(|high| value <= high),
+            )
+        };
+        let is_within = match (value, unit) {
+            (Value::String(_), Some("duration")) => {
+                within(&|text| Some(HumanDuration::parse(text).ok()?.as_nanos()))?
+            }
+            (Value::String(_), Some("size")) => {
+                within(&|text| Some(HumanSize::parse(text).ok()? as u128))?
+            }
+            (Value::String(text), None) => {
+                let least = bound("minLength").and_then(Json::as_u64).unwrap_or(0);
+                text.chars().count() as u64 >= least
+            }
+            (Value::Integer(number), None) => {
+                let number = *number as f64;
+                bound("minimum").and_then(Json::as_f64).is_none_or(|low| number >= low)
+                    && bound("maximum").and_then(Json::as_f64).is_none_or(|high| number <= high)
+            }
+            (Value::Float(number), None) => {
+                number.is_finite()
+                    && bound("minimum").and_then(Json::as_f64).is_none_or(|low| *number >= low)
+                    && bound("maximum").and_then(Json::as_f64).is_none_or(|high| *number <= high)
+            }
+            _ => true,
+        };
+        if is_within { None } else { Some(format!("must be {}", self.bounds()?)) }
+    }
+
+    /// The bounds in words, such as `between 1 and 10000`; `None` without any.
+    pub fn bounds(&self) -> Option<String> {
+        let bound = |names: [&str; 2]| {
+            let bound = names.into_iter().find_map(|name| self.schema.get(name))?;
+            Some(bound.as_str().map_or_else(|| bound.to_string(), str::to_owned))
+        };
+        if self.schema.contains_key("minLength") {
+            return Some("not empty".to_owned());
+        }
+        match (bound(["minimum", "x-at-least"]), bound(["maximum", "x-at-most"])) {
+            (Some(low), Some(high)) => Some(format!("between {low} and {high}")),
+            // Every unsigned integer has this one.
+            (Some(low), None) if low == "0" => None,
+            (Some(low), None) => Some(format!("at least {low}")),
+            (None, Some(high)) => Some(format!("at most {high}")),
+            (None, None) => None,
+        }
+    }
+}
+
+/// A table of the configuration, for its documentation.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// Its path.
+    pub pattern: Vec<String>,
+    /// The text of its field.
+    pub description: String,
+    /// The kind of sink that has it, where it is a sink's.
+    pub kind: Option<String>,
+    /// Whether it is absent unless it is written.
+    pub is_optional: bool,
+}
+
+/// Every key and section, in the order of the types.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// The keys.
+    pub all: Vec<Key>,
+    /// The sections.
+    pub sections: Vec<Section>,
+    /// The lists of tables.
+    lists: Vec<Vec<String>>,
+}
+
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    let mut keys = Keys::default();
+    keys.read(schema().as_object().unwrap_or(&Map::new()), &mut Vec::new(), None);
+    keys
+});
+
+/// Keys that had another name, and their name now.
 const RENAMED: [(&str, &str); 1] = [("api.insecure", "api.allow_unauthenticated")];
+
+/// The likeness below which two keys have little in common but their section.
+const MIN_LIKENESS: f64 = 0.8;
+
+/// Every key and section.
+pub fn keys() -> &'static Keys {
+    &KEYS
+}
+
+/// The JSON Schema of the configuration (draft 7, without references).
+pub fn schema() -> Json {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<Config>().into()
+}
+
+impl Keys {
+    fn read(&mut self, schema: &Map<String, Json>, path: &mut Vec<String>, kind: Option<&str>) {
+        let schema = &without_null(schema);
+        if let Some(kinds) = kinds_of(schema) {
+            for (kind, schema) in kinds {
+                self.read(schema, path, Some(kind));
+            }
+        } else if let Some(properties) = schema.get("properties").and_then(Json::as_object) {
+            for (name, below) in properties {
+                let Some(below) = below.as_object() else { continue };
+                path.push(name.clone());
+                self.note_section(below, path, kind);
+                self.read(below, path, kind);
+                path.pop();
+            }
+        } else if schema.contains_key("x-dotted") {
+            path.push("*".to_owned());
+            self.add(Form::Dotted, schema, path, kind);
+            path.pop();
+        } else if let Some(below) = schema.get("additionalProperties").and_then(Json::as_object) {
+            path.push("*".to_owned());
+            let mut below = below.clone();
+            // A map of plain values has its text and example at the field.
+            if !below.contains_key("properties") && !below.contains_key("oneOf") {
+                for inherited in ["description", "examples", "x-multiline"] {
+                    let own = schema.get(inherited).map(|own| (inherited.to_owned(), own.clone()));
+                    below.extend(own);
+                }
+            }
+            self.read(&below, path, kind);
+            path.pop();
+        } else {
+            self.add(form_of(schema), schema, path, kind);
+            let items = schema.get("items").and_then(Json::as_object);
+            if let Some(items) = items.filter(|items| items.contains_key("properties")) {
+                self.lists.push(path.clone());
+                path.push("*".to_owned());
+                self.read(items, path, kind);
+                path.pop();
+            }
+        }
+    }
+
+    fn note_section(&mut self, field: &Map<String, Json>, path: &[String], kind: Option<&str>) {
+        let schema = without_null(field);
+        let is_table = ["properties", "oneOf", "additionalProperties"]
+            .iter()
+            .any(|it| schema.contains_key(*it));
+        let is_list = schema.get("items").is_some_and(|items| items.get("properties").is_some());
+        if !(is_table
+            && (schema.get("type") == Some(&"object".into()) || kinds_of(&schema).is_some())
+            || is_list && path.len() == 1)
+        {
+            return;
+        }
+        let pattern = path.to_vec();
+        self.sections.push(Section {
+            pattern,
+            description: description(field),
+            kind: kind.map(str::to_owned),
+            is_optional: field.contains_key("anyOf"),
+        });
+    }
+
+    fn add(&mut self, form: Form, schema: &Map<String, Json>, path: &[String], kind: Option<&str>) {
+        let is_same = |key: &&mut Key| key.pattern == path && key.schema == *schema;
+        let kinds = kind.map(str::to_owned);
+        if let Some(known) = self.all.iter_mut().find(is_same) {
+            known.kinds.extend(kinds);
+            return;
+        }
+        let is_of_item =
+            self.lists.iter().any(|list| path.len() > list.len() && path.starts_with(list));
+        self.all.push(Key {
+            pattern: path.to_vec(),
+            form,
+            schema: schema.clone(),
+            kinds: kinds.into_iter().collect(),
+            is_of_item,
+        });
+    }
+}
+
+/// The text of a key or section on one line.
+pub fn description(schema: &Map<String, Json>) -> String {
+    let text = schema.get("description").and_then(Json::as_str).unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The schema of an optional field's value, with the field's own text.
+fn without_null(schema: &Map<String, Json>) -> Map<String, Json> {
+    let mut schema = schema.clone();
+    if let Some(Json::Array(types)) = schema.get("type") {
+        let value = types.iter().find(|one| *one != "null").cloned();
+        schema.extend(value.map(|value| ("type".to_owned(), value)));
+    }
+    let others = schema.get("anyOf").and_then(Json::as_array).cloned().unwrap_or_default();
+    let is_optional = others.iter().any(|one| one["type"] == "null");
+    let mut values = others.into_iter().filter(|one| one["type"] != "null");
+    if let (true, Some(Json::Object(mut value)), None) = (is_optional, values.next(), values.next())
+    {
+        schema.remove("anyOf");
+        value.extend(schema);
+        return value;
+    }
+    schema
+}
+
+/// The kinds of a tagged union, each with its schema.
+fn kinds_of(schema: &Map<String, Json>) -> Option<Vec<(&str, &Map<String, Json>)>> {
+    let kinds = schema.get("oneOf")?.as_array()?;
+    kinds
+        .iter()
+        .map(|one| Some((one["properties"]["kind"]["const"].as_str()?, one.as_object()?)))
+        .collect()
+}
+
+fn form_of(schema: &Map<String, Json>) -> Form {
+    let is_text = |one: &Json| one["type"] == "string" || one["const"].is_string();
+    let alternatives = |name: &str| schema.get(name).and_then(Json::as_array);
+    if let Some(either) = alternatives("anyOf") {
+        let has_text = either.iter().any(is_text);
+        return if has_text { Form::TextOrList } else { Form::Value };
+    }
+    let is_enum = alternatives("oneOf").is_some_and(|all| all.iter().all(is_text));
+    if is_enum || is_text(&Json::Object(schema.clone())) { Form::Text } else { Form::Value }
+}
+
+fn is_like(pattern: &[String], path: &[String]) -> bool {
+    pattern.iter().zip(path).all(|(part, name)| part == "*" || part == name)
+}
 
 /// A path as TOML writes it, on one line: names are quoted where they must be.
 pub fn dotted(path: &[String]) -> String {
     path.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(".")
 }
 
-/// The path that a dotted key names, quoted names and all; `None` where it is not a key of TOML.
+/// The path that a dotted key names, with quoted names; `None` where it is not a key of TOML.
 pub fn path_of(key: &str) -> Option<Vec<String>> {
     // A table's header on a line before it would be another path.
     if key.contains(['\n', '\r']) {
         return None;
     }
-    let mut value = toml::Value::Table(format!("{key} = 0").parse().ok()?);
+    let mut value = Value::Table(format!("{key} = 0").parse().ok()?);
     let mut path = Vec::new();
-    while let toml::Value::Table(table) = value {
+    while let Value::Table(table) = value {
         let (name, below) = table.into_iter().next()?;
         path.push(name);
         value = below;
@@ -123,44 +316,79 @@ pub fn path_of(key: &str) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// What the key at `path` holds; `None` where there is no such key.
-pub fn holds(path: &[String]) -> Option<Holds> {
-    KEYS.iter().find(|(pattern, holds)| matches(pattern, *holds, path)).map(|(_, holds)| *holds)
+/// The keys at `path`: one, or one for each kind of sink.
+pub fn at(path: &[String]) -> impl Iterator<Item = &'static Key> {
+    keys().all.iter().filter(move |key| key.matches(path))
 }
 
-/// Whether a text at `path` may have several lines, or other control characters: certificates, what
-/// brokers know, and headers.
+/// How text becomes the value of the key at `path`; `None` where there is no such key.
+pub fn form(path: &[String]) -> Option<Form> {
+    at(path).next().map(|key| key.form)
+}
+
+/// Whether the value at `path` may hold a secret.
+pub fn is_secret(path: &[String]) -> bool {
+    // Of a list, its items too.
+    (1..=path.len())
+        .any(|length| at(&path[..length]).any(|key| key.is_secret() || holds_secrets(key)))
+}
+
+fn holds_secrets(key: &Key) -> bool {
+    Json::Object(key.schema.clone()).to_string().contains("\"writeOnly\"")
+}
+
+/// Whether a text at `path` may have several lines, or other control characters: certificates, the
+/// properties of brokers, and headers.
 pub fn may_have_lines(path: &[String]) -> bool {
-    let names: Vec<&str> = path.iter().map(String::as_str).collect();
-    match names.as_slice() {
-        ["sinks", _, "properties", ..] | ["routes", _, "headers", ..] => true,
-        // They have a rule of their own, of all characters that a header can carry.
-        ["api", "tokens", ..] => true,
-        ["sinks", _, "declare", _, _, below, ..] => ["arguments", "properties"].contains(below),
-        _ => false,
-    }
+    // They have a rule of their own, for all characters that a header can carry.
+    path.starts_with(&["api".to_owned(), "tokens".to_owned()])
+        || (1..=path.len())
+            .any(|length| at(&path[..length]).any(|key| key.schema.contains_key("x-multiline")))
 }
 
-/// Whether something of the user's may stand below `path`, as `sinks` or `relay.backoff`.
+/// Whether a key of the operator's may be below `path`, as below `sinks` or `relay.backoff`.
 pub fn is_section(path: &[String]) -> bool {
-    KEYS.iter().any(|(pattern, _)| {
-        let parts: Vec<&str> = pattern.split('.').collect();
-        parts.len() > path.len() && fits(&parts[..path.len()], path)
-    })
+    let is_above =
+        |key: &Key| key.pattern.len() > path.len() && is_like(&key.pattern[..path.len()], path);
+    // A dead end of a longer path is not one: `routes` is a list.
+    keys().all.iter().any(|key| is_above(key) && !key.is_of_item)
+        || keys().sections.iter().any(|section| {
+            section.is_optional
+                && section.pattern.len() == path.len()
+                && is_like(&section.pattern, path)
+        })
 }
 
-/// The known key nearest to a path that is none, with the user's own names in it.
+/// The list of tables that is above `path`, if any.
+pub fn list_above(path: &[String]) -> Option<&[String]> {
+    let list = keys().lists.iter().find(|list| path.len() > list.len() && is_like(list, path))?;
+    Some(&path[..list.len()])
+}
+
+/// Whether a key of the tables of a list is known.
+pub fn is_known_in_list(path: &[String]) -> bool {
+    let is_above =
+        |key: &Key| key.pattern.len() > path.len() && is_like(&key.pattern[..path.len()], path);
+    form(path).is_some() || keys().all.iter().any(is_above)
+}
+
+/// Whether the lists of tables include `path`.
+pub fn is_list(path: &[String]) -> bool {
+    keys().lists.iter().any(|list| list.len() == path.len() && is_like(list, path))
+}
+
+/// The known key nearest to an unknown path, with the operator's own names in it.
 pub fn nearest(path: &[String]) -> Option<String> {
     let wanted = path.join(".");
     if let Some((_, now)) = RENAMED.iter().find(|(former, _)| *former == wanted) {
         return Some((*now).to_owned());
     }
-    let candidates = KEYS.iter().map(|(pattern, _)| {
-        let parts = pattern.split('.').enumerate();
+    let candidates = keys().all.iter().map(|key| {
+        let parts = key.pattern.iter().enumerate();
         let parts: Vec<&str> = parts
-            .map(|(at, part)| match (part, path.get(at)) {
+            .map(|(at, part)| match (part.as_str(), path.get(at)) {
                 ("*", Some(own)) => own.as_str(),
-                _ => part,
+                (part, _) => part,
             })
             .collect();
         parts.join(".")
@@ -168,28 +396,14 @@ pub fn nearest(path: &[String]) -> Option<String> {
     let last = path.last().map_or("", String::as_str);
     candidates
         .map(|candidate| {
-            // `prefix` means `collection_prefix` more than anything that begins alike.
+            // `prefix` means `collection_prefix` more than a key that begins alike.
             let part_of = candidate.rsplit('.').next().is_some_and(|name| name.contains(last));
             let bonus = if part_of { 0.2 } else { 0.0 };
             (strsim::jaro_winkler(&wanted, &candidate) + bonus, candidate)
         })
-        // Below this the two have little in common but their section.
-        .filter(|(likeness, _)| *likeness > 0.8)
+        .filter(|(likeness, _)| *likeness > MIN_LIKENESS)
         .max_by(|one, other| one.0.total_cmp(&other.0))
         .map(|(_, candidate)| candidate)
-}
-
-fn matches(pattern: &str, holds: Holds, path: &[String]) -> bool {
-    let parts: Vec<&str> = pattern.split('.').collect();
-    let long_enough = match holds {
-        Tree | Properties => path.len() >= parts.len(),
-        Text | Texts | Value => path.len() == parts.len(),
-    };
-    long_enough && fits(&parts, &path[..parts.len()])
-}
-
-fn fits(parts: &[&str], path: &[String]) -> bool {
-    parts.iter().zip(path).all(|(part, name)| *part == "*" || part == name)
 }
 
 #[cfg(test)]
@@ -220,22 +434,64 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_is_told_the_nearest() {
+    fn unknown_key_is_answered_with_the_nearest() {
         for (wrong, right) in [
             ("relay.batchsize", "relay.batch_size"),
             ("relay.max_attemps", "relay.max_attempts"),
             ("sinks.orders.url", "sinks.orders.uri"),
             ("outbox.prefix", "outbox.collection_prefix"),
         ] {
-            assert_eq!(holds(&path(wrong)), None);
+            assert_eq!(form(&path(wrong)), None);
             assert_eq!(nearest(&path(wrong)).as_deref(), Some(right));
         }
     }
 
     #[test]
-    fn a_tree_takes_whatever_stands_below_it() {
-        assert_eq!(holds(&path("sinks.k.declare.topics")), Some(Tree));
-        assert_eq!(holds(&path("sinks.k.properties.ssl.key")), Some(Properties));
-        assert_eq!(holds(&path("sinks.k.uri.x")), None);
+    fn form_follows_from_the_type() {
+        for (key, wanted) in [
+            ("mongo.uri", Form::Text),
+            ("relay.lease", Form::Text),
+            ("relay.ordering", Form::Text),
+            ("relay.batch_size", Form::Value),
+            ("relay.backoff.factor", Form::Value),
+            ("relay.dead_letter.sink", Form::Text),
+            ("partitions.static", Form::Text),
+            ("sinks.k.brokers", Form::TextOrList),
+            ("sinks.k.properties.ssl.key", Form::Dotted),
+            ("sinks.k.declare.topics", Form::Value),
+            ("sinks.k.tls.ca_file", Form::Text),
+            ("routes", Form::Value),
+            ("routes.0.headers.x", Form::Text),
+            ("api.tokens", Form::Value),
+            ("connection_strings.x", Form::Text),
+        ] {
+            assert_eq!(form(&path(key)), Some(wanted), "{key}");
+        }
+        assert_eq!(form(&path("sinks.k.uri.x")), None);
+    }
+
+    #[test]
+    fn secrets_and_texts_of_many_lines_are_marked() {
+        for key in ["mongo.uri", "sinks.r.uri", "connection_strings.x", "mongo.sources.a.uri"] {
+            assert!(is_secret(&path(key)), "{key}");
+        }
+        assert!(is_secret(&path("api.tokens.0.token")));
+        assert!(!is_secret(&path("mongo.database")));
+        for key in ["sinks.k.properties.ssl.key.pem", "routes.0.headers.x"] {
+            assert!(may_have_lines(&path(key)), "{key}");
+        }
+        assert!(!may_have_lines(&path("sinks.k.topic")));
+    }
+
+    #[test]
+    fn every_key_has_a_text() {
+        let without: Vec<String> = keys()
+            .all
+            .iter()
+            .filter(|key| description(&key.schema).is_empty())
+            .map(Key::name)
+            .collect();
+
+        assert_eq!(without, [""; 0]);
     }
 }

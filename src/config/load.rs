@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use postrider_sinks::config::ConfiguredSink;
+use postrider_sinks::registry::KindConfig;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use crate::config::file::{self, BEYOND_INTEGERS, Lines};
-use crate::config::keys::{self, Holds, dotted};
+use crate::config::keys::{self, Form, dotted};
 use crate::config::problem::{self, Origin, Problem};
-use crate::config::tree::Config;
+use crate::config::sections::Config;
+use crate::config::substitute::substitute;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
 use crate::config::{print, variable};
 
@@ -43,8 +46,11 @@ pub struct Loaded {
     pub origins: BTreeMap<Vec<String>, Origin>,
     /// The lines of the file.
     pub lines: Lines,
-    /// What an operator should know, though it stops nothing.
+    /// What an operator should know, though it prevents nothing.
     pub warnings: Vec<String>,
+    /// Values beyond the bounds of their keys, and keys of another kind of sink; the defaults are in their
+    /// place. [`resolve`](crate::config::resolve()) reports them with the other broken rules.
+    pub broken: Vec<Problem>,
 }
 
 impl Loaded {
@@ -112,7 +118,7 @@ pub enum LoadError {
         #[source]
         source: std::io::Error,
     },
-    /// A file that is not TOML. (The line itself is not quoted: it may hold a secret.)
+    /// A file that is not TOML, YAML or JSON. (The line itself is not quoted: it may hold a secret.)
     #[error("{}:{line}:{column}: {detail}", path.display())]
     Syntax {
         /// The file.
@@ -140,7 +146,11 @@ pub enum LoadError {
 ///
 /// [`LoadError`]; unknown keys and wrong types all at once.
 pub fn load(inputs: &Inputs) -> Result<Loaded, LoadError> {
-    let mut layers = Layers { warnings: inputs.warnings(), ..Layers::default() };
+    let mut layers = Layers {
+        warnings: inputs.warnings(),
+        variables: inputs.environment.iter().cloned().collect(),
+        ..Layers::default()
+    };
     if let Some(path) = &inputs.file {
         let (table, lines) = file::read(path)?;
         layers.lines = lines;
@@ -163,7 +173,10 @@ struct Layers {
     origins: BTreeMap<Vec<String>, Origin>,
     lines: Lines,
     problems: Vec<Problem>,
+    broken: Vec<Problem>,
     warnings: Vec<String>,
+    /// The environment, for `${VAR}` in the file.
+    variables: BTreeMap<String, String>,
 }
 
 impl Layers {
@@ -171,11 +184,12 @@ impl Layers {
         for (name, value) in table {
             path.push(name);
             match value {
-                Value::Table(table) if table.is_empty() && keys::holds(path).is_none() => {
+                Value::Table(table) if table.is_empty() && keys::form(path).is_none() => {
                     self.put_section(path, origin);
                 }
-                Value::Table(table) if keys::holds(path) != Some(Holds::Tree) => {
-                    self.merge(table, path, origin);
+                Value::Table(table) => self.merge(table, path, origin),
+                value if matches!(origin, Origin::File(..)) => {
+                    self.put_from_file(path, value, origin);
                 }
                 value => self.put(path.clone(), value, origin),
             }
@@ -183,7 +197,68 @@ impl Layers {
         }
     }
 
-    /// Notes that there is a section, though nothing is set in it: what it lacks is missed then.
+    /// Sets one leaf of the file, with its variables replaced.
+    fn put_from_file(&mut self, path: &[String], mut value: Value, origin: &Origin) {
+        let before = self.problems.len();
+        let is_replaced = self.replace_variables(&mut path.to_vec(), &mut value, origin);
+        if self.problems.len() > before {
+            return;
+        }
+        match value {
+            // As in the environment: `batch_size = "${SIZE:-100}"` is a number.
+            Value::String(text) if is_replaced => {
+                let origin = self.line_of(path, origin);
+                self.put_text(path.to_vec(), &text, &origin);
+            }
+            value => self.put(path.to_vec(), value, origin),
+        }
+    }
+
+    /// Replaces `${VAR}` in every text of a value; whether there was any.
+    fn replace_variables(
+        &mut self,
+        path: &mut Vec<String>,
+        value: &mut Value,
+        origin: &Origin,
+    ) -> bool {
+        match value {
+            Value::String(text) => {
+                match substitute(text, |name| self.variables.get(name).cloned()) {
+                    Ok(None) => false,
+                    Ok(Some(replaced)) => {
+                        *text = replaced;
+                        true
+                    }
+                    Err(detail) => {
+                        let shown = (!keys::is_secret(path)).then(|| value.to_string());
+                        let origin = self.line_of(path, origin);
+                        let problem = Problem::new(dotted(path), detail);
+                        self.problems.push(Problem { origin, value: shown, ..problem });
+                        false
+                    }
+                }
+            }
+            Value::Array(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    path.push(at.to_string());
+                    self.replace_variables(path, item, origin);
+                    path.pop();
+                }
+                false
+            }
+            Value::Table(table) => {
+                for (name, below) in table.iter_mut() {
+                    path.push(name.to_owned());
+                    self.replace_variables(path, below, origin);
+                    path.pop();
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that a section is there though it sets nothing: its required keys are missed then.
     fn put_section(&mut self, path: &[String], origin: &Origin) {
         if !keys::is_section(path) {
             return self.unknown(path, origin);
@@ -199,20 +274,23 @@ impl Layers {
     /// Sets one leaf, or notes that the key is unknown.
     fn put(&mut self, mut path: Vec<String>, value: Value, origin: &Origin) {
         let origin = &self.line_of(&path, origin);
-        if keys::holds(&path) == Some(Holds::Properties) {
+        if keys::form(&path) == Some(Form::Dotted) {
             // One form, whether its dots were TOML's or quoted.
             let name = path.split_off(PROPERTY).join(".");
             path.push(name);
         }
-        if let Value::Array(items) = &value
-            && path == ["routes"]
-        {
-            self.check_routes(items, origin);
-        } else if path.len() > 1 && path[0] == "routes" {
-            let detail = "routes are a list: [[routes]] in the file, or routes = [{ … }]";
+        if let Some(list) = keys::list_above(&path) {
+            let list = list.join(".");
+            let detail = format!("{list} is a list: [[{list}]] in the file, or {list} = [{{ … }}]");
             return self.wrong(&path, detail, origin);
-        } else if keys::holds(&path).is_none() {
+        }
+        if keys::form(&path).is_none() {
             return self.unknown(&path, origin);
+        }
+        if let Value::Array(items) = &value
+            && keys::is_list(&path)
+        {
+            self.check_items(&path, items, origin);
         }
         insert(&mut self.table, &path, value);
         self.origins.insert(path, origin.clone());
@@ -226,11 +304,11 @@ impl Layers {
         }
     }
 
-    fn check_routes(&mut self, routes: &[Value], origin: &Origin) {
-        for (at, route) in routes.iter().enumerate() {
-            for name in route.as_table().into_iter().flat_map(Table::keys) {
-                let path = vec!["routes".to_owned(), at.to_string(), name.clone()];
-                if keys::holds(&path).is_none() && !keys::is_section(&path) {
+    fn check_items(&mut self, list: &[String], items: &[Value], origin: &Origin) {
+        for (at, item) in items.iter().enumerate() {
+            for name in item.as_table().into_iter().flat_map(Table::keys) {
+                let path = [list, &[at.to_string(), name.clone()]].concat();
+                if !keys::is_known_in_list(&path) {
                     self.unknown(&path, origin);
                 }
             }
@@ -255,11 +333,11 @@ impl Layers {
         let origin = Origin::Environment(name.to_owned());
         let path = self.with_known_names(rest.to_lowercase());
         // A key may itself end so; none does at present, nor does a property of librdkafka.
-        if matches!(keys::holds(&path), None | Some(Holds::Properties))
+        if matches!(keys::form(&path), None | Some(Form::Dotted))
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
             let path = self.with_known_names(stem.to_lowercase());
-            if keys::holds(&path).is_some() {
+            if keys::form(&path).is_some() {
                 return self.put_file(path, text, &origin);
             }
         }
@@ -300,7 +378,7 @@ impl Layers {
             table = table.and_then(|table| table.get(&name)).and_then(Value::as_table);
             path.push(name);
         }
-        if keys::holds(&path) == Some(Holds::Properties) {
+        if keys::form(&path) == Some(Form::Dotted) {
             // A variable's name can have no dots, and a property's has no underscores.
             for part in &mut path[PROPERTY..] {
                 *part = part.replace('_', ".");
@@ -321,28 +399,32 @@ impl Layers {
     }
 
     fn put_text(&mut self, path: Vec<String>, text: &str, origin: &Origin) {
-        let value = match keys::holds(&path) {
+        let value = match keys::form(&path) {
             None => {
                 return match read_value(text) {
                     // A whole section at once, as `{ sink = "a", destination = "b" }`.
+                    Some(Value::Table(table)) if keys::is_section(&path) && table.is_empty() => {
+                        self.put_section(&path, origin);
+                    }
                     Some(Value::Table(table)) if keys::is_section(&path) => {
                         self.merge(table, &mut path.clone(), origin);
                     }
                     _ => self.unknown(&path, origin),
                 };
             }
-            Some(Holds::Text | Holds::Properties) => Value::String(text.to_owned()),
-            Some(Holds::Texts) => match read_value(text) {
+            Some(Form::Text | Form::Dotted) => Value::String(text.to_owned()),
+            Some(Form::TextOrList) => match read_value(text) {
                 // Quoted or not: no such text begins with a quotation mark.
                 Some(value @ (Value::Array(_) | Value::String(_))) => value,
                 _ => Value::String(text.to_owned()),
             },
-            Some(Holds::Value | Holds::Tree) => match read_value(text) {
+            Some(Form::Value) => match read_value(text) {
                 Some(value) => value,
                 None => {
-                    let detail = match is_integer(text) {
-                        true => BEYOND_INTEGERS,
-                        false => "must be one TOML value such as 5, true or [\"a\", \"b\"]",
+                    let detail = if is_integer(text) {
+                        BEYOND_INTEGERS
+                    } else {
+                        "must be one TOML value such as 5, true or [\"a\", \"b\"]"
                     };
                     return self.wrong(&path, detail, origin);
                 }
@@ -354,29 +436,135 @@ impl Layers {
     fn finish(mut self) -> Result<Loaded, LoadError> {
         let mut table = self.table.clone();
         self.check_characters(&mut Vec::new(), &Value::Table(table.clone()));
-        let config = loop {
-            match serde_path_to_error::deserialize(Value::Table(table.clone())) {
-                Ok(config) => break config,
+        let sinks = match table.remove("sinks") {
+            Some(Value::Table(sinks)) => sinks,
+            _ => Table::new(),
+        };
+        self.check_bounds(&mut Vec::new(), &mut table, None);
+        let read = |table| serde_path_to_error::deserialize(Value::Table(table));
+        let mut config: Config = self.deserialize(&[], table, read).unwrap_or_default();
+        for (name, sink) in sinks {
+            let sink = self.sink(&name, sink);
+            config.sinks.extend(sink.map(|sink| (name, sink)));
+        }
+        let Self { origins, lines, warnings, problems, broken, .. } = self;
+        let loaded = Loaded { config, origins, lines, warnings, broken };
+        if problems.is_empty() {
+            Ok(loaded)
+        } else {
+            Err(LoadError::Problems { problems, rest: Box::new(loaded) })
+        }
+    }
+
+    /// Reads one sink by its kind; `None` where that is missing or unknown.
+    fn sink(&mut self, name: &str, sink: Value) -> Option<ConfiguredSink> {
+        let path = ["sinks".to_owned(), name.to_owned()];
+        let Value::Table(mut table) = sink else {
+            self.wrong_type(&path, "invalid type: expected a map");
+            return None;
+        };
+        let kind_path = [&path[..], &["kind".to_owned()]].concat();
+        let kind = match table.get("kind") {
+            Some(Value::String(kind)) if KindConfig::KINDS.contains(&kind.as_str()) => kind.clone(),
+            None => {
+                self.wrong_type(&path, "missing field `kind`");
+                return None;
+            }
+            Some(_) => {
+                let kinds: Vec<String> =
+                    KindConfig::KINDS.iter().map(|kind| format!("`{kind}`")).collect();
+                self.wrong_type(
+                    &kind_path,
+                    &format!("unknown, expected one of {}", kinds.join(", ")),
+                );
+                return None;
+            }
+        };
+        self.check_kind(&mut path.to_vec(), &mut table, &kind);
+        self.check_bounds(&mut path.to_vec(), &mut table, Some(&kind));
+        self.deserialize(&path, table, |table| ConfiguredSink::read(&kind, table))
+    }
+
+    /// Reports and removes the keys of other kinds of sinks.
+    fn check_kind(&mut self, path: &mut Vec<String>, table: &mut Table, kind: &str) {
+        let names: Vec<String> = table.keys().cloned().collect();
+        for name in names {
+            path.push(name.clone());
+            let kinds: Vec<&String> = keys::at(path).flat_map(|key| &key.kinds).collect();
+            if let Some(Value::Table(below)) = table.get_mut(&name)
+                && kinds.is_empty()
+            {
+                let was_empty = below.is_empty();
+                self.check_kind(path, below, kind);
+                if below.is_empty() && !was_empty {
+                    table.remove(&name);
+                }
+            } else if !kinds.is_empty() && !kinds.iter().any(|own| *own == kind) {
+                table.remove(&name);
+                let names = kinds.iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>();
+                let detail = format!(
+                    "is not for a sink of kind {kind:?} but for {}; leave it out",
+                    names.join(" and ")
+                );
+                self.wrong_value(path, detail);
+            }
+            path.pop();
+        }
+    }
+
+    /// Reports and removes the values beyond the bounds of their keys.
+    fn check_bounds(&mut self, path: &mut Vec<String>, table: &mut Table, kind: Option<&str>) {
+        let names: Vec<String> = table.keys().cloned().collect();
+        for name in names {
+            path.push(name.clone());
+            if let Some(Value::Table(below)) = table.get_mut(&name) {
+                self.check_bounds(path, below, kind);
+            } else if let Some(Value::Array(items)) = table.get_mut(&name) {
+                for (at, item) in items.iter_mut().enumerate() {
+                    let Value::Table(item) = item else { continue };
+                    path.push(at.to_string());
+                    self.check_bounds(path, item, kind);
+                    path.pop();
+                }
+            } else if let Some(value) = table.get(&name) {
+                let is_own = |key: &&keys::Key| {
+                    key.kinds.is_empty() || key.kinds.iter().any(|own| Some(own.as_str()) == kind)
+                };
+                let broken = keys::at(path).filter(is_own).find_map(|key| key.broken_bound(value));
+                if let Some(detail) = broken {
+                    table.remove(&name);
+                    self.wrong_value(path, detail);
+                }
+            }
+            path.pop();
+        }
+    }
+
+    /// Reads a type from a table. Wrong values are reported and left out until the rest fits; `None` where
+    /// the error has no place.
+    fn deserialize<T>(
+        &mut self,
+        path: &[String],
+        mut table: Table,
+        read: impl Fn(Table) -> Result<T, serde_path_to_error::Error<toml::de::Error>>,
+    ) -> Option<T> {
+        loop {
+            match read(table.clone()) {
+                Ok(value) => return Some(value),
                 Err(error) => {
-                    let path: Vec<String> = error.path().iter().map(name_of).collect();
+                    let below: Vec<String> = error.path().iter().map(name_of).collect();
                     let message = error.inner().message();
-                    if message.ends_with(problem::NO_NAME) && put_empty_text(&mut table, &path) {
+                    if message.ends_with(problem::NO_NAME) && put_empty_text(&mut table, &below) {
                         // Such a text, where one of some names belongs, is answered with the names.
                         continue;
                     }
-                    self.wrong_type(&path, message);
+                    self.wrong_type(&[path, &below].concat(), message);
                     // Without it, so that the next one is found too.
-                    if !remove(&mut table, &path) {
-                        break Config::default();
+                    if !remove(&mut table, &below) {
+                        return None;
                     }
                 }
             }
-        };
-        let Self { origins, lines, warnings, problems, .. } = self;
-        let loaded = Loaded { config, origins, lines, warnings };
-        match problems.is_empty() {
-            true => Ok(loaded),
-            false => Err(LoadError::Problems { problems, rest: Box::new(loaded) }),
         }
     }
 
@@ -407,6 +595,13 @@ impl Layers {
             self.check_characters(path, value);
             path.pop();
         }
+    }
+
+    /// Notes a value that breaks a rule of its key.
+    fn wrong_value(&mut self, path: &[String], detail: String) {
+        let value = print::plain(&self.table, path);
+        let origin = place(&self.origins, &self.lines, path, value.is_some());
+        self.broken.push(Problem { origin, value, ..Problem::new(dotted(path), detail) });
     }
 
     fn wrong_type(&mut self, path: &[String], message: &str) {

@@ -5,10 +5,10 @@ use toml::{Table, Value};
 
 use postrider_settings::quoted;
 
-use crate::config::keys::{self, Holds, dotted};
+use crate::config::keys::{self, dotted};
 use crate::config::load::Loaded;
 use crate::config::problem::Origin;
-use crate::config::tree::Config;
+use crate::config::sections::Config;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
 pub fn print(loaded: &Loaded) -> String {
@@ -30,11 +30,7 @@ pub(super) fn shown(config: &Config, path: &[String]) -> Option<String> {
 /// The same of values whose types were not judged yet, so that a URI is text like any other: those
 /// that may hold a secret are not there.
 pub(super) fn plain(table: &Table, path: &[String]) -> Option<String> {
-    let names: Vec<&str> = path.iter().map(String::as_str).collect();
-    match names.as_slice() {
-        ["mongo" | "sinks", .., "uri"] | ["connection_strings", ..] | ["api", "tokens", ..] => None,
-        _ => scalar(table, path),
-    }
+    if keys::is_secret(path) { None } else { scalar(table, path) }
 }
 
 fn scalar(table: &Table, path: &[String]) -> Option<String> {
@@ -71,13 +67,10 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn section(&mut self, table: &Table, path: &mut Vec<String>) {
-        let is_leaf = |path: &[String], value: &Value| {
-            !value.is_table() || keys::holds(path) == Some(Holds::Tree)
-        };
         let mut leaves = String::new();
         for (name, value) in table {
             path.push(name.clone());
-            if is_leaf(path, value) && path != &["routes"] {
+            if !value.is_table() && path != &["routes"] {
                 let shown = hide(path, value);
                 let origin = self.loaded.origins.get(path.as_slice()).unwrap_or(&Origin::Default);
                 let origin = comment(origin);
@@ -94,7 +87,7 @@ impl Printer<'_> {
         for (name, value) in table {
             path.push(name.clone());
             match value {
-                Value::Table(below) if !is_leaf(path, value) => self.section(below, path),
+                Value::Table(below) => self.section(below, path),
                 Value::Array(routes) if path == &["routes"] => self.routes(routes),
                 _ => {}
             }

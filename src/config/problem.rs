@@ -1,7 +1,9 @@
-//! What is wrong with a configuration, and where it was written.
+//! A problem of the configuration, with the place where the value was written.
 
 use std::fmt;
 use std::path::PathBuf;
+
+use postrider_settings::Violation;
 
 /// Where one value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,12 @@ pub enum Origin {
     Environment(String),
     /// The command line.
     Set,
+}
+
+impl From<Violation> for Problem {
+    fn from(violation: Violation) -> Self {
+        Self::new(violation.key, violation.detail)
+    }
 }
 
 impl fmt::Display for Origin {
@@ -87,10 +95,10 @@ pub fn of_type(message: &str, value: Option<&str>) -> (Option<String>, String) {
     };
     let wanted = match wanted {
         "a boolean" => "true or false",
-        "usize" | "u64" => "an integer, 0 or above",
+        "usize" | "u32" | "u64" => "an integer, 0 or above",
         "i32" => "an integer between 1 and 2147483647",
         "f64" => "a number",
-        "a string" => "text",
+        "a string" | "path string" => "text",
         "a sequence" => "a list",
         "a map" => "a table",
         wanted if wanted.starts_with("struct ") => "a table",

@@ -1,6 +1,6 @@
 //! Environment variables that were meant as settings and are not read.
 
-use crate::config::keys::KEYS;
+use crate::config::keys::{Key, keys};
 
 /// What the name of each variable that is read begins with, two underscores and all.
 pub const PREFIX: &str = "POSTRIDER__";
@@ -63,10 +63,10 @@ fn is_of_service(rest: &str) -> bool {
 /// The right name that is most like this one, and how alike they are.
 fn nearest(rest: &str, suffix: &str) -> Option<(f64, String)> {
     let wanted = rest.to_lowercase();
-    // A single key of a route has no variable.
-    let keys = KEYS.iter().map(|(key, _)| *key).filter(|key| !key.starts_with("routes."));
+    // A single key of a list's table has no variable.
+    let keys = keys().all.iter().filter(|key| !key.is_of_item).map(Key::name);
     let candidates = keys.filter_map(|key| {
-        let (written, key) = with_names(key, &wanted)?;
+        let (written, key) = with_names(&key, &wanted)?;
         Some((strsim::jaro(&written, &wanted), key))
     });
     let (likeness, key) = candidates.max_by(|one, other| one.0.total_cmp(&other.0))?;

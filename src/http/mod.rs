@@ -12,6 +12,7 @@
 //! come.
 
 pub mod auth;
+pub mod config;
 mod events;
 mod extract;
 mod fleet;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::DateTime;
-use postrider_settings::units::duration;
+use postrider_settings::units::HumanDuration;
 use serde::Deserialize;
 use serde::de::Deserializer;
 use utoipa::openapi::RefOr;
@@ -126,7 +126,7 @@ pub struct DurationText(pub Duration);
 
 impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |text: String| match duration::parse(&text) {
+        checked(from, |text: String| match HumanDuration::parse(&text) {
             Ok(duration) => Ok(Self(duration)),
             Err(reason) => Err(format!("must be a duration with units, such as 30s: {reason}")),
         })

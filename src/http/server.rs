@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::config::resolve::ApiPlan;
+use crate::http::auth::Tokens;
+use crate::http::config::ApiConfig;
 use crate::http::state::{Api, ApiState};
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::{Drained, routes};
@@ -63,19 +64,23 @@ impl ApiServer {
     /// # Errors
     ///
     /// [`StartError`], with the key.
-    pub async fn bind(plan: &ApiPlan, stop: CancellationToken) -> Result<Self, StartError> {
-        let tls = match &plan.tls {
+    pub async fn bind(
+        config: &ApiConfig,
+        tokens: Tokens,
+        stop: CancellationToken,
+    ) -> Result<Self, StartError> {
+        let tls = match &config.tls_files() {
             Some(files) => Some(Arc::new(Certificate::read(files).await?)),
             None => None,
         };
-        let (listener, address) = bind::bind("api.listen", &plan.listen).await?;
+        let (listener, address) = bind::bind("api.listen", &config.listen).await?;
         Ok(Self {
             listener,
             address,
             tls,
-            connections: Arc::new(Semaphore::new(plan.max_connections)),
-            header_timeout: HEADER_TIMEOUT.min(plan.timeout),
-            state: Arc::new(ApiState::new(plan, stop)),
+            connections: Arc::new(Semaphore::new(config.max_connections)),
+            header_timeout: HEADER_TIMEOUT.min(config.timeout),
+            state: Arc::new(ApiState::new(config, tokens, stop)),
         })
     }
 

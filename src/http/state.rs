@@ -7,9 +7,9 @@ use axum::http::request::Parts;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::resolve::ApiPlan;
 use crate::events::EventStore;
 use crate::http::auth::Tokens;
+use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
 use crate::ops::origin::{check_host, check_origin};
 use crate::outbox::collections::Collections;
@@ -50,13 +50,13 @@ pub struct Services {
 }
 
 impl ApiState {
-    pub(super) fn new(plan: &ApiPlan, stop: CancellationToken) -> Self {
+    pub(super) fn new(config: &ApiConfig, tokens: Tokens, stop: CancellationToken) -> Self {
         Self {
-            tokens: plan.tokens.clone(),
-            allow_unauthenticated: plan.allow_unauthenticated,
-            max_body: plan.max_body,
-            timeout: plan.timeout,
-            permits: Arc::new(Semaphore::new(plan.max_concurrent)),
+            tokens,
+            allow_unauthenticated: config.allow_unauthenticated,
+            max_body: config.max_body,
+            timeout: config.timeout,
+            permits: Arc::new(Semaphore::new(config.max_concurrent)),
             stop,
             services: OnceLock::new(),
         }

@@ -3,7 +3,7 @@
 //! Connections keep their certificate. When new files are invalid, the old certificate stays, and the
 //! log and `/readyz` report why.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tracing::{info, warn};
 
-use crate::config::resolve::TlsFiles;
 use crate::telemetry::chain;
 
 /// How often the files are read. They are small, and reading them is more reliable than watching links,
@@ -47,6 +46,15 @@ pub enum TlsError {
     /// The two do not match, or cannot be used for TLS.
     #[error("api.tls: certificate and private key cannot be used")]
     Pair(#[source] rustls::Error),
+}
+
+/// The files of a server's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The chain in PEM, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// The private key in PEM.
+    pub key: PathBuf,
 }
 
 /// The certificate and its key for new connections.

@@ -9,7 +9,7 @@ use crate::partition::heartbeat::Pulse;
 use crate::relay::Relay;
 use crate::relay::destination_circuits::OpenDestination;
 use crate::sink::Address;
-use crate::sink::any::AnySink;
+use crate::sink::registry::AnySink;
 
 pub(super) fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     health.watch("store", move || store(&pulse.borrow()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::Client;
 use tracing::{info, warn};
 
-use crate::config::resolve::Resolved;
+use crate::config::Resolved;
 use crate::context::Context;
 use crate::ids::InstanceId;
 use crate::ops::{Health, HealthPart};
@@ -65,11 +65,11 @@ pub(super) async fn until_reached(
 
 /// Reaches MongoDB, and learns what we may do there.
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
-    let (client, topology) = connect::reach(plan.mongo.expose(), &plan.database).await?;
+    let (client, topology) = connect::reach(&plan.mongo, &plan.database).await?;
     // A user that may not make the schema learns it where there is something to make. One that may not
     // follow polls, as after any other loss of the change stream; one that may not write names has none.
     let part =
-        Allowed::Relay { records: plan.relay_enabled, follow: false, names: false, making: &[] };
+        Allowed::Relay { records: plan.relay.enabled, follow: false, names: false, making: &[] };
     let access = access(&client.database("admin"), &plan.wanted(part)).await?;
     Ok((client, topology, access))
 }

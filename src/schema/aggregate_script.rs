@@ -2,7 +2,7 @@
 
 use bson::Bson;
 
-use crate::config::tree::Config;
+use crate::config::Config;
 use crate::context::{CollectionKind, RequestIds};
 use crate::events::schema::indexes;
 use crate::schema::index::Index;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::Bson;
 use postrider_settings::units;
 
-use crate::config::tree::Config;
+use crate::config::Config;
 use crate::context::{CollectionKind, ContextSettings, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
@@ -234,7 +234,7 @@ pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 /// The configuration is what it goes by where its environment (`OUTBOX_PREFIX`, `EVENTS_DATABASE`
 /// and so on) says nothing. At the defaults it is the file `schema/mongodb-roles.js`.
 pub fn roles_script(config: &Config) -> String {
-    let retention = units::duration::text(config.outbox.retention);
+    let retention = units::HumanDuration::format(config.outbox.retention);
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
     let all = ALL.iter().map(|name| Bson::from(*name)).collect();
     let text = |text: &str| literal(&text.into(), 0);

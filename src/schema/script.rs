@@ -23,7 +23,7 @@ pub fn script(prefix: &str, options: &SchemaOptions) -> String {
         Validator::Warn => "warn",
         Validator::Off => "off",
     };
-    let retention = units::duration::text(options.retention);
+    let retention = units::HumanDuration::format(options.retention);
     let all = names::ALL.iter().map(|name| Bson::from(*name)).collect();
     let indexes: Vec<String> = INDEXES.iter().map(|index| index_entry("", index)).collect();
     fill(

@@ -1,5 +1,6 @@
 //! Logs and metrics.
 
+pub mod config;
 mod log;
 pub mod metrics;
 

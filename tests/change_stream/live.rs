@@ -8,7 +8,7 @@ use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -255,7 +255,7 @@ async fn a_waiting_keys_records_in_a_returning_partition_are_found() {
 #[fixture::test]
 async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
     let settings = Settings {
-        block_on_dead: true,
+        on_dead: OnDead::Block,
         poll_interval: Duration::from_millis(500),
         ..settings_without_rescan()
     };

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use postrider::config::keys::KEYS;
+use postrider::config::Config;
+use postrider::config::keys::keys;
 use postrider::config::print::print;
-use postrider::config::tree::Config;
 use postrider::config::{Inputs, LoadError, Loaded, Origin, load, resolve};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -73,14 +73,14 @@ fn quoted(text: &str) -> String {
 
 /// A key by its parts: a known one with a user's names, or a similar one.
 fn key() -> impl Strategy<Value = Vec<String>> + Clone {
-    let known = (select(&KEYS[..]), proptest::collection::vec(select(&NAMES[..]), 3));
-    let known = known.prop_map(|((pattern, _), names)| {
+    let known = (select(&keys().all[..]), proptest::collection::vec(select(&NAMES[..]), 3));
+    let known = known.prop_map(|(key, names)| {
         let mut names = names.into_iter();
         let part = |part: &str| match part {
             "*" => names.next().unwrap_or("a").to_owned(),
             part => part.to_owned(),
         };
-        pattern.split('.').map(part).collect::<Vec<String>>()
+        key.pattern.iter().map(String::as_str).map(part).collect::<Vec<String>>()
     });
     let misspelt = (known.clone(), any::<proptest::sample::Index>(), arbitrary::text());
     let misspelt = misspelt.prop_map(|(mut key, at, part)| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_settings::units::{duration, size};
+use postrider_settings::units::{HumanDuration, HumanSize};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +10,14 @@ use crate::{arbitrary, corpus};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Span {
-    #[serde(with = "duration")]
+    #[serde(with = "HumanDuration")]
     v: Duration,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Size {
-    #[serde(with = "size")]
-    v: u64,
+    #[serde(with = "HumanSize")]
+    v: usize,
 }
 
 fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, String> {
@@ -94,7 +94,7 @@ proptest! {
 
         let size: Option<Size> = judge(&format!("{number}{unit}"))?;
 
-        prop_assert_eq!(size.map(|size| size.v), bytes.filter(|bytes| *bytes != u64::MAX));
+        prop_assert_eq!(size.map(|size| size.v as u64), bytes.filter(|bytes| *bytes != u64::MAX));
     }
 }
 

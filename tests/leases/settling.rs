@@ -5,8 +5,8 @@ use std::time::Duration;
 use bson::{DateTime, Document, doc};
 use postrider::partition::share::Share;
 use postrider::relay::RelayParts;
-use postrider::relay::backoff::{Backoff, Kind};
-use postrider::relay::settings::Settings;
+use postrider::relay::backoff::{Backoff, BackoffKind};
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -70,7 +70,8 @@ async fn done_writes_its_date_and_the_delivery_only() {
 #[fixture::test]
 async fn a_retry_writes_its_due_time_and_error_only() {
     let initial = Duration::from_secs(3_600);
-    let backoff = Backoff { kind: Kind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
+    let backoff =
+        Backoff { kind: BackoffKind::Fixed, initial, factor: 1.0, max: initial, jitter: 0.0 };
     let settings = Settings { backoff, ..settings() };
 
     let mut changed =
@@ -85,7 +86,7 @@ async fn a_retry_writes_its_due_time_and_error_only() {
 
 #[fixture::test]
 async fn the_last_failure_writes_the_death_and_the_failure() {
-    let settings = Settings { max_attempts: 5, block_on_dead: true, ..settings() };
+    let settings = Settings { max_attempts: 5, on_dead: OnDead::Block, ..settings() };
 
     let mut changed =
         settled(vec![Fault::Answer(PublishFailure::Retryable)], settings, "dead").await;

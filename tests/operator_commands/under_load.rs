@@ -10,7 +10,7 @@ use futures_util::TryStreamExt;
 
 use postrider::outbox::redrive::{Chosen, Redrive, Redriver, Removable};
 use postrider::outbox::undecoded::RawId;
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
 
 use crate::support::history::{arrivals, judge, read_back};
@@ -77,7 +77,7 @@ async fn a_blocked_key_continues_in_order_after_requeues() {
     let outbox = TestOutbox::new().await;
     let sink = TestSink::default();
     let refused = refuse(&sink, 2);
-    let blocking = || Settings { block_on_dead: true, ..settings() };
+    let blocking = || Settings { on_dead: OnDead::Block, ..settings() };
 
     let (committed, requeued) = deliver_all(&outbox, &sink, blocking).await;
 

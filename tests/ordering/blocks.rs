@@ -3,7 +3,7 @@
 use bson::doc;
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
 
 use crate::support::outbox::{TestOutbox, record, unstamped};
@@ -17,7 +17,7 @@ async fn requeue(outbox: &TestOutbox, id: &str) {
 }
 
 fn blocking() -> Settings {
-    Settings { block_on_dead: true, ..settings() }
+    Settings { on_dead: OnDead::Block, ..settings() }
 }
 
 #[fixture::test]

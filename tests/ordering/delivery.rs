@@ -14,7 +14,7 @@ use postrider::outbox::snapshot::Room;
 use postrider::relay::blocker::BlockReason;
 use postrider::relay::lane_worker;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{Ordering, Settings};
 use postrider::sink::{Message, PublishFailure};
 use postrider::wakeup::ScanHint;
 
@@ -262,7 +262,7 @@ async fn a_waiting_record_hides_no_other_of_its_key_without_ordering() {
     let sink = TestSink::default();
     outbox.insert((0..20).map(|number| waiting(&format!("w{number:02}"), "k"))).await;
     outbox.insert([record("behind", "k"), record("other", "l")]).await;
-    let settings = Settings { ordered: false, batch_size: 5, ..settings() };
+    let settings = Settings { ordering: Ordering::None, batch_size: 5, ..settings() };
 
     let relay = start(&outbox.collections, sink.clone(), settings);
 

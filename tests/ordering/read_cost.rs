@@ -23,7 +23,7 @@ fn router() -> Router {
         sink: Some(SinkName::from(sink)),
         destination: None,
         key: None,
-        headers: Vec::new(),
+        headers: BTreeMap::new(),
     };
     let rules = || SinkRules {
         destination: Template::parse("").unwrap(),

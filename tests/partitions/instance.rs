@@ -8,12 +8,14 @@ use futures_util::TryStreamExt;
 use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
-use postrider::partition::coordinator::{Coordinator, Settings as FleetSettings, Source, Standing};
+use postrider::partition::config::PartitionsConfig;
+use postrider::partition::coordinator::{Coordinator, Standing};
 use postrider::partition::fingerprint::Fingerprint;
 use postrider::partition::fleet::{ASSIGNED, Fleet};
 use postrider::partition::heartbeat::{Heartbeat, Profile};
 use postrider::partition::share::{self, Allotted, Share};
 use postrider::partition::vigil::Vigil;
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::relay::{Relay, RelayError, RelayParts};
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -74,22 +76,23 @@ impl Instance {
         let fingerprint = Fingerprint { ordered: true, block_on_dead, prefix: String::new() };
         let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned(), name: None };
         let (owner_id, vigil) = (OwnerId::new(id), Vigil::new());
+        let partitions = PartitionsConfig { heartbeat, stale_after, rebalance, fixed: None };
         let heartbeat =
             Heartbeat::new(collections.clone(), id, owner_id.clone(), profile, heartbeat);
         let (stop, drained) = <(CancellationToken, CancellationToken)>::default();
         let (owner, share) = watch::channel(Share::default());
-        let relay_settings =
-            postrider::relay::settings::Settings { block_on_dead, lease, ..settings() };
+        let on_dead = if block_on_dead { OnDead::Block } else { OnDead::Skip };
+        let relay_settings = Settings { on_dead, lease, ..settings() };
         let made =
             parts(collections, sink.clone(), relay_settings, share.clone(), Wakeup::default());
         let relay =
             Relay::new(RelayParts { owner: owner_id, vigil: vigil.clone(), ..made }, stop.clone());
         let shared = relay.context();
-        let (allotted, partitions) = watch::channel(Allotted::default());
+        let (allotted, allotment) = watch::channel(Allotted::default());
         let coordinator = Coordinator::new(
             Fleet::new(collections.clone(), stale_after),
             id,
-            FleetSettings { source: Source::Assigned, stale_after, rebalance },
+            partitions,
             heartbeat.clone(),
             allotted,
             move || shared.state.key_table.partitions_in_flight(),
@@ -98,7 +101,7 @@ impl Instance {
         let beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
         let keeper = heartbeat.clone();
         let keeping = tokio::spawn(async move {
-            share::keep(partitions, &keeper, &vigil, stale_after, owner).await;
+            share::keep(allotment, &keeper, &vigil, stale_after, owner).await;
         });
         Self {
             id,

@@ -9,7 +9,7 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
 use postrider::partition::share::Share;
 use postrider::partition::vigil::Vigil;
-use postrider::relay::backoff::{Backoff, Kind};
+use postrider::relay::backoff::{Backoff, BackoffKind};
 use postrider::relay::settings::Settings;
 use postrider::relay::{Relay, RelayError, RelayParts};
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
@@ -25,25 +25,17 @@ use super::sink::TestSink;
 /// Defaults with short waits.
 pub fn settings() -> Settings {
     Settings {
-        batch_size: 500,
-        batch_bytes: 16 << 20,
         poll_interval: Duration::from_millis(100),
-        lease: Duration::from_secs(30),
-        max_attempts: 10,
-        ordered: true,
-        block_on_dead: false,
         backoff: Backoff {
-            kind: Kind::Fixed,
+            kind: BackoffKind::Fixed,
             initial: Duration::from_millis(50),
-            factor: 2.0,
             max: Duration::from_secs(1),
             jitter: 0.0,
+            ..Backoff::default()
         },
         shutdown_timeout: Duration::from_secs(20),
         probe_max: Duration::from_millis(200),
-        audit_interval: Duration::from_secs(60),
-        dead_letter: None,
-        key_windows: BTreeMap::new(),
+        ..Settings::default()
     }
 }
 
@@ -61,7 +53,7 @@ pub fn router(sinks: &[&str]) -> Router {
         sink: Some(SinkName::from(*sink)),
         destination: None,
         key: None,
-        headers: Vec::new(),
+        headers: BTreeMap::new(),
     };
     let routes = sinks.iter().map(route).collect();
     let rules = sinks.iter().map(|sink| (SinkName::from(*sink), rules())).collect();

@@ -24,6 +24,7 @@
 //! saves reads.
 
 pub mod append;
+pub mod config;
 pub mod context;
 mod decide;
 mod document;

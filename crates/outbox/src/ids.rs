@@ -193,13 +193,37 @@ impl fmt::Display for RecordId {
 }
 
 /// The name of a `[sinks.<name>]` table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(from = "String", into = "String")]
 pub struct SinkName(Arc<str>);
 
 impl SinkName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for SinkName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<SinkName> for String {
+    fn from(name: SinkName) -> Self {
+        name.as_str().to_owned()
     }
 }
 

@@ -17,6 +17,7 @@
 //! matched nothing learns that the record has passed to another.
 
 pub mod collections;
+pub mod config;
 pub mod content;
 pub mod enqueue;
 mod extjson;

@@ -82,7 +82,7 @@ async fn suspects<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Suspect>, St
     let owned = context.state.key_table.owned();
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut snapshot = Snapshot::begin(&context.collections).await?;
-    if !context.settings.ordered {
+    if !context.settings.is_ordered() {
         snapshot.go_on_within_keys();
     }
     let mut next = Some(Position::start());

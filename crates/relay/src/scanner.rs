@@ -203,7 +203,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
         let taken_keys = key_table.taken_keys();
         let (recoveries, start) = (key_table.recoveries(), key_table.scan_start());
         let mut snapshot = Snapshot::begin(&context.collections).await?;
-        if !context.settings.ordered {
+        if !context.settings.is_ordered() {
             snapshot.go_on_within_keys();
         }
         let (blockers, misplaced) = self.read_blockers(&mut snapshot, room.records).await?;

@@ -1,46 +1,134 @@
-//! What an operator decides about the relay.
+//! The configuration of the relay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use postrider_outbox::ids::{RecordId, SinkName};
 use postrider_outbox::record::{LaneKey, Record};
+use postrider_settings::Rules;
+use postrider_settings::units::{HumanDuration, HumanSize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
 use crate::routing::Template;
 
-/// The relay's part of the configuration, validated by `config`.
-#[derive(Clone, Debug)]
+/// The section `[relay]`: how records are acquired, published and settled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Records that one scan reads at most.
+    /// Whether this process relays records. `false`: it delivers nothing and needs no sink; it can still serve the API and append events.
+    pub enabled: bool,
+    /// The most records that one scan of the outbox reads.
+    #[schemars(range(min = 1, max = 10_000))]
     pub batch_size: usize,
-    /// Bytes of records in flight, beyond which nothing more is leased.
+    /// Bytes of records in memory, in flight or being read, beyond which no more is read. Up to 10 MB that the change stream delivered can be in memory as well.
+    #[serde(with = "HumanSize")]
+    #[schemars(extend("x-at-least" = "1B"))]
     pub batch_bytes: usize,
-    /// The longest wait between two scans of an idle outbox.
+    /// The longest wait between two scans of an idle outbox where no change stream (`follow`) delivers what is inserted. A busy outbox is scanned again at once. Blocked keys are checked at this interval.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "10ms"))]
     pub poll_interval: Duration,
-    /// Length of a lease.
+    /// Whether a change stream delivers what is inserted: the fastest way, and the cheapest for MongoDB. `false`: polling only.
+    pub follow: bool,
+    /// How long an acquired record is leased, by MongoDB's clock: the most that a key in flight waits after a crash. Leases in use are renewed. At least 1s, since a lease shorter than MongoDB's answer under load would expire unused.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "1s"))]
     pub lease: Duration,
-    /// Deliveries in all; the last failure makes the record dead.
+    /// The number of counted attempts after which a record is dead. With the default backoff, ten attempts take about 8 minutes. Faults of the sink (it is down, it lost the connection) are not counted.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub max_attempts: u32,
-    /// Whether records of a key go one after the other.
-    pub ordered: bool,
-    /// Whether a dead record holds its key.
-    pub block_on_dead: bool,
-    /// Wait after a charged failure.
+    /// `key`: the records of a key are delivered one after the other. `none`: in no order. All instances of an outbox must agree.
+    pub ordering: Ordering,
+    /// What a dead record does to its key: `skip` lets the next record go, `block` blocks the key until an operator decides (`postrider outbox requeue`, `discard`). All instances of an outbox must agree.
+    pub on_dead: OnDead,
+    /// The wait after a counted failure.
     pub backoff: Backoff,
-    /// How long a stop may take.
+    /// How long a stop may take. Keep it below the grace period of what sends SIGTERM.
+    #[serde(with = "HumanDuration")]
     pub shutdown_timeout: Duration,
-    /// The longest pause between two probes of a sink that is down.
+    /// The longest pause between two probes of a sink that is down; the first is 0.5 s.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "100ms"))]
     pub probe_max: Duration,
-    /// How often everything pending is compared with what the change stream has brought.
+    /// How often everything pending is compared with what the change stream (`follow`) has delivered.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "1s"))]
     pub audit_interval: Duration,
-    /// Where a copy of each dead record goes.
+    /// The sink of records that no route matches. Without it: the only sink.
+    #[schemars(example = &"orders")]
+    pub default_sink: Option<SinkName>,
+    /// Where a copy of each dead record goes, with the headers `x-dead-reason`, `x-attempts` and `x-destination`. While its sink is down, a record that would die waits with its key. Malformed records make no message.
     pub dead_letter: Option<DeadLetters>,
-    /// Unconfirmed messages per key, of the sinks that allow more than one.
+    /// The sinks with more than one unconfirmed message per key: their `key_window`.
+    #[serde(skip)]
     pub key_windows: BTreeMap<String, usize>,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            // Where one command per batch costs little per record, and a crash leaves little leased.
+            batch_size: 500,
+            batch_bytes: 16 << 20,
+            poll_interval: Duration::from_secs(1),
+            follow: true,
+            // Three publish timeouts.
+            lease: Duration::from_secs(30),
+            // With the default backoff about 8 minutes of failures: nine waits, the last of 256 s.
+            max_attempts: 10,
+            ordering: Ordering::Key,
+            on_dead: OnDead::Skip,
+            backoff: Backoff::default(),
+            // Below the 30 s that Kubernetes grants by default.
+            shutdown_timeout: Duration::from_secs(25),
+            probe_max: Duration::from_secs(5),
+            audit_interval: Duration::from_secs(60),
+            default_sink: None,
+            dead_letter: None,
+            key_windows: BTreeMap::new(),
+        }
+    }
+}
+
+/// Whether the records of a key are delivered one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Ordering {
+    /// One after the other.
+    Key,
+    /// In no order.
+    None,
+}
+
+/// What a dead record does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDead {
+    /// The next record of the key is delivered.
+    Skip,
+    /// The key is blocked until the record is requeued or discarded.
+    Block,
+}
+
 impl Settings {
+    /// Checks the rules of more than one key.
+    pub fn validate(&self, rules: &mut Rules) {
+        rules.within("backoff", |rules| self.backoff.validate(rules));
+    }
+
+    /// Whether the records of a key are delivered one after the other.
+    pub fn is_ordered(&self) -> bool {
+        self.ordering == Ordering::Key
+    }
+
+    /// Whether a dead record blocks its key.
+    pub fn blocks_on_dead(&self) -> bool {
+        self.on_dead == OnDead::Block
+    }
+
     /// Records of one key leased at a time. Long enough that refilling a busy lane (two
     /// commands) costs little per record, short enough that one key doesn't fill a batch.
     pub const LANE: usize = 64;
@@ -63,17 +151,17 @@ impl Settings {
 
     /// The lane of a record of this one: its key's, or its own where `relay.ordering` is off.
     pub(super) fn lane_of(&self, lane: LaneKey, id: &RecordId) -> LaneKey {
-        if self.ordered { lane } else { LaneKey::Single(id.to_string().into()) }
+        if self.is_ordered() { lane } else { LaneKey::Single(id.to_string().into()) }
     }
 
     /// The record in the lane that [`lane_of`](Self::lane_of) gives it.
     pub(super) fn in_lane(&self, record: Record) -> Record {
-        if self.ordered { record } else { record.without_order() }
+        if self.is_ordered() { record } else { record.without_order() }
     }
 
     /// Whether a dead record of this lane blocks it.
     pub(super) fn dead_blocks(&self, lane: &LaneKey) -> bool {
-        self.ordered && self.block_on_dead && matches!(lane, LaneKey::Keyed(_))
+        self.is_ordered() && self.blocks_on_dead() && matches!(lane, LaneKey::Keyed(_))
     }
 
     /// Unconfirmed messages per key on this sink.
@@ -87,11 +175,14 @@ impl Settings {
     }
 }
 
-/// Where dead letters go.
-#[derive(Clone, Debug)]
+/// The section `[relay.dead_letter]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct DeadLetters {
-    /// The sink.
+    /// The sink of the copies.
+    #[schemars(example = &"orders")]
     pub sink: SinkName,
-    /// Exchange or topic.
+    /// Template of their exchange or topic.
+    #[schemars(example = &"dead-letters")]
     pub destination: Template,
 }

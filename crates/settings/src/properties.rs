@@ -1,22 +1,24 @@
-//! Properties by their dotted names, as Kafka's own tools know them.
+//! Properties by dotted names, as in the configuration files of Kafka's clients.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// What stands in a secret's place.
+/// What is shown in place of a secret.
 pub const HIDDEN: &str = "***";
 
 /// Words in the names of properties that hold a secret.
 const SECRET_WORDS: [&str; 5] = ["password", "secret", "passphrase", "oauthbearer.config", ".pem"];
 
-/// Names and values, each a text. `Debug` hides the secrets among them.
+/// Names and values, both text. `Debug` hides the secrets among them.
 ///
-/// In TOML a dot is a table: `sasl.mechanism = "PLAIN"` and `"sasl.mechanism" = "PLAIN"` are
-/// the same here, and numbers and booleans are taken as their text.
+/// `sasl.mechanism = "PLAIN"`, which is a table in TOML, and `"sasl.mechanism" = "PLAIN"` are the same
+/// property. Numbers and booleans become text.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Properties(BTreeMap<String, String>);
@@ -25,6 +27,11 @@ impl Properties {
     /// Name and value of each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Sets a property.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.0.insert(name.to_owned(), value.to_owned());
     }
 
     /// Whether a property of this name holds a secret.
@@ -72,6 +79,21 @@ impl<'de> Deserialize<'de> for Properties {
             properties.add(name, value).map_err(D::Error::custom)?;
         }
         Ok(properties)
+    }
+}
+
+impl JsonSchema for Properties {
+    fn schema_name() -> Cow<'static, str> {
+        "Properties".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
+            "x-dotted": true,
+            "x-multiline": true,
+        })
     }
 }
 

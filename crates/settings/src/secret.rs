@@ -1,15 +1,18 @@
-//! Texts that may hold a password, and never show it.
+//! Text that may hold a password, which no output shows.
 
 use std::fmt;
+use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::properties::HIDDEN;
 
 /// A URI. `Display`, `Debug` and serialisation show `***` in place of a password;
 /// [`expose`](Self::expose) gives the whole.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("writeOnly" = true))]
 pub struct SecretUri(String);
 
 /// Query options whose value is a secret, in either broker's or MongoDB's URIs.
@@ -22,12 +25,11 @@ impl SecretUri {
         &self.0
     }
 
-    /// Whether `parse` takes it. What the parser says otherwise is of the URI without its secrets:
-    /// parsers quote the part that they don't like.
+    /// Checks that `parse` accepts the URI.
     ///
     /// # Errors
     ///
-    /// Words that hold no secret.
+    /// The parser's message about the URI without its secrets: parsers quote what they refuse.
     pub fn check<T, E: fmt::Display>(
         &self,
         parse: impl Fn(&str) -> Result<T, E>,
@@ -43,18 +45,18 @@ impl SecretUri {
         }
     }
 
-    /// The same without secrets. Works on any text, since a broken URI has to be reported too.
+    /// The URI without its secrets. It takes any text, since an invalid URI is reported too.
     pub fn redacted(&self) -> String {
         let letters = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
         let parts = self.0.split_once("://");
         let Some((scheme, rest)) =
             parts.filter(|(scheme, _)| !scheme.is_empty() && letters(scheme))
         else {
-            // No URI: it may well be a secret that stands in the wrong place.
+            // Not a URI: it may be a secret under the wrong key.
             return HIDDEN.to_owned();
         };
-        // Up to the last @ of all: a password that should have been escaped may hold one, or what
-        // ends the hosts.
+        // Up to the last @ of all: a password that was not escaped may hold one, or one of the
+        // characters that end the hosts.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) if user.contains(':') => {
                 (user.split_once(':').map(|(name, _)| format!("{name}:{HIDDEN}@")), rest)
@@ -103,8 +105,9 @@ impl Serialize for SecretUri {
 }
 
 /// A text that is a secret as a whole, such as a token.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("writeOnly" = true))]
 pub struct SecretText(String);
 
 impl SecretText {
@@ -129,6 +132,18 @@ impl fmt::Debug for SecretText {
 impl Serialize for SecretText {
     fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
         output.serialize_str(HIDDEN)
+    }
+}
+
+/// Reads a secret from a file, without the line ends that editors and tools put behind it.
+///
+/// # Errors
+///
+/// Why the file cannot be read, with its name.
+pub fn read_file(file: &Path) -> Result<SecretText, String> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(SecretText(text.trim_end_matches(['\n', '\r']).to_owned())),
+        Err(error) => Err(format!("cannot read the file {file:?}: {error}")),
     }
 }
 

@@ -1,31 +1,40 @@
-//! Durations and sizes as people write them: text with a unit.
+//! Durations and sizes as text with a unit.
 
-/// `"30s"`, `"1m30s"`, `"500ms"`.
-pub mod duration {
-    use std::time::Duration;
+use std::borrow::Cow;
+use std::time::Duration;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+use bytesize::ByteSize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serializer};
 
-    const WANTED: &str = r#"text with a unit, such as "30s" or "1m30s""#;
+/// The longest duration: it fits any clock's range, and 64 bits of milliseconds.
+const MAX_DURATION: Duration = Duration::from_secs(100 * 31_557_600);
 
-    /// The longest: it can be added to any time of a clock, and counted in milliseconds.
-    const LONGEST: Duration = Duration::from_secs(100 * 31_557_600);
+/// A duration as text with a unit, for `#[serde(with = "HumanDuration")]`: `"30s"`, `"1m30s"`, `"500ms"`.
+#[derive(Debug)]
+pub struct HumanDuration;
+
+impl HumanDuration {
+    /// What a configuration must hold.
+    const EXPECTED: &str = r#"text with a unit, such as "30s" or "1m30s""#;
 
     /// Reads a text with a unit.
     ///
     /// # Errors
     ///
-    /// Anything else, with an example of what is wanted.
+    /// Anything else, with an example of what is right.
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+        let wrong =
+            |detail: String| D::Error::custom(format!("must be {}{detail}", Self::EXPECTED));
         let value = toml::Value::deserialize(input)?;
-        let wrong = |detail: String| serde::de::Error::custom(detail);
-        let text = value.as_str().ok_or_else(|| wrong(format!("must be {WANTED}")))?;
-        parse(text).map_err(|error| wrong(format!("must be {WANTED}: {error}")))
+        let text = value.as_str().ok_or_else(|| wrong(String::new()))?;
+        Self::parse(text).map_err(|error| wrong(format!(": {error}")))
     }
 
-    /// Reads a text.
+    /// Reads a text: the sum of its parts, at most 100 years.
     ///
-    /// Adds its parts up by itself: `humantime` panics where their sum overflows by a nanosecond.
+    /// The parts are added here, since `humantime` panics where their sum overflows by a nanosecond.
     ///
     /// # Errors
     ///
@@ -35,9 +44,10 @@ pub mod duration {
         for character in text.trim().chars() {
             let last = parts.len() - 1;
             let ended = parts[last].trim_end().ends_with(|last: char| last.is_alphabetic());
-            match ended && character.is_ascii_digit() {
-                true => parts.push(character.into()),
-                false => parts[last].push(character),
+            if ended && character.is_ascii_digit() {
+                parts.push(character.into());
+            } else {
+                parts[last].push(character);
             }
         }
         let mut sum = Duration::ZERO;
@@ -45,23 +55,23 @@ pub mod duration {
             let part = humantime::parse_duration(&part).map_err(|error| error.to_string())?;
             sum = sum.saturating_add(part);
         }
-        match sum <= LONGEST {
-            true => Ok(sum),
-            false => Err("is above 100 years".to_owned()),
+        if sum > MAX_DURATION {
+            return Err("is above 100 years".to_owned());
         }
+        Ok(sum)
     }
 
-    /// Writes what [`deserialize`] reads back.
+    /// Writes what [`deserialize`](Self::deserialize) reads back.
     ///
     /// # Errors
     ///
-    /// Those of the serializer.
+    /// The serializer's.
     pub fn serialize<S: Serializer>(value: &Duration, output: S) -> Result<S::Ok, S::Error> {
-        output.serialize_str(&text(*value))
+        output.serialize_str(&Self::format(*value))
     }
 
-    /// In the units that people write, such as `7d` or `1m30s`.
-    pub fn text(value: Duration) -> String {
+    /// The duration in the units that people write, such as `7d` or `1m30s`.
+    pub fn format(value: Duration) -> String {
         const UNITS: [(u128, &str); 7] = [
             (86_400_000_000_000, "d"),
             (3_600_000_000_000, "h"),
@@ -83,50 +93,96 @@ pub mod duration {
     }
 }
 
-/// `"16MiB"`, `"500KB"`, `"100B"`.
-pub mod size {
-    use bytesize::ByteSize;
-    use serde::{Deserialize, Deserializer, Serializer};
+impl JsonSchema for HumanDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
 
-    const WANTED: &str = r#"text with a unit, such as "16MiB""#;
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": r"^\s*([0-9]+\s*[A-Za-z]+\s*)+$",
+            "x-unit": "duration",
+        })
+    }
+}
+
+/// A number of bytes as text with a unit, for `#[serde(with = "HumanSize")]`: `"16MiB"`, `"500KB"`.
+#[derive(Debug)]
+pub struct HumanSize;
+
+impl HumanSize {
+    /// What a configuration must hold.
+    const EXPECTED: &str = r#"text with a unit, such as "16MiB""#;
 
     /// Reads a text with a unit, into bytes.
     ///
     /// # Errors
     ///
-    /// Anything else, with an example of what is wanted.
-    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    /// Anything else, with an example of what is right.
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<usize, D::Error> {
         let value = toml::Value::deserialize(input)?;
-        let wrong = |detail: String| serde::de::Error::custom(detail);
-        let text = value.as_str().ok_or_else(|| wrong(format!("must be {WANTED}")))?;
-        if !text.ends_with(|last: char| last.is_ascii_alphabetic()) {
-            return Err(wrong(format!("must be {WANTED}")));
-        }
-        match text.parse::<ByteSize>() {
-            // Where it stops at what does not fit.
-            Ok(ByteSize(u64::MAX)) => Err(wrong("must be below 16EiB".to_owned())),
-            Ok(size) => Ok(size.as_u64()),
-            Err(error) => Err(wrong(format!("must be {WANTED}: {error}"))),
-        }
+        let text = value.as_str().unwrap_or_default();
+        Self::parse(text).map_err(D::Error::custom)
     }
 
-    /// Writes what [`deserialize`] reads back.
+    /// Reads a text with a unit, into bytes.
     ///
     /// # Errors
     ///
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer>(value: &u64, output: S) -> Result<S::Ok, S::Error> {
-        output.serialize_str(&in_units(*value))
+    /// Anything else, with an example of what is right.
+    pub fn parse(text: &str) -> Result<usize, String> {
+        if !text.ends_with(|last: char| last.is_ascii_alphabetic()) {
+            return Err(format!("must be {}", Self::EXPECTED));
+        }
+        match text.parse::<ByteSize>() {
+            // The parser saturates.
+            Ok(ByteSize(u64::MAX)) => Err("must be below 16EiB".to_owned()),
+            Ok(size) => usize::try_from(size.as_u64())
+                .map_err(|_| "must fit this machine's addresses".to_owned()),
+            Err(error) => Err(format!("must be {}: {error}", Self::EXPECTED)),
+        }
     }
 
-    /// The largest binary unit that leaves no fraction, so that it reads back exactly.
-    fn in_units(bytes: u64) -> String {
+    /// Writes what [`deserialize`](Self::deserialize) reads back.
+    ///
+    /// # Errors
+    ///
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(value: &usize, output: S) -> Result<S::Ok, S::Error> {
+        output.serialize_str(&Self::format(*value))
+    }
+
+    /// The size in the largest binary unit that leaves no fraction, so that it reads back exactly.
+    pub fn format(bytes: usize) -> String {
         for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
             if bytes > 0 && bytes.is_multiple_of(unit) {
                 return format!("{}{name}", bytes / unit);
             }
         }
         format!("{bytes}B")
+    }
+}
+
+impl JsonSchema for HumanSize {
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": r"^[0-9.]+\s*[A-Za-z]+$",
+            "x-unit": "size",
+        })
     }
 }
 
@@ -140,10 +196,10 @@ mod tests {
     #[derive(Deserialize)]
     #[serde(default)]
     struct Relay {
-        #[serde(with = "super::duration")]
+        #[serde(with = "super::HumanDuration")]
         lease: Duration,
-        #[serde(with = "super::size")]
-        batch_bytes: u64,
+        #[serde(with = "super::HumanSize")]
+        batch_bytes: usize,
     }
 
     impl Default for Relay {
@@ -174,10 +230,10 @@ mod tests {
     #[test]
     fn a_duration_is_written_as_people_write_it_and_reads_back() {
         for text in ["7d", "1m30s", "500ms", "0s", "2d1h", "1s1ns", "30s", "36525d"] {
-            let value = super::duration::parse(text).unwrap();
-            assert_eq!(super::duration::text(value), text);
+            let value = super::HumanDuration::parse(text).unwrap();
+            assert_eq!(super::HumanDuration::format(value), text);
         }
-        assert_eq!(super::duration::text(Duration::from_secs(48 * 3600)), "2d");
+        assert_eq!(super::HumanDuration::format(Duration::from_secs(48 * 3600)), "2d");
     }
 
     #[test]

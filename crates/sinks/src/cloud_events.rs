@@ -7,46 +7,37 @@ use bson::DateTime;
 use postrider_relay::sink::{Message, PublishError, PublishFailure};
 use postrider_store::dates::rfc3339;
 
-/// How a sink writes CloudEvents.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CloudEvents {
-    /// In front of each attribute's name.
-    pub prefix: String,
-}
-
-impl CloudEvents {
-    /// The attributes of a message as headers, their names with the prefix. The content type
-    /// is not among them: it stays where the broker's own messages have it.
-    ///
-    /// All are text, `time` too where AMQP has a type for it: both forms are allowed there
-    /// (section 3.1.3.2), and the timestamps of AMQP 0-9-1 count whole seconds.
-    ///
-    /// # Errors
-    ///
-    /// [`PublishFailure::Rejected`] where one is empty that the specification wants to have a value: no
-    /// consumer would take the message for an event.
-    pub fn attributes(&self, message: &Message) -> Result<Vec<(String, String)>, PublishError> {
-        let time = message.timestamp.map(DateTime::from_system_time).and_then(rfc3339);
-        // Optional attributes are absent rather than empty: the specification says so.
-        let subject = message.key.clone().filter(|key| !key.is_empty());
-        let attributes = [
-            ("specversion", Some("1.0".to_owned())),
-            ("id", Some(message.id.clone())),
-            ("type", Some(message.kind.clone())),
-            ("source", message.source.clone()),
-            ("time", time),
-            ("subject", subject),
-        ];
-        let empty = attributes.iter().find(|(_, value)| value.as_deref() == Some(""));
-        if let Some((name, _)) = empty {
-            let detail = format!("it can be no CloudEvent: its {name} is empty");
-            return Err(PublishError::new(PublishFailure::Rejected, detail));
-        }
-        let named = attributes
-            .into_iter()
-            .filter_map(|(name, value)| Some((format!("{}{name}", self.prefix), value?)));
-        Ok(named.collect())
+/// The attributes of a message as headers, their names with the prefix. The content type
+/// is not among them: it stays where the broker's own messages have it.
+///
+/// All are text, `time` too where AMQP has a type for it: both forms are allowed there
+/// (section 3.1.3.2), and the timestamps of AMQP 0-9-1 count whole seconds.
+///
+/// # Errors
+///
+/// [`PublishFailure::Rejected`] where one is empty that the specification wants to have a value: no
+/// consumer would take the message for an event.
+pub fn attributes(prefix: &str, message: &Message) -> Result<Vec<(String, String)>, PublishError> {
+    let time = message.timestamp.map(DateTime::from_system_time).and_then(rfc3339);
+    // Optional attributes are absent rather than empty: the specification says so.
+    let subject = message.key.clone().filter(|key| !key.is_empty());
+    let attributes = [
+        ("specversion", Some("1.0".to_owned())),
+        ("id", Some(message.id.clone())),
+        ("type", Some(message.kind.clone())),
+        ("source", message.source.clone()),
+        ("time", time),
+        ("subject", subject),
+    ];
+    let empty = attributes.iter().find(|(_, value)| value.as_deref() == Some(""));
+    if let Some((name, _)) = empty {
+        let detail = format!("it can be no CloudEvent: its {name} is empty");
+        return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
+    let named = attributes
+        .into_iter()
+        .filter_map(|(name, value)| Some((format!("{prefix}{name}"), value?)));
+    Ok(named.collect())
 }
 
 #[cfg(test)]
@@ -74,7 +65,7 @@ mod tests {
     }
 
     fn attributes(message: &Message) -> Result<Vec<(String, String)>, PublishError> {
-        CloudEvents { prefix: "ce_".into() }.attributes(message)
+        super::attributes("ce_", message)
     }
 
     #[test]

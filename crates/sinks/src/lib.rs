@@ -1,21 +1,27 @@
 //! The brokers that records can be sent to, each a folder or file that implements
 //! [`Sink`](postrider_relay::sink::Sink).
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`rabbitmq`] | RabbitMQ by `lapin`: confirms, returns, supervised reconnect |
-//! | [`kafka`] | Kafka by librdkafka: an idempotent producer, its delivery reports |
-//! | [`stdout`] | one JSON object per line |
+//! | [`kafka`] | Kafka by librdkafka: an idempotent producer and its delivery reports |
+//! | [`file`] | a file: one JSON object per line, synced and rotated |
+//! | [`stdout`] | standard output: one JSON object per line |
+//! | [`config`] | the configuration of a sink |
+//! | [`registry`] | the kinds of sinks that this build has |
 //! | [`cloud_events`] | CloudEvents attributes, for either broker |
-//! | [`any`] | the sink that the configuration chose |
 
-pub mod any;
 #[cfg(test)]
 mod arbitrary;
 pub mod cloud_events;
-pub mod declare;
+pub mod config;
+pub mod file;
+mod json_line;
+#[cfg(feature = "kafka")]
 pub mod kafka;
 mod pulse;
+#[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+pub mod registry;
 mod slot;
 pub mod stdout;

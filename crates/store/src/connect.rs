@@ -1,13 +1,16 @@
 //! The client, with everything decided here that a URI must not decide.
 
+use std::fmt;
 use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReadPreference,
-    SelectionCriteria, ServerAddress, WriteConcern,
+    SelectionCriteria, ServerAddress, Tls, TlsOptions, WriteConcern,
 };
 use mongodb::{Client, Collection, Database};
+use postrider_settings::TlsConfig;
+use postrider_settings::secret::{SecretText, SecretUri};
 
 use crate::error::{StoreError, within};
 use crate::limits;
@@ -29,6 +32,65 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// is late and does not fail.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
+/// A MongoDB deployment and how to log in to it. `Display` and `Debug` show no password.
+#[derive(Clone, Debug)]
+pub struct MongoEndpoint {
+    /// The URI.
+    pub uri: SecretUri,
+    /// The user, in place of the URI's.
+    pub username: Option<String>,
+    /// The user's password.
+    pub password: Option<SecretText>,
+    /// TLS, in place of the URI's options.
+    pub tls: Option<TlsConfig>,
+}
+
+impl MongoEndpoint {
+    fn apply(&self, options: &mut ClientOptions) {
+        if let Some(username) = &self.username {
+            let credential = options.credential.get_or_insert_default();
+            credential.username = Some(username.clone());
+            credential.password = self.password.as_ref().map(|secret| secret.expose().to_owned());
+        }
+        if let Some(tls) = &self.tls {
+            let mut own = TlsOptions::default();
+            own.ca_file_path.clone_from(&tls.ca_file);
+            own.cert_key_file_path.clone_from(&tls.cert_file);
+            options.tls = Some(Tls::Enabled(own));
+        }
+    }
+}
+
+impl From<&SecretUri> for MongoEndpoint {
+    fn from(uri: &SecretUri) -> Self {
+        Self { uri: uri.clone(), username: None, password: None, tls: None }
+    }
+}
+
+impl From<&str> for MongoEndpoint {
+    fn from(uri: &str) -> Self {
+        Self::from(&SecretUri::from(uri))
+    }
+}
+
+impl From<&String> for MongoEndpoint {
+    fn from(uri: &String) -> Self {
+        Self::from(uri.as_str())
+    }
+}
+
+impl From<&MongoEndpoint> for MongoEndpoint {
+    fn from(endpoint: &MongoEndpoint) -> Self {
+        endpoint.clone()
+    }
+}
+
+impl fmt::Display for MongoEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.uri.fmt(f)
+    }
+}
+
 /// Opens a client. No server is contacted before the first operation.
 ///
 /// Read preference, read concern and write concern of the URI are set aside: a relay
@@ -38,8 +100,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// A URI that the driver can't read. The error's text does not repeat the URI.
-pub async fn client(uri: &str) -> Result<Client, StoreError> {
-    open(options(uri).await?)
+pub async fn client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
+    open(options(&endpoint.into()).await?)
 }
 
 /// What a client calls itself in MongoDB's log and `currentOp`, unless the URI names it.
@@ -57,8 +119,8 @@ const RELAY_POOL: u32 = 32;
 /// # Errors
 ///
 /// Those of [`client`].
-pub async fn relay_client(uri: &str) -> Result<Client, StoreError> {
-    let mut options = options(uri).await?;
+pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
+    let mut options = options(&endpoint.into()).await?;
     if options.app_name.as_deref() == Some(APP_NAME) {
         options.app_name = Some(format!("{APP_NAME}-relay"));
     }
@@ -73,8 +135,12 @@ pub async fn relay_client(uri: &str) -> Result<Client, StoreError> {
 /// # Errors
 ///
 /// Those of [`client`], or a host that is none.
-pub async fn member(uri: &str, host: &str, patience: Duration) -> Result<Client, StoreError> {
-    let mut options = options(uri).await?;
+pub async fn member(
+    endpoint: impl Into<MongoEndpoint>,
+    host: &str,
+    patience: Duration,
+) -> Result<Client, StoreError> {
+    let mut options = options(&endpoint.into()).await?;
     let address = ServerAddress::parse(host).map_err(|source| StoreError::Driver {
         action: "read a member's address",
         source: Box::new(source),
@@ -88,12 +154,13 @@ pub async fn member(uri: &str, host: &str, patience: Duration) -> Result<Client,
     open(options)
 }
 
-async fn options(uri: &str) -> Result<ClientOptions, StoreError> {
-    let parsed = ClientOptions::parse(uri).await;
+async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> {
+    let parsed = ClientOptions::parse(endpoint.uri.expose()).await;
     let mut options = parsed.map_err(|source| StoreError::Driver {
         action: "read the MongoDB URI",
         source: Box::new(source),
     })?;
+    endpoint.apply(&mut options);
     options.selection_criteria = Some(primary());
     options.read_concern = Some(ReadConcern::majority());
     options.write_concern = Some(majority());
@@ -127,8 +194,11 @@ pub enum Topology {
 /// # Errors
 ///
 /// Those of [`client`] and [`topology`].
-pub async fn reach(uri: &str, database: &str) -> Result<(Client, Topology), StoreError> {
-    let client = client(uri).await?;
+pub async fn reach(
+    endpoint: impl Into<MongoEndpoint>,
+    database: &str,
+) -> Result<(Client, Topology), StoreError> {
+    let client = client(endpoint).await?;
     let topology = topology(&client.database(database)).await?;
     Ok((client, topology))
 }

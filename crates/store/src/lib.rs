@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod codes;
+pub mod config;
 pub mod connect;
 pub mod dates;
 pub mod error;

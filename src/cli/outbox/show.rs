@@ -40,9 +40,9 @@ pub(super) async fn show(
     };
     let explainer = Explainer {
         collections,
-        ordered: plan.relay.ordered,
+        ordered: plan.relay.is_ordered(),
         max_attempts: plan.relay.max_attempts,
-        stale_after: plan.fleet.stale_after,
+        stale_after: plan.partitions.stale_after,
     };
     let waiting =
         explainer.explain(&record.document).await.context("why it waits cannot be told")?;
@@ -83,7 +83,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
         return waiting;
     }
     // The owner is of a version that does not report its sinks.
-    let trouble = match run::sink(name, &sink.for_a_look(PROBE_TIMEOUT)) {
+    let trouble = match run::build(name, &sink.for_check(PROBE_TIMEOUT)) {
         Ok(sink) => {
             let trouble = match tokio::time::timeout(PROBE_TIMEOUT, sink.probe()).await {
                 Ok(Ok(())) => None,

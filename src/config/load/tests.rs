@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use postrider_sinks::registry::KindConfig;
+
 use super::*;
 
 fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -38,7 +40,7 @@ fn later_layers_win_and_each_value_knows_where_it_came_from() {
     assert_eq!(loaded.config.relay.batch_size, 3);
     assert_eq!(loaded.config.relay.max_attempts, 2);
     assert_eq!(loaded.config.relay.lease, Duration::from_secs(60));
-    assert_eq!(loaded.config.sinks["A"].timeout, Duration::from_secs(3));
+    assert_eq!(loaded.config.sinks["A"].delivery.timeout, Duration::from_secs(3));
     assert_eq!(loaded.origin(&["relay", "batch_size"]), Origin::Set);
     let variable = Origin::Environment("POSTRIDER__RELAY__MAX_ATTEMPTS".into());
     assert_eq!(loaded.origin(&["relay", "max_attempts"]), variable);
@@ -58,8 +60,8 @@ fn a_section_may_be_given_as_one_table() {
 
     let config = load(&inputs).unwrap().config;
 
-    assert_eq!(config.relay.dead_letter.unwrap().destination, "d");
-    assert_eq!(config.relay.backoff.kind, crate::config::tree::BackoffKind::Fixed);
+    assert_eq!(config.relay.dead_letter.unwrap().destination.to_string(), "d");
+    assert_eq!(config.relay.backoff.kind, postrider_relay::backoff::BackoffKind::Fixed);
 }
 
 #[test]
@@ -76,14 +78,14 @@ fn properties_come_from_every_layer_by_their_own_names() {
 
     let loaded = load(&inputs).unwrap();
 
-    let properties = loaded.config.sinks["K"].properties.clone().unwrap();
+    let KindConfig::Kafka(kafka) = &loaded.config.sinks["K"].kind else { panic!() };
     let expected = [
         ("linger.ms", "2"),
         ("sasl.password", "hush"),
         ("sasl.username", "u"),
         ("ssl.ca.location", "/ca"),
     ];
-    assert_eq!(properties, postrider_settings::properties::Properties::from(expected));
+    assert_eq!(kafka.properties, postrider_settings::properties::Properties::from(expected));
     let origin = loaded.origin(&["sinks", "K", "properties", "ssl.ca.location"]);
     assert_eq!(origin, Origin::Set);
 }
@@ -115,7 +117,7 @@ fn wrong_types_are_reported_at_once_with_place_and_value() {
         "[relay]\nlease = 30\nenabled = \"yes\"\nbatchsize = 1\n[sinks.a]\nuri = \"x\"\n\
          [[routes]]\ntype = \"a\"\n[[routes]]\nsink = 5\n[mongo]\nuri = 12345\n",
     );
-    inputs.environment = environment(&[("POSTRIDER__RELAY__MAX_ATTEMPTS", "-1")]);
+    inputs.environment = environment(&[("POSTRIDER__RELAY__MAX_ATTEMPTS", "1.5")]);
 
     let error = load(&inputs).unwrap_err().to_string();
 
@@ -130,7 +132,7 @@ fn wrong_types_are_reported_at_once_with_place_and_value() {
         format!("{path}:5: sinks.a.kind: is not set"),
         format!("{path}:10: routes.1.sink = 5: must be text"),
         format!("{path}:12: mongo.uri: must be text"),
-        "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = -1: must be an integer, 0 or above"
+        "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = 1.5: must be an integer, 0 or above"
             .to_owned(),
     ];
     expected.sort_unstable();
@@ -158,7 +160,7 @@ fn a_yaml_file_is_recognised() {
     ] {
         let (_file, inputs) = inputs(text);
         let error = load(&inputs).unwrap_err().to_string();
-        assert!(error.contains("looks like YAML; Postrider reads TOML"), "{text}: {error}");
+        assert!(error.contains("looks like YAML; name the file .yaml"), "{text}: {error}");
     }
     for text in ["[relay]\nlease: 5\n", "relay.lease = \n", "= 5"] {
         let (_file, inputs) = inputs(text);
@@ -236,7 +238,7 @@ fn control_character_is_refused_where_it_was_written() {
 fn wrong_words_of_a_value_say_what_is_right() {
     for (setting, words) in [
         ("relay.on_dead=true", "relay.on_dead = \"true\": must be `skip` or `block`"),
-        ("relay.batch_size=99999999999999999999", "beyond the integers of TOML"),
+        ("relay.batch_size=99999999999999999999", "beyond the integers, which have 64 bits"),
         ("relay.batch_size=3\nfoo=4", "must be one TOML value"),
         ("[relay]\nbatch_size=3", "must be section.key=value"),
         (
@@ -255,7 +257,7 @@ fn wrong_words_of_a_value_say_what_is_right() {
         ("[relay]\non_dead = true", "relay.on_dead = true: must be `skip` or `block`"),
         (
             "[relay]\nbatch_size = 99999999999999999999",
-            "is beyond the integers of TOML, which have 64 bits",
+            "is beyond the integers, which have 64 bits",
         ),
         ("[log]\nformat = 5", "log.format = 5: must be one of `auto`, `json`, `text`"),
     ] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Bson, doc};
 use mongodb::Database;
-use postrider::config::tree::Config;
+use postrider::config::Config;
 use postrider::context::ContextSettings;
 use postrider::schema::roles::{Configured, ROLES, roles_script};
 

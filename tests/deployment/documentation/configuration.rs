@@ -111,7 +111,7 @@ fn keys_in_the_text_are_keys() {
     for page in pages() {
         for span in page.spans() {
             let Some(path) = key(&span.text) else { continue };
-            if keys::holds(&path).is_none() && !keys::is_section(&path) {
+            if keys::form(&path).is_none() && !keys::is_section(&path) {
                 let nearest = keys::nearest(&path).unwrap_or_default();
                 problems.push(format!(
                     "{}: there is no key {}; the nearest is {nearest}",

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use postrider::config::keys::KEYS;
 use serde_json::Value;
 
 use super::chart::{Chart, at_root, yaml};
@@ -15,46 +14,6 @@ fn read(path: &str) -> String {
 
 fn schema() -> Value {
     serde_json::from_str(&read("helm/postrider/values.schema.json")).unwrap()
-}
-
-/// Every key below a schema, dotted; a name of the user's is `*`. Ends where any key may follow.
-fn keys_of(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
-    let below = |name: &str| match path {
-        "" => name.to_owned(),
-        _ => format!("{path}.{name}"),
-    };
-    if let Some(properties) = schema["properties"].as_object() {
-        assert_eq!(schema["additionalProperties"], false, "{path}: a misspelt key would pass");
-        properties.iter().for_each(|(name, schema)| keys_of(schema, &below(name), keys));
-    } else if schema["additionalProperties"].is_object() {
-        keys_of(&schema["additionalProperties"], &below("*"), keys);
-    } else if schema["items"]["properties"].is_object() {
-        keys_of(&schema["items"], &below("*"), keys);
-    } else {
-        keys.insert(path.to_owned());
-    }
-}
-
-#[test]
-fn the_schema_has_exactly_the_keys_of_the_configuration() {
-    let mut known = BTreeSet::new();
-    keys_of(&schema()["properties"]["config"], "", &mut known);
-    // The schema leaves their parts open, or names them by itself.
-    let open = |key: &str| match key {
-        "sinks.*.properties.*" => "sinks.*.properties".to_owned(),
-        key => key.to_owned(),
-    };
-    let known: BTreeSet<String> = known
-        .into_iter()
-        .map(|key| match key.strip_prefix("sinks.*.declare.") {
-            Some(_) => "sinks.*.declare".to_owned(),
-            None => key,
-        })
-        .collect();
-    let wanted: BTreeSet<String> =
-        KEYS.iter().map(|(key, _)| open(key)).filter(|key| key != "routes").collect();
-
-    assert_eq!(known, wanted);
 }
 
 /// The keys of values that the schema names one by one.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postrider::config::tree::Config;
-use postrider_settings::units::duration;
+use postrider::config::Config;
+use postrider_settings::units::HumanDuration;
 use serde_json::{Value, json};
 
 use super::chart::Chart;
@@ -43,7 +43,7 @@ fn a_duration_is_read_as_postrider_reads_it() {
     for text in
         ["25s", "1m30s", "1 m 30 s", "1500ms", "2min", "1h", "90secs", "1ms", "2m 1ms", "0s"]
     {
-        let seconds = duration::parse(text).unwrap().as_millis().div_ceil(1000);
+        let seconds = HumanDuration::parse(text).unwrap().as_millis().div_ceil(1000);
         let grace = u64::try_from(seconds).unwrap() + 5;
 
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bson::{Bson, Document, doc};
-use postrider::config::tree::Config;
+use postrider::config::Config;
 use postrider::context::{CollectionKind, ContextSettings, RequestIds};
 use postrider::schema::{SchemaError, aggregate_script};
 

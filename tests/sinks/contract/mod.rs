@@ -5,6 +5,7 @@
 
 mod clauses;
 mod harness;
+mod of_file;
 mod of_kafka;
 mod of_rabbitmq;
 mod of_stdout;
@@ -50,6 +51,7 @@ macro_rules! sinks {
 }
 
 sinks! {
+    file: of_file::Disk,
     kafka: of_kafka::Broker,
     rabbitmq: of_rabbitmq::Broker,
     stdout: of_stdout::Terminal,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::sink::Message;
-use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 
 use crate::contract::harness::{Arrived, Harness};
 use crate::support::kafka::proxied::ProxiedBroker;
@@ -29,8 +29,9 @@ impl Harness for Broker {
     }
 
     fn sink(&self, timeout: Duration) -> Kafka {
-        let settings = KafkaSettings::new("test", &self.proxy.brokers());
-        Kafka::new(KafkaSettings { timeout, ..settings }).unwrap()
+        let mut settings = KafkaSettings::new("test", KafkaConfig::at(&self.proxy.brokers()));
+        settings.delivery.timeout = timeout;
+        Kafka::new(settings).unwrap()
     }
 
     fn message(&self, id: &str) -> Message {

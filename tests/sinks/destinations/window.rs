@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{Document, doc};
-use postrider::relay::settings::Settings;
+use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
 
 use crate::destinations::brokers::Brokers;
@@ -109,7 +109,7 @@ async fn no_publish_begins_after_a_record_that_is_not_sent() {
             malformed.insert("type", 5);
         }))
         .await;
-    let settings = Settings { block_on_dead: true, ..with_window(3) };
+    let settings = Settings { on_dead: OnDead::Block, ..with_window(3) };
     let relay = start(&outbox.collections, sink.clone(), settings);
     let under_way = || (0..KEYS).all(|key| sink.is_under_way(&format!("{key:03}/1")));
     eventually("the second ones are under way", || async { under_way() }).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 use postrider::sink::{PublishFailure, Sink};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -100,7 +100,7 @@ async fn only_a_producers_look_up_creates_a_topic() {
     let looked = consumer.fetch_metadata(Some("by-consumer"), METADATA_TIMEOUT).unwrap();
     // The metadata request of `postrider check`, which must create nothing: before the other one,
     // so that a topic of its making would exist by then.
-    let sink = Kafka::new(KafkaSettings::new("test", &node.brokers())).unwrap();
+    let sink = Kafka::new(KafkaSettings::new("test", KafkaConfig::at(&node.brokers()))).unwrap();
     let checked = sink.look_up("by-check").await.unwrap_err();
     // This very answer may still say that it is missing.
     producer.client().fetch_metadata(Some("by-producer"), METADATA_TIMEOUT).unwrap();

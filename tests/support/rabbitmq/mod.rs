@@ -7,7 +7,7 @@ pub mod vhost;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use postrider::sink::rabbitmq::{RabbitMq, RabbitMqSettings};
+use postrider::sink::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqSettings};
 
 /// A sink with the defaults of the configuration, not connected yet.
 pub fn sink(uri: &str, timeout: Duration) -> RabbitMq {
@@ -16,7 +16,9 @@ pub fn sink(uri: &str, timeout: Duration) -> RabbitMq {
 
 /// The same with a choice of `mandatory`.
 pub fn sink_with(uri: &str, timeout: Duration, mandatory: bool) -> RabbitMq {
-    let settings = RabbitMqSettings { mandatory, timeout, ..RabbitMqSettings::new("test", uri) };
+    let own = RabbitMqConfig { mandatory, ..RabbitMqConfig::at(uri) };
+    let mut settings = RabbitMqSettings::new("test", own);
+    settings.delivery.timeout = timeout;
     RabbitMq::new(settings).unwrap()
 }
 

@@ -35,7 +35,17 @@ impl CollectionKind {
 }
 
 /// The scope in which a request id is unique.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum RequestIds {
     /// An aggregate: the unique index begins with the shard key.

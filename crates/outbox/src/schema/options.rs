@@ -1,7 +1,8 @@
-//! What of the schema is configured.
+//! The settings that the schema depends on.
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long a delivered record stays by default: long enough to look into last week's incident.
@@ -37,14 +38,14 @@ impl Default for SchemaOptions {
 }
 
 /// What the validator does with a wrong record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Validator {
-    /// The insertion fails.
+    /// MongoDB refuses the insertion.
     Error,
-    /// MongoDB logs it.
+    /// MongoDB logs the insertion.
     Warn,
-    /// There is no validator.
+    /// The collection has no validator.
     Off,
 }
 

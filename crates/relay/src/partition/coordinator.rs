@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::partition::config::PartitionsConfig;
 use crate::partition::fleet::{Fleet, Unreadable, View};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
@@ -50,26 +51,6 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 /// heartbeats, together with what came before it since the stop. (Peers claim what is not released.)
 const RELEASE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// How partitions come to this instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// By assignment, among all instances of the outbox.
-    Assigned,
-    /// These, whatever others have.
-    Static(Vec<u8>),
-}
-
-/// What the operator decided about the fleet.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// How partitions come to this instance.
-    pub source: Source,
-    /// Age at which a heartbeat is stale.
-    pub stale_after: Duration,
-    /// How often a share that is too large is made smaller, and the stale are removed.
-    pub rebalance: Duration,
-}
-
 /// What the coordinator knows, for `/readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -91,7 +72,7 @@ pub struct Standing {
 pub struct Coordinator<F> {
     fleet: Fleet,
     instance: InstanceId,
-    settings: Settings,
+    settings: PartitionsConfig,
     heartbeat: Arc<Heartbeat>,
     metrics: FleetMetrics,
     allotted: watch::Sender<Allotted>,
@@ -116,7 +97,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     pub fn new(
         fleet: Fleet,
         instance: InstanceId,
-        settings: Settings,
+        settings: PartitionsConfig,
         heartbeat: Arc<Heartbeat>,
         allotted: watch::Sender<Allotted>,
         in_hand: F,
@@ -253,14 +234,15 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         if !self.holds_name(&view) {
             return Ok(LEAVING_LOOK);
         }
-        match self.settings.source.clone() {
-            Source::Static(partitions) => {
+        match self.settings.fixed.clone() {
+            Some(fixed) => {
                 let differs = self.told_apart(&view);
-                let owned = if differs.is_some() { Vec::new() } else { partitions };
+                let owned =
+                    if differs.is_some() { Vec::new() } else { fixed.partitions().to_vec() };
                 self.adopt(owned, &view, asked, differs);
                 Ok(LOOK)
             }
-            Source::Assigned => self.share_out(view, asked, stop).await,
+            None => self.share_out(view, asked, stop).await,
         }
     }
 
@@ -392,7 +374,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     /// Lets go of everything: first of what nothing is in hand of, in the end of the rest.
     async fn leave(&mut self, drained: &CancellationToken) {
-        if self.settings.source != Source::Assigned {
+        if self.settings.fixed.is_some() {
             return drained.cancelled().await;
         }
         let began = Instant::now();

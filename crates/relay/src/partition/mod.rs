@@ -15,6 +15,7 @@
 //! | [`fingerprint`] | configurations that must not mix |
 //! | [`metrics`] | the figures |
 
+pub mod config;
 pub mod coordinator;
 pub mod fields;
 pub mod fingerprint;

@@ -1,6 +1,45 @@
 //! Sets of partitions as text: `"0-127"`, `"3,7-9"`.
 
 use std::collections::BTreeSet;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A set of partitions, with the text that named it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+pub struct PartitionSet {
+    text: String,
+    partitions: Vec<u8>,
+}
+
+impl PartitionSet {
+    /// The partitions in ascending order.
+    pub fn partitions(&self) -> &[u8] {
+        &self.partitions
+    }
+}
+
+impl TryFrom<String> for PartitionSet {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Ok(Self { partitions: partition_set(&text)?, text })
+    }
+}
+
+impl From<PartitionSet> for String {
+    fn from(set: PartitionSet) -> Self {
+        set.text
+    }
+}
+
+impl fmt::Display for PartitionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Reads a set of partitions, in order.
 ///
@@ -21,4 +60,18 @@ pub fn partition_set(text: &str) -> Result<Vec<u8>, String> {
         partitions.extend(first..=last);
     }
     Ok(partitions.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_set_has_ranges_and_single_partitions() {
+        assert_eq!(partition_set("3,7-9, 0").unwrap(), [0, 3, 7, 8, 9]);
+        assert_eq!(partition_set("0-255").unwrap().len(), 256);
+        for wrong in ["", "9-3", "256", "a"] {
+            assert!(partition_set(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,9 +1,25 @@
 //! Patterns over message types and destinations: `*` any run, `?` one character.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// A pattern that must match the whole text, case-sensitively.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
 pub struct Glob {
     pattern: Vec<char>,
+}
+
+impl From<String> for Glob {
+    fn from(pattern: String) -> Self {
+        Self::new(&pattern)
+    }
+}
+
+impl From<Glob> for String {
+    fn from(glob: Glob) -> Self {
+        glob.pattern.into_iter().collect()
+    }
 }
 
 impl Glob {

@@ -12,6 +12,8 @@ pub use template::{Missing, Template, TemplateError};
 
 use postrider_outbox::ids::SinkName;
 use postrider_outbox::reason::DeadReason;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::sink::Address;
 
@@ -28,19 +30,30 @@ pub struct SinkRules {
     pub source: Option<Template>,
 }
 
-/// One `[[routes]]` table.
-#[derive(Clone, Debug)]
+/// One table `[[routes]]`. The first route whose `type` matches wins.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct Route {
-    /// The types it is for; `None` matches all.
+    /// A glob of message types: `*` matches any run of characters, `?` one. Without it: all.
+    #[serde(rename = "type")]
+    #[schemars(example = &"Order*")]
     pub kind: Option<Glob>,
-    /// The sink it leads to; `None` for the default one.
+    /// The sink. Without it: `relay.default_sink`.
+    #[schemars(example = &"orders")]
     pub sink: Option<SinkName>,
-    /// Exchange or topic.
+    /// Template of the exchange or topic. Without it: the sink's. A destination that the record names wins.
+    #[schemars(example = &"orders")]
     pub destination: Option<Template>,
-    /// Routing key or record key.
+    /// Template of the routing key, or of Kafka's record key. Without it: the sink's `routing_key`, or the record's own key.
+    #[schemars(example = &"{type}")]
     pub key: Option<Template>,
-    /// Headers to add.
-    pub headers: Vec<(String, Template)>,
+    /// Templates of headers to add; a record's own header of the same name wins.
+    #[schemars(extend("x-multiline" = true), example = example_headers())]
+    pub headers: BTreeMap<String, Template>,
+}
+
+fn example_headers() -> BTreeMap<String, String> {
+    [("source".to_owned(), "shop".to_owned())].into()
 }
 
 /// A record's way.
@@ -107,9 +120,8 @@ impl Router {
         };
         let key = route.and_then(|route| route.key.as_ref()).or(rules.key.as_ref());
         let key = key.map(render).transpose()?;
-        let headers = route.map(|route| route.headers.as_slice()).unwrap_or_default();
+        let headers = route.into_iter().flat_map(|route| &route.headers);
         let headers = headers
-            .iter()
             .map(|(name, template)| Ok((name.clone(), render(template)?)))
             .collect::<Result<Vec<_>, DeadReason>>()?;
         let source = rules.source.as_ref().map(render).transpose()?;
@@ -183,7 +195,7 @@ mod tests {
             sink: Some(sink.into()),
             destination: destination.map(|text| Template::parse(text).unwrap()),
             key: None,
-            headers: vec![("via".into(), Template::parse("{type}").unwrap())],
+            headers: [("via".into(), Template::parse("{type}").unwrap())].into(),
         }
     }
 

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::routing::input::RouteInput;
 
 /// A parsed template. `{{` stands for a brace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
 pub struct Template {
     parts: Vec<Part>,
 }
@@ -87,6 +91,17 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// The template `{type}`.
+    pub fn message_type() -> Self {
+        Self { parts: vec![Part::Variable(Variable::Type)] }
+    }
+
+    /// A template without variables: this text for every record.
+    pub fn fixed(text: &str) -> Self {
+        let parts = if text.is_empty() { Vec::new() } else { vec![Part::Text(text.to_owned())] };
+        Self { parts }
+    }
+
     /// Its text, where it names no variable: the same for every record.
     pub fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -113,6 +128,20 @@ impl Template {
             }
         }
         Ok(text)
+    }
+}
+
+impl TryFrom<String> for Template {
+    type Error = TemplateError;
+
+    fn try_from(text: String) -> Result<Self, TemplateError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Template> for String {
+    fn from(template: Template) -> Self {
+        template.to_string()
     }
 }
 

@@ -48,7 +48,7 @@ impl<S: Sink> Scanner<'_, S> {
         brought.into_iter().for_each(|(lane, seq)| note(&mut misplaced, lane, seq));
         refused.into_iter().for_each(|(_, lane, seq)| note(&mut misplaced, lane, seq));
         records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
-        let dead = if self.context.settings.ordered {
+        let dead = if self.context.settings.is_ordered() {
             snapshot.blocked(None, MAX_DEAD_BLOCKERS).await?
         } else {
             Vec::new()
@@ -81,8 +81,9 @@ impl<S: Sink> Scanner<'_, S> {
         if is_twice {
             (blockers, _) = self.read_blockers(snapshot, room.records).await?;
         }
-        let asks_misplaced = self.context.settings.ordered && !blockers.has_all_misplaced;
-        let asks_blocked = self.context.settings.ordered && (is_twice || !blockers.has_all_dead);
+        let asks_misplaced = self.context.settings.is_ordered() && !blockers.has_all_misplaced;
+        let asks_blocked =
+            self.context.settings.is_ordered() && (is_twice || !blockers.has_all_dead);
         let asks = asks_misplaced || asks_blocked;
         let keys = if asks { keys_of(&records) } else { Vec::new() };
         let mut unknown = HashSet::new();

@@ -14,12 +14,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::kafka::client::{Client, Fatal, Report, blocking};
+use crate::kafka::config::KafkaSettings;
 use crate::kafka::gathering::Gathering;
 use crate::kafka::partitions::Partitions;
 use crate::kafka::properties;
 use crate::kafka::rendering::Rendered;
 use crate::kafka::report;
-use crate::kafka::settings::KafkaSettings;
 use crate::kafka::statistics::KafkaMetrics;
 use crate::kafka::topics::Topics;
 use crate::pulse::{Pulse, Silent};
@@ -117,7 +117,7 @@ impl Link {
         partitions: Arc<Partitions>,
     ) -> Result<Self, SinkDown> {
         let mut config = properties::client_config(settings);
-        let until = Instant::now() + settings.timeout;
+        let until = Instant::now() + settings.delivery.timeout;
         if metrics.is_none() {
             config.set("statistics.interval.ms", STATISTICS);
         }
@@ -126,9 +126,9 @@ impl Link {
         // Having the first answer it asks to be a producer; by the second it mostly knows whether
         // it may.
         for _ in 0..2 {
-            until_answered(client.clone(), settings.timeout)
-                .await
-                .map_err(|down| down.preceded_by(format!("cannot reach {}: ", settings.brokers)))?;
+            until_answered(client.clone(), settings.delivery.timeout).await.map_err(|down| {
+                down.preceded_by(format!("cannot reach {}: ", settings.own.bootstrap()))
+            })?;
         }
         Topics::declare(settings, &config, &client).await?;
         let (down, _) = watch::channel(None);
@@ -168,7 +168,7 @@ impl Link {
     pub(super) async fn answers(&self) -> Result<(), SinkDown> {
         let client = &self.producers.prompt.client;
         client.events.forget_losses();
-        until_answered(client.clone(), self.settings.timeout).await
+        until_answered(client.clone(), self.settings.delivery.timeout).await
     }
 
     /// No further publish; those under way end now.
@@ -288,7 +288,7 @@ impl Link {
                 down = given_up => Err(unknown(&down.detail)),
             }
         };
-        let limit = self.settings.timeout;
+        let limit = self.settings.delivery.timeout;
         let question = async {
             let asked = until_answered(client.clone(), limit).await;
             asked.is_ok()
@@ -345,10 +345,10 @@ impl Link {
             let making = tokio::spawn(async move {
                 let config = properties::gathering_config(&settings);
                 let figures = metrics.as_ref().map(KafkaMetrics::producer);
-                let until = Instant::now() + settings.timeout;
+                let until = Instant::now() + settings.delivery.timeout;
                 let made = async {
                     let client = Arc::new(Client::make(config, figures, until).await?);
-                    until_answered(client.clone(), settings.timeout).await?;
+                    until_answered(client.clone(), settings.delivery.timeout).await?;
                     Ok::<_, SinkDown>(client)
                 };
                 match made.await {

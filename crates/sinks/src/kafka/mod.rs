@@ -21,6 +21,7 @@
 
 pub mod alive;
 mod client;
+pub mod config;
 mod gathering;
 mod link;
 mod partitions;
@@ -28,7 +29,6 @@ mod properties;
 mod remedy;
 mod rendering;
 mod report;
-mod settings;
 pub mod statistics;
 mod topics;
 
@@ -42,10 +42,11 @@ pub use properties::{WrongProperties, WrongProperty, wrong_properties};
 
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
 
+use crate::config::SinkConfig as _;
+pub use crate::kafka::config::{KafkaConfig, KafkaSettings};
 use crate::kafka::gathering::Gathering;
 use crate::kafka::link::Link;
 use crate::kafka::partitions::Partitions;
-pub use crate::kafka::settings::KafkaSettings;
 use crate::kafka::statistics::KafkaMetrics;
 use crate::slot::Slot;
 
@@ -81,7 +82,9 @@ impl Kafka {
         let metrics = Some(Arc::new(KafkaMetrics::new(settings.name.as_str())));
         let largest = properties::largest(&settings);
         let partitions = Arc::new(Partitions::new(&settings));
-        let gathers = settings.gathers && !properties::sets_linger(&settings.properties);
+        // With several unconfirmed records of a key, two producers would lose their order.
+        let gathers =
+            settings.delivery.key_window == 1 && !properties::sets_linger(&settings.own.properties);
         let gathering = gathers.then(Gathering::default);
         let (link, opening) = (Slot::default(), Mutex::new(()));
         Ok(Self { settings, largest, partitions, gathering, link, opening, metrics })
@@ -100,15 +103,17 @@ impl Kafka {
 
 impl Sink for Kafka {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let until = Instant::now() + self.settings.timeout;
+        let until = Instant::now() + self.settings.delivery.timeout;
         let Some(link) = self.link.link() else {
             return Err(PublishError::new(PublishFailure::SinkDown, "not connected"));
         };
         if let Some(down) = link.trouble() {
             return Err(PublishError::new(PublishFailure::SinkDown, down));
         }
-        let (cloud_events, is_urgent) = (self.settings.cloud_events.as_ref(), message.is_urgent);
-        let rendered = rendering::render(message, cloud_events, self.largest)?;
+        let own = &self.settings.own;
+        let prefix = own.cloudevents.then_some(own.cloudevents_prefix.as_str());
+        let is_urgent = message.is_urgent;
+        let rendered = rendering::render(message, prefix, self.largest)?;
         let gathering = self.gathering.as_ref().filter(|one| !is_urgent && one.is_on());
         link.publish(&rendered, gathering, until).await
     }
@@ -153,8 +158,9 @@ impl Sink for Kafka {
     }
 
     fn isolated(&self) -> Self {
+        let own = self.settings.own.clone().without_declarations();
         Self {
-            settings: KafkaSettings { topics: Vec::new(), ..self.settings.clone() },
+            settings: KafkaSettings { own, ..self.settings.clone() },
             largest: self.largest,
             partitions: self.partitions.clone(),
             gathering: None,

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
+use crate::kafka::config::KafkaSettings;
 use crate::kafka::properties::canonical;
-use crate::kafka::settings::KafkaSettings;
 
 /// Partitioners of librdkafka that hash a key as Java's clients do.
 const MURMUR2: [&str; 2] = ["murmur2", "murmur2_random"];
@@ -20,7 +20,7 @@ pub(super) struct Partitions {
 impl Partitions {
     /// No topic is known yet.
     pub(super) fn new(settings: &KafkaSettings) -> Self {
-        let mut set = settings.properties.iter();
+        let mut set = settings.own.properties.iter();
         let partitioner =
             set.find_map(|(name, value)| (canonical(name) == "partitioner").then_some(value));
         Self {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn part_is_as_fine_as_the_sink_can_know() {
-        let mut settings = KafkaSettings::new("s", "localhost");
+        let mut settings = KafkaSettings::new("s", crate::kafka::KafkaConfig::at("localhost"));
         let partitions = Partitions::new(&settings);
         assert_eq!(partitions.part("t", "21"), None);
         partitions.note("t", vec![7]);
@@ -124,7 +124,7 @@ mod tests {
         partitions.note("t", Vec::new());
         assert_eq!(partitions.part("t", "21"), None);
 
-        settings.properties = [("topic.partitioner", "fnv1a")].into();
+        settings.own.properties = [("topic.partitioner", "fnv1a")].into();
         let partitions = Partitions::new(&settings);
         partitions.note("t", vec![7, 8]);
         assert_eq!(partitions.part("t", "21").as_deref(), Some("key 21"));

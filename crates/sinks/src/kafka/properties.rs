@@ -9,8 +9,8 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
 
+use crate::kafka::config::KafkaSettings;
 use crate::kafka::gathering::LINGER;
-use crate::kafka::settings::KafkaSettings;
 
 /// Names that librdkafka takes for the same property.
 const ALIASES: [(&str, &str); 7] = [
@@ -243,8 +243,8 @@ pub(super) fn refused(settings: &KafkaSettings) -> Vec<WrongProperty> {
     let mut config = client_config(settings);
     config.remove("bootstrap.servers");
     let mut wrong = Vec::new();
-    for (name, value) in settings.properties.iter() {
-        if let Err(detail) = alone(name, value, &settings.properties) {
+    for (name, value) in settings.own.properties.iter() {
+        if let Err(detail) = alone(name, value, &settings.own.properties) {
             wrong.push(WrongProperty::of(name, detail));
             config.remove(name);
         }
@@ -252,8 +252,8 @@ pub(super) fn refused(settings: &KafkaSettings) -> Vec<WrongProperty> {
     // What goes together, and the files that are named, it judges when it makes a client: one
     // after the other.
     while let Err(error) = config.create::<BaseProducer>() {
-        let detail = words(&error, &settings.properties);
-        let named = settings.properties.iter().map(|(name, _)| name);
+        let detail = words(&error, &settings.own.properties);
+        let named = settings.own.properties.iter().map(|(name, _)| name);
         let named = named.filter(|name| config.get(name).is_some() && names(&detail, name));
         let Some(name) = named.max_by_key(|name| name.len()) else {
             if wrong.is_empty() {
@@ -289,7 +289,7 @@ fn alone(name: &str, value: &str, all: &Properties) -> Result<(), String> {
 /// The properties whose limits are other settings of the sink.
 fn limits(settings: &KafkaSettings) -> Vec<WrongProperty> {
     let own = |wanted: &str| {
-        let mut set = settings.properties.iter();
+        let mut set = settings.own.properties.iter();
         let (name, value) = set.find(|(name, _)| canonical(name) == wanted)?;
         Some((name, value.parse::<f64>().ok()?))
     };
@@ -300,7 +300,9 @@ fn limits(settings: &KafkaSettings) -> Vec<WrongProperty> {
     let is_beyond = |reserved: &str, value: f64| match reserved {
         "request.timeout.ms" | "linger.ms" => value >= message_timeout,
         "socket.timeout.ms" => value <= request_timeout,
-        "topic.metadata.propagation.max.ms" => value >= settings.timeout.as_secs_f64() * 1e3,
+        "topic.metadata.propagation.max.ms" => {
+            value >= settings.delivery.timeout.as_secs_f64() * 1e3
+        }
         "queue.buffering.max.kbytes" => value * 1024.0 < largest,
         _ => false,
     };
@@ -323,7 +325,7 @@ pub(super) fn canonical(name: &str) -> &str {
 
 /// How long librdkafka tries one record.
 fn message_timeout(settings: &KafkaSettings) -> Duration {
-    settings.timeout - EARLIER.min(settings.timeout / 4)
+    settings.delivery.timeout - EARLIER.min(settings.delivery.timeout / 4)
 }
 
 /// The whole configuration of a producer.
@@ -334,10 +336,10 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
     let request_timeout = (timeout / 2).as_millis().max(1).to_string();
     let timeout = timeout.as_millis().to_string();
     // A topic was looked up before: sooner than the record's own end its disappearance shows.
-    let unknown_after = (settings.timeout / 2).as_millis().to_string();
+    let unknown_after = (settings.delivery.timeout / 2).as_millis().to_string();
     let mut config = ClientConfig::new();
     for (name, value) in [
-        ("bootstrap.servers", settings.brokers.as_str()),
+        ("bootstrap.servers", settings.own.bootstrap().as_str()),
         ("client.id", "postrider"),
         ("enable.idempotence", "true"),
         ("acks", "all"),
@@ -358,7 +360,9 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
     ] {
         config.set(name, value);
     }
-    for (name, value) in settings.properties.iter() {
+    // A password file that cannot be read was reported before.
+    let connection = settings.own.connection().unwrap_or_default();
+    for (name, value) in connection.iter().chain(settings.own.properties.iter()) {
         config.remove(canonical(name));
         config.set(name, value);
     }
@@ -381,7 +385,7 @@ pub(super) fn sets_linger(properties: &Properties) -> bool {
 
 /// The largest record that the producer takes, in bytes: librdkafka's own limit by default.
 pub(super) fn largest(settings: &KafkaSettings) -> usize {
-    let set = settings.properties.iter().find(|(name, _)| *name == "message.max.bytes");
+    let set = settings.own.properties.iter().find(|(name, _)| *name == "message.max.bytes");
     // What is no number was refused before.
     set.and_then(|(_, value)| value.parse().ok()).unwrap_or(LARGEST)
 }

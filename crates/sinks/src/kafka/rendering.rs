@@ -7,7 +7,7 @@ use bson::DateTime;
 use postrider_relay::sink::{HeaderValue, Message, PublishError, PublishFailure};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use crate::cloud_events::CloudEvents;
+use crate::cloud_events;
 
 /// What a topic's name has at most.
 const LONGEST_TOPIC: usize = 249;
@@ -44,7 +44,7 @@ pub(super) fn key(message: &Message) -> &str {
 /// alone is above `limit` bytes. (With key and headers the producer judges it.)
 pub(super) fn render(
     message: Message,
-    cloud_events: Option<&CloudEvents>,
+    event_prefix: Option<&str>,
     limit: usize,
 ) -> Result<Rendered, PublishError> {
     check_topic(&message.address.destination)?;
@@ -53,8 +53,10 @@ pub(super) fn render(
         let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
         return Err(PublishError::new(PublishFailure::TooLarge, detail));
     }
-    let attributes =
-        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
+    let attributes = event_prefix
+        .map(|prefix| cloud_events::attributes(prefix, &message))
+        .transpose()?
+        .unwrap_or_default();
     let key = key(&message).to_owned();
     let Message { id, kind, content_type, payload, headers, tenant_id, timestamp, address, .. } =
         message;
@@ -188,11 +190,9 @@ mod tests {
     fn our_own_headers_win_over_the_records() {
         let forged = ["tenant-id", "message-id", "ce_id"]
             .map(|name| (name.to_owned(), HeaderValue::String("forged".into())));
-        let cloud_events = CloudEvents { prefix: "ce_".into() };
 
         let rendered =
-            render(Message { headers: forged.to_vec(), ..message() }, Some(&cloud_events), LIMIT)
-                .unwrap();
+            render(Message { headers: forged.to_vec(), ..message() }, Some("ce_"), LIMIT).unwrap();
 
         assert_eq!(named(&rendered, "tenant-id"), [Some(b"t".to_vec())]);
         assert_eq!(named(&rendered, "message-id"), [Some(b"m-1".to_vec())]);
@@ -254,10 +254,9 @@ mod tests {
             as_event in any::<bool>(),
             limit in 0_usize..60,
         ) {
-            let cloud_events = CloudEvents { prefix: "ce_".into() };
-            let cloud_events = as_event.then_some(&cloud_events);
+                let event_prefix = as_event.then_some("ce_");
 
-            let rendered = match render(message.clone(), cloud_events, limit) {
+            let rendered = match render(message.clone(), event_prefix, limit) {
                 Ok(rendered) => rendered,
                 Err(error) => {
                     prop_assert!(matches!(error.failure, PublishFailure::Rejected | PublishFailure::TooLarge));

@@ -19,12 +19,12 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tracing::info;
 
-use crate::declare::Topic;
 use crate::kafka::alive::Alive;
 use crate::kafka::client::{Client, blocking};
+use crate::kafka::config::KafkaSettings;
+use crate::kafka::config::Topic;
 use crate::kafka::partitions::Partitions;
 use crate::kafka::properties;
-use crate::kafka::settings::KafkaSettings;
 
 /// How long a topic that was refused is not asked for again: short beside the first backoff,
 /// long enough that a thousand records for it cost one question.
@@ -141,22 +141,24 @@ impl Topics {
         config: &ClientConfig,
         client: &Arc<Client>,
     ) -> Result<(), SinkDown> {
-        if settings.topics.is_empty() {
+        if settings.own.declare.topics.is_empty() {
             return Ok(());
         }
         let config = admins(config);
         let alive = Alive::new();
         let admin: AdminClient<DefaultClientContext> = config.create().map_err(SinkDown::new)?;
-        let new: Vec<NewTopic<'_>> = settings.topics.iter().map(new_topic).collect();
+        let new: Vec<NewTopic<'_>> = settings.own.declare.topics.iter().map(new_topic).collect();
         let options = AdminOptions::new()
-            .request_timeout(Some(settings.timeout))
-            .operation_timeout(Some(settings.timeout));
+            .request_timeout(Some(settings.delivery.timeout))
+            .operation_timeout(Some(settings.delivery.timeout));
         let made =
-            tokio::time::timeout(settings.timeout, admin.create_topics(&new, &options)).await;
+            tokio::time::timeout(settings.delivery.timeout, admin.create_topics(&new, &options))
+                .await;
         // Its end waits for its thread.
         std::thread::spawn(move || drop((admin, alive)));
         let why = |error| SinkDown::new(format!("the declared topics could not be made: {error}"));
-        let made = made.map_err(|_| why(format!("no answer within {:?}", settings.timeout)))?;
+        let made =
+            made.map_err(|_| why(format!("no answer within {:?}", settings.delivery.timeout)))?;
         let made = made.map_err(|error| why(error.to_string()))?;
         for made in made {
             match made {
@@ -164,7 +166,7 @@ impl Topics {
                 Err((_, Code::TopicAlreadyExists)) => {}
                 Err((name, code)) => {
                     // Who may make none is told so of one that is there, too.
-                    if asked(client, &name, settings.timeout).await.is_err() {
+                    if asked(client, &name, settings.delivery.timeout).await.is_err() {
                         let detail = format!("declared topic {name:?} could not be made: {code}");
                         return Err(SinkDown::new(detail));
                     }
@@ -238,7 +240,7 @@ impl From<PublishError> for Missing {
 /// Asks, as a consumer would, whether there is such a topic: for a producer the broker may make it.
 pub(super) async fn exists(settings: &KafkaSettings, topic: &str) -> Result<(), PublishError> {
     let config = admins(&properties::client_config(settings));
-    let (name, limit) = (topic.to_owned(), settings.timeout);
+    let (name, limit) = (topic.to_owned(), settings.delivery.timeout);
     let asking = blocking(limit, move || {
         let _alive = Alive::new();
         let consumer: BaseConsumer = config.create().map_err(|error| not_asked(&name, error))?;

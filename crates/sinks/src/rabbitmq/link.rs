@@ -7,21 +7,19 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
-use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ConnectionStatus, Event};
 use postrider_relay::sink::SinkDown;
-use postrider_settings::secret::SecretUri;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::pulse::Pulse;
 use crate::rabbitmq::closure::{self, Refusal};
+use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::exchanges::{Exchanges, LookUp};
 use crate::rabbitmq::link_state::LinkState;
 use crate::rabbitmq::publisher::{self, Owner, Request};
 use crate::rabbitmq::refusals::Refusals;
 use crate::rabbitmq::rendering::Target;
-use crate::rabbitmq::settings::RabbitMqSettings;
 use crate::rabbitmq::topology;
 use crate::rabbitmq::trial::Trial;
 use crate::slot;
@@ -67,15 +65,6 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Whether a URI can be used, without connecting.
-///
-/// # Errors
-///
-/// What is wrong with it, in words that don't repeat it.
-pub(super) fn check_uri(uri: &SecretUri) -> Result<(), String> {
-    uri.check(str::parse::<AMQPUri>)
-}
-
 impl slot::Link for Link {
     async fn lost(&self) -> SinkDown {
         let mut state = self.state.subscribe();
@@ -109,16 +98,16 @@ impl Link {
     ) -> Result<Self, SinkDown> {
         let opening = async {
             let link = Self::connect(settings, refusals).await.map_err(|error| {
-                let at = settings.uri.redacted();
+                let at = settings.own.redacted_uri();
                 closure::unreachable(&error).preceded_by(format!("cannot connect to {at}: "))
             })?;
-            topology::declare(&link.connection, &settings.name, &settings.declare).await?;
+            topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
             Ok(link)
         };
-        match tokio::time::timeout(settings.timeout, opening).await {
+        match tokio::time::timeout(settings.delivery.timeout, opening).await {
             Ok(opened) => opened,
             Err(_) => {
-                let (at, limit) = (settings.uri.redacted(), settings.timeout);
+                let (at, limit) = (settings.own.redacted_uri(), settings.delivery.timeout);
                 Err(SinkDown::new(format!("cannot connect to {at}: no answer within {limit:?}")))
             }
         }
@@ -127,8 +116,10 @@ impl Link {
     async fn connect(settings: &RabbitMqSettings, refusals: &Arc<Refusals>) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let io = |detail: &str| lapin::Error::from(std::io::Error::other(detail));
         let connection = ConnectionBuilder::new()?
-            .with_uri_str(settings.uri.expose().to_owned())
+            .with_uri(settings.own.parsed_uri().map_err(|detail| io(&detail))?)
+            .with_tls_config(settings.own.tls().map_err(|error| io(&error.to_string()))?)
             .with_properties(properties)
             .connect()
             .await?;

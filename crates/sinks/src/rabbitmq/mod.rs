@@ -17,6 +17,7 @@
 //! whose confirms begin anew, and the relay must know that the old ones are lost.
 
 mod closure;
+pub mod config;
 mod exchanges;
 mod left_behind;
 mod link;
@@ -26,7 +27,6 @@ mod refusals;
 mod rendering;
 mod replacement;
 mod returns;
-mod settings;
 mod topology;
 mod trial;
 
@@ -38,15 +38,15 @@ use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDow
 use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use crate::declare::Declare;
+use crate::config::SinkConfig as _;
 use crate::pulse::Silent;
+pub use crate::rabbitmq::config::{RabbitMqConfig, RabbitMqSettings};
 use crate::rabbitmq::left_behind::LeftBehind;
 use crate::rabbitmq::link::Link;
 use crate::rabbitmq::link_state::LinkState;
 use crate::rabbitmq::publisher::Request;
 use crate::rabbitmq::refusals::{Leave, Refusals};
 use crate::rabbitmq::rendering::Rendered;
-pub use crate::rabbitmq::settings::RabbitMqSettings;
 use crate::slot::{Link as _, Slot};
 
 /// Channels on which targets prove themselves at a time: a broker allows some thousand a connection.
@@ -58,6 +58,9 @@ const LEFT_BEHIND: &str = "the broker says nothing on the connection that the si
 #[derive(Debug)]
 pub struct RabbitMq {
     settings: RabbitMqSettings,
+    /// Whether another connection may take the place of one on which the broker is silent. Not where a key
+    /// has several unconfirmed messages: they keep their order on one connection.
+    replaces: bool,
     /// The link in use; `None` before the first probe and after [`close`](Sink::close).
     link: Slot<Link>,
     /// Held while a link is being opened.
@@ -75,8 +78,9 @@ impl RabbitMq {
     ///
     /// A URI that is none of AMQP's, in words that don't repeat it.
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
-        link::check_uri(&settings.uri)?;
+        settings.own.parsed_uri()?;
         Ok(Self {
+            replaces: settings.delivery.key_window == 1,
             settings,
             link: Slot::default(),
             opening: Mutex::default(),
@@ -95,10 +99,12 @@ impl RabbitMq {
         let Some(link) = self.link.link() else { return Err(self.down(None)) };
         let exchange = rendering::short("exchange", exchange.to_owned())?;
         let exchanges = link.exchanges();
-        match tokio::time::timeout(self.settings.timeout, exchanges.look_up(&exchange)).await {
+        match tokio::time::timeout(self.settings.delivery.timeout, exchanges.look_up(&exchange))
+            .await
+        {
             Ok(found) => found,
             Err(_) => {
-                let why = format!("no answer within {:?}", self.settings.timeout);
+                let why = format!("no answer within {:?}", self.settings.delivery.timeout);
                 Err(PublishError::new(PublishFailure::SinkDown, why))
             }
         }
@@ -127,7 +133,7 @@ impl RabbitMq {
                 // Less than a fair time is left for another one.
                 Err(error)
                     if link.is_left_behind()
-                        && until < Instant::now() + self.settings.timeout / 2 =>
+                        && until < Instant::now() + self.settings.delivery.timeout / 2 =>
                 {
                     return Err(PublishError { failure: PublishFailure::Abandoned, ..error });
                 }
@@ -186,7 +192,7 @@ impl RabbitMq {
             }
         };
         // Less than a fair time is left: a link that does not answer within it is not at fault.
-        if until < Instant::now() + self.settings.timeout / 2 {
+        if until < Instant::now() + self.settings.delivery.timeout / 2 {
             let why = "the messages that tried its destination first took too long";
             return Err(PublishError::new(PublishFailure::Unconfirmed, why));
         }
@@ -248,7 +254,7 @@ impl RabbitMq {
             // Nothing was handed over.
             () = link.left_behind() => Err(PublishError::new(PublishFailure::SinkDown, LEFT_BEHIND)),
             () = tokio::time::sleep_until(until) => {
-                let why = format!("{what} was not answered within {:?}", self.settings.timeout);
+                let why = format!("{what} was not answered within {:?}", self.settings.delivery.timeout);
                 link.retire(SinkDown::new(&why));
                 Err(PublishError::new(PublishFailure::SinkDown, why))
             }
@@ -265,7 +271,7 @@ impl RabbitMq {
     ) -> Result<(), PublishError> {
         let _counted = link.count_payload(rendered.payload.len());
         let (reply, answer) = oneshot::channel();
-        let request = Request { rendered, mandatory: self.settings.mandatory, reply };
+        let request = Request { rendered, mandatory: self.settings.own.mandatory, reply };
         if hand_over(request).is_err() {
             // The link looks sound still, and nothing will go over it again.
             link.retire(SinkDown::new("its publisher has ended"));
@@ -281,7 +287,7 @@ impl RabbitMq {
             }
         };
         let handed_over = Instant::now();
-        let limit = self.settings.timeout;
+        let limit = self.settings.delivery.timeout;
         let answer = link.pulse.answer(answer, limit, until, link.answers(limit));
         let answer = tokio::select! {
             biased;
@@ -332,10 +338,11 @@ impl RabbitMq {
 
 impl Sink for RabbitMq {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let until = Instant::now() + self.settings.timeout;
+        let until = Instant::now() + self.settings.delivery.timeout;
         let frame_max = self.sound_link()?.frame_max();
-        let cloud_events = self.settings.cloud_events.as_ref();
-        let rendered = rendering::render(message, cloud_events, frame_max)?;
+        let own = &self.settings.own;
+        let event_prefix = own.cloudevents.then_some(own.cloudevents_prefix.as_str());
+        let rendered = rendering::render(message, event_prefix, frame_max)?;
         let link = self.link_to(&rendered.target.exchange, until).await?;
         let result = self.deliver(&link, rendered, until).await;
         result.map_err(|error| {
@@ -355,7 +362,9 @@ impl Sink for RabbitMq {
         let _opening = self.opening.lock().await;
         if let Some(link) = self.link.link() {
             match link.state() {
-                LinkState::Up if link.answers(self.settings.timeout).await => return Ok(()),
+                LinkState::Up if link.answers(self.settings.delivery.timeout).await => {
+                    return Ok(());
+                }
                 // The same connection goes on once the broker lets it.
                 LinkState::Blocked(down) => return Err(down),
                 LinkState::Up | LinkState::Down(_) => {
@@ -381,7 +390,7 @@ impl Sink for RabbitMq {
         };
         left_behind.iter().for_each(|link| link.retire(SinkDown::new("closed")));
         if let Some(link) = link {
-            link.close(self.settings.timeout).await;
+            link.close(self.settings.delivery.timeout).await;
         }
     }
 
@@ -397,10 +406,10 @@ impl Sink for RabbitMq {
     }
 
     fn isolated(&self) -> Self {
-        let declare = Declare::default();
-        let settings = RabbitMqSettings { declare, replaces: false, ..self.settings.clone() };
+        let own = self.settings.own.clone().without_declarations();
         Self {
-            settings,
+            settings: RabbitMqSettings { own, ..self.settings.clone() },
+            replaces: false,
             link: Slot::default(),
             opening: Mutex::default(),
             left_behind: std::sync::Mutex::default(),

@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use postrider_relay::sink::{Address, HeaderValue, Message, PublishError, PublishFailure};
 
-use crate::cloud_events::CloudEvents;
+use crate::cloud_events;
 
 /// `delivery_mode` of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
@@ -53,11 +53,13 @@ impl fmt::Debug for Rendered {
 /// that is to be one.
 pub(super) fn render(
     message: Message,
-    cloud_events: Option<&CloudEvents>,
+    event_prefix: Option<&str>,
     frame_max: u32,
 ) -> Result<Rendered, PublishError> {
-    let attributes =
-        cloud_events.map(|of| of.attributes(&message)).transpose()?.unwrap_or_default();
+    let attributes = event_prefix
+        .map(|prefix| cloud_events::attributes(prefix, &message))
+        .transpose()?
+        .unwrap_or_default();
     let Message {
         id,
         key,
@@ -286,10 +288,9 @@ mod tests {
             as_event in any::<bool>(),
             frame_max in proptest::sample::select(&[4_096_u32, 8_192, 131_072][..]),
         ) {
-            let cloud_events = CloudEvents { prefix: "cloudEvents_".into() };
-            let cloud_events = as_event.then_some(&cloud_events);
+            let event_prefix = as_event.then_some("cloudEvents_");
 
-            let rendered = match render(message.clone(), cloud_events, frame_max) {
+            let rendered = match render(message.clone(), event_prefix, frame_max) {
                 Ok(rendered) => rendered,
                 Err(error) => {
                     prop_assert_eq!(error.failure, PublishFailure::Rejected);

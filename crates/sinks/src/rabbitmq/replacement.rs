@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 
-use crate::declare::Declare;
+use crate::config::SinkConfig as _;
 use crate::rabbitmq::RabbitMq;
+use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::left_behind::{BURDEN, LeftBehind, OPENING, SILENCE};
 use crate::rabbitmq::link::Link;
-use crate::rabbitmq::settings::RabbitMqSettings;
 
 impl RabbitMq {
     pub(super) fn left_behind(&self) -> MutexGuard<'_, LeftBehind> {
@@ -29,7 +29,7 @@ impl RabbitMq {
     /// Opens another connection should the broker say nothing on this one, or be about to. Kept up by
     /// each publish that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
-        if !self.settings.replaces {
+        if !self.replaces {
             return pending().await;
         }
         let mut waited = Duration::ZERO;
@@ -60,8 +60,8 @@ impl RabbitMq {
             }
             self.left_behind().note_try(is_silent);
             // What an operator declared is there, and a broker without a majority may not say so.
-            let settings =
-                RabbitMqSettings { declare: Declare::default(), ..self.settings.clone() };
+            let own = self.settings.own.clone().without_declarations();
+            let settings = RabbitMqSettings { own, ..self.settings.clone() };
             let opening = tokio::time::timeout(OPENING, Link::open(&settings, &self.refusals));
             let Ok(Ok(other)) = opening.await else { continue };
             // It may have been a pause of the broker, or of this process.

@@ -12,8 +12,8 @@ use postrider_relay::sink::SinkDown;
 use toml::{Table, Value};
 use tracing::info;
 
-use crate::declare::{Declare, Exchange, Queue, QueueKind};
 use crate::rabbitmq::closure::{self, NOT_FOUND};
+use crate::rabbitmq::config::{Declare, Exchange, Queue, QueueKind};
 
 /// Makes what is absent, on channels of its own. (The configuration has seen to it that each
 /// name fits AMQP.)

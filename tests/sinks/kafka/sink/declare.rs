@@ -1,8 +1,9 @@
 //! Topics that the operator declares.
 
 use postrider::sink::Sink;
-use postrider::sink::declare::Topic as Declared;
-use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::kafka::config::DeclaredTopics;
+use postrider::sink::kafka::config::Topic as Declared;
+use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 use postrider_settings::properties::Properties;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -31,8 +32,11 @@ fn sink<const N: usize>(
     topics: Vec<Declared>,
 ) -> Kafka {
     let properties = Properties::from(properties);
-    let settings = KafkaSettings::new("test", brokers);
-    Kafka::new(KafkaSettings { timeout: AMPLE_TIMEOUT, properties, topics, ..settings }).unwrap()
+    let declare = DeclaredTopics { topics };
+    let own = KafkaConfig { properties, declare, ..KafkaConfig::at(brokers) };
+    let mut settings = KafkaSettings::new("test", own);
+    settings.delivery.timeout = AMPLE_TIMEOUT;
+    Kafka::new(settings).unwrap()
 }
 
 /// How many partitions a topic has; `None` without such a topic.

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postrider::sink::kafka::{Kafka, KafkaSettings};
+use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 use postrider::sink::{Message, PublishFailure, Sink};
-use postrider_settings::properties::Properties;
 
 use crate::support::kafka::secure::{OPEN_LOGIN, PASSWORD, Secure};
 use crate::support::kafka::topic::Topic;
@@ -27,9 +26,12 @@ pub fn sink<const N: usize>(
     timeout: Duration,
     properties: [(&str, &str); N],
 ) -> Kafka {
-    let settings = KafkaSettings::new("test", brokers);
-    let properties = Properties::from(properties);
-    Kafka::new(KafkaSettings { timeout, properties, ..settings }).unwrap()
+    let mut settings = KafkaSettings::new(
+        "test",
+        KafkaConfig { properties: properties.into(), ..KafkaConfig::at(brokers) },
+    );
+    settings.delivery.timeout = timeout;
+    Kafka::new(settings).unwrap()
 }
 
 /// A connected sink with an ample timeout.

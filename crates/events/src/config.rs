@@ -1,0 +1,42 @@
+//! The configuration of the event store.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::context::RequestIds;
+
+/// The section `[events]`: the append path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsConfig {
+    /// Whether the HTTP API serves it; without effect unless `api.enabled`. It needs a replica set. `postrider append` and the library do not depend on it.
+    pub enabled: bool,
+    /// The bounded context: one per database, claimed by the first append.
+    #[schemars(length(min = 1))]
+    pub context: String,
+    /// The database of the event streams. Without it: `mongo.database`.
+    #[schemars(example = &"app")]
+    pub database: Option<String>,
+    /// Within what a request id is unique: `aggregate`, or `global` for all aggregates of a name, in collections that are not sharded. It cannot change after the first append.
+    pub request_id_unique: RequestIds,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            context: "default".into(),
+            database: None,
+            request_id_unique: RequestIds::Aggregate,
+        }
+    }
+}
+
+/// The sections `[snapshots]` and `[prepare]`: a part of the event store with a database of its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatabaseConfig {
+    /// The database. Without it: `mongo.database`.
+    #[schemars(example = &"app")]
+    pub database: Option<String>,
+}

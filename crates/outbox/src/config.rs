@@ -1,0 +1,108 @@
+//! The configuration of the outbox's collections.
+
+use std::time::Duration;
+
+use postrider_settings::Rules;
+use postrider_settings::units::HumanDuration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::collections::names;
+use crate::schema::options::{DEFAULT_RETENTION, SchemaOptions, Validator};
+
+/// The most bytes that MongoDB accepts for a database, a dot and a collection.
+const MAX_NAMESPACE_BYTES: usize = 255;
+
+/// The section `[outbox]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutboxConfig {
+    /// The database of `outbox_records`. Without it: `mongo.database`.
+    #[schemars(example = &"app")]
+    pub database: Option<String>,
+    /// A prefix of `outbox_records` and the three other collections. Letters, digits, `_`, `.` and `-`, not beginning with a dot and without the part `system.`, within MongoDB's limit of 255 bytes for database and collection.
+    pub collection_prefix: String,
+    /// Whether Postrider creates what is missing of the schema: the outbox's at the start, an aggregate's before its first append. `false`: it waits until the schema is there (`postrider schema apply`), and refuses appends to aggregates without one (`postrider schema apply --aggregate NAME`).
+    pub auto_init_schema: bool,
+    /// What happens to an invalid record when it is inserted, where Postrider creates the collection: `error` refuses it, `warn` lets MongoDB log it, `off` sets no validator. A collection that exists keeps its validator.
+    pub validator: Validator,
+    /// How long a delivered record stays; `0s` deletes on delivery. At most 68 years, MongoDB's limit. A change adjusts the TTL index at the next start.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-most" = "2147483647s"))]
+    pub retention: Duration,
+}
+
+impl Default for OutboxConfig {
+    fn default() -> Self {
+        Self {
+            database: None,
+            collection_prefix: String::new(),
+            auto_init_schema: true,
+            validator: Validator::Error,
+            retention: DEFAULT_RETENTION,
+        }
+    }
+}
+
+impl OutboxConfig {
+    /// The settings that the schema depends on.
+    pub fn schema_options(&self) -> SchemaOptions {
+        SchemaOptions { retention: self.retention, validator: self.validator }
+    }
+
+    /// Checks the prefix for a database of this name.
+    pub fn validate(&self, database: &str, rules: &mut Rules) {
+        if let Err(detail) = check_prefix(&self.collection_prefix, database) {
+            rules.wrong("collection_prefix", detail);
+        }
+    }
+}
+
+/// Checks a prefix by MongoDB's documented limits ("Naming Restrictions").
+fn check_prefix(prefix: &str, database: &str) -> Result<(), String> {
+    let legal = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
+    if !prefix.chars().all(legal) {
+        return Err("must not have characters other than letters, digits, _ . -".to_owned());
+    }
+    if prefix.starts_with('.') {
+        return Err("must not begin with a dot: MongoDB refuses such collections".to_owned());
+    }
+    if format!(".{prefix}").contains(".system.") {
+        return Err(
+            "must not have the part \"system.\": such collections are MongoDB's own".to_owned()
+        );
+    }
+    let longest = names::ALL.iter().map(|name| name.len()).max().unwrap_or_default();
+    let room = MAX_NAMESPACE_BYTES.saturating_sub(database.len() + 1 + longest);
+    if prefix.len() > room {
+        return Err(format!(
+            "must have {room} bytes at most: with the database and the collection's own name \
+             MongoDB's limit is {MAX_NAMESPACE_BYTES}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_is_checked_by_mongodbs_rules() {
+        for prefix in ["", "a.", "1-", "system", "System.", "a.systemx.", "a.."] {
+            assert_eq!(check_prefix(prefix, "app"), Ok(()), "{prefix}");
+        }
+        for prefix in ["system.", "a.system.", "..", ".a", "a b", "é"] {
+            assert!(check_prefix(prefix, "app").is_err(), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn prefix_leaves_room_for_the_longest_collection() {
+        let room = 255 - "app.outbox_partition_assignments".len();
+
+        assert_eq!(check_prefix(&"a".repeat(room), "app"), Ok(()));
+        assert!(check_prefix(&"a".repeat(room + 1), "app").unwrap_err().contains("223 bytes"));
+        assert!(check_prefix(&"a".repeat(room), "apps").is_err());
+    }
+}

@@ -1,0 +1,258 @@
+//! The configuration of a Kafka sink.
+
+use std::path::PathBuf;
+
+use postrider_relay::routing::Template;
+use postrider_relay::sink::PublishError;
+use postrider_settings::properties::Properties;
+use postrider_settings::secret::read_file;
+use postrider_settings::{Rules, TlsConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+use crate::kafka::{Kafka, properties};
+
+/// The most bytes of a topic's name that is declared.
+const MAX_NAME_BYTES: usize = 255;
+
+/// One sink of kind `kafka`, as it is configured.
+pub type KafkaSettings = SinkSettings<KafkaConfig>;
+
+/// The keys of a `kafka` sink. It publishes with librdkafka's idempotent producer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KafkaConfig {
+    /// The brokers to connect to first: `host:9092`, several with commas, or a list. Required.
+    #[schemars(required, example = ["one:9092", "two:9092"])]
+    pub brokers: Option<Brokers>,
+    /// Template of the topic. A destination that the record names wins, then its route's.
+    pub topic: Template,
+    /// Properties of librdkafka, over Postrider's defaults: `compression.type` = `lz4`, `linger.ms` = 0 (5 under load), `partitioner` = `murmur2_random` (as Java's clients). `acks` = `all` and `enable.idempotence` = `true` are fixed. A record that has more than `message.max.bytes` (1000000) with its key and headers, uncompressed, is dead; so is one above the topic's own limit, `max.message.bytes`. For records of up to 16 MiB set both to 17825792; the defaults of a broker's other limits suffice.
+    #[schemars(example = example_properties())]
+    pub properties: Properties,
+    /// The user to log in with SASL. Without `sasl.mechanism` among the properties, the mechanism is `PLAIN`.
+    #[schemars(example = &"postrider")]
+    pub username: Option<String>,
+    /// The file that holds the user's password, read at the start.
+    #[schemars(example = &"/run/secrets/kafka-password")]
+    pub password_file: Option<PathBuf>,
+    /// TLS to the brokers; an empty table verifies against the system's authorities.
+    pub tls: Option<TlsConfig>,
+    /// The topics that the sink creates where they are absent.
+    pub declare: DeclaredTopics,
+    /// Whether messages are CloudEvents in binary mode.
+    pub cloudevents: bool,
+    /// Template of the CloudEvents source.
+    #[schemars(length(min = 1))]
+    pub cloudevents_source: Template,
+    /// The prefix of the names of CloudEvents attributes.
+    #[schemars(length(min = 1))]
+    pub cloudevents_prefix: String,
+}
+
+impl Default for KafkaConfig {
+    fn default() -> Self {
+        Self {
+            brokers: None,
+            topic: Template::message_type(),
+            properties: Properties::default(),
+            username: None,
+            password_file: None,
+            tls: None,
+            declare: DeclaredTopics::default(),
+            cloudevents: false,
+            cloudevents_source: Template::fixed("postrider"),
+            cloudevents_prefix: "ce_".into(),
+        }
+    }
+}
+
+fn example_properties() -> Properties {
+    Properties::from([("compression.type", "zstd")])
+}
+
+/// The brokers to connect to first, as a text with commas or as a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Brokers {
+    /// `"one:9092,two:9092"`.
+    Text(String),
+    /// `["one:9092", "two:9092"]`.
+    List(Vec<String>),
+}
+
+impl Brokers {
+    /// All of them, separated by commas.
+    pub fn joined(&self) -> String {
+        match self {
+            Self::Text(text) => text.trim().to_owned(),
+            Self::List(list) => list.join(","),
+        }
+    }
+}
+
+/// What a `kafka` sink creates where it is absent. It alters nothing that exists.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeclaredTopics {
+    /// Topics; without `partitions` or `replication` with as many as the broker creates by default.
+    #[schemars(example = [example_topic()])]
+    pub topics: Vec<Topic>,
+}
+
+fn example_topic() -> Topic {
+    Topic {
+        name: "orders".to_owned(),
+        partitions: Some(12),
+        replication: Some(3),
+        properties: Properties::from([("min.insync.replicas", "2")]),
+    }
+}
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Topic {
+    /// Its name.
+    pub name: String,
+    /// The number of partitions. Without it: the broker's default.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub partitions: Option<i32>,
+    /// The number of replicas of each partition. Without it: the broker's default.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub replication: Option<i32>,
+    /// The topic's properties, such as `"retention.ms"`.
+    #[serde(default)]
+    pub properties: Properties,
+}
+
+impl KafkaConfig {
+    /// A sink at these brokers, with defaults otherwise.
+    pub fn at(brokers: &str) -> Self {
+        Self { brokers: Some(Brokers::Text(brokers.to_owned())), ..Self::default() }
+    }
+
+    /// The brokers, separated by commas.
+    pub(super) fn bootstrap(&self) -> String {
+        self.brokers.as_ref().map(Brokers::joined).unwrap_or_default()
+    }
+
+    /// The properties that `username`, `password_file` and `tls` stand for, by the key of each.
+    ///
+    /// # Errors
+    ///
+    /// The key of the password's file, and why the file cannot be read.
+    pub(super) fn connection(&self) -> Result<Properties, String> {
+        let mut properties = Properties::default();
+        let protocol = match (self.username.is_some(), self.tls.is_some()) {
+            (false, false) => return Ok(properties),
+            (false, true) => "ssl",
+            (true, false) => "sasl_plaintext",
+            (true, true) => "sasl_ssl",
+        };
+        properties.set("security.protocol", protocol);
+        if let Some(username) = &self.username {
+            if !self.properties.iter().any(|(name, _)| name == "sasl.mechanism") {
+                properties.set("sasl.mechanism", "PLAIN");
+            }
+            properties.set("sasl.username", username);
+        }
+        if let Some(file) = &self.password_file {
+            properties.set("sasl.password", read_file(file)?.expose());
+        }
+        let tls = self.tls.clone().unwrap_or_default();
+        for (name, file) in [
+            ("ssl.ca.location", tls.ca_file),
+            ("ssl.certificate.location", tls.cert_file),
+            ("ssl.key.location", tls.key_file),
+        ] {
+            if let Some(file) = file {
+                properties.set(name, &file.to_string_lossy());
+            }
+        }
+        Ok(properties)
+    }
+}
+
+impl SinkConfig for KafkaConfig {
+    type Sink = Kafka;
+
+    const DESTINATION: Option<&'static str> = Some("topic");
+
+    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
+        keys: "brokers, properties",
+        remedy: "start the broker, or change the addresses",
+    };
+
+    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
+        let own = &settings.own;
+        match &own.brokers {
+            None => {
+                rules.wrong("brokers", "is not set; write it as host:9092, or a list of such");
+                return;
+            }
+            Some(brokers) if brokers.joined().trim_matches([',', ' ']).is_empty() => {
+                rules.wrong("brokers", "is empty; write it as host:9092, or a list of such");
+                return;
+            }
+            Some(_) => {}
+        }
+        for topic in &own.declare.topics {
+            let (name, length) = (&topic.name, 1..=MAX_NAME_BYTES);
+            let detail =
+                format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
+            rules.require(length.contains(&name.len()), "declare.topics", detail);
+        }
+        if own.password_file.is_some() {
+            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
+        }
+        if let Some(tls) = &own.tls {
+            rules.within("tls", |rules| tls.validate(rules));
+        }
+        match own.connection() {
+            Ok(connection) => {
+                for (name, _) in connection.iter() {
+                    let is_set = own.properties.iter().any(|(set, _)| set == name);
+                    let detail =
+                        "is set by username, password_file or tls too; keep one of the two";
+                    rules.require(
+                        !is_set,
+                        format!("properties.{}", postrider_settings::quoted(name)),
+                        detail,
+                    );
+                }
+            }
+            Err(detail) => rules.wrong("password_file", detail),
+        }
+        if rules.violations().is_empty() || own.tls.is_none() {
+            for property in properties::wrong_properties(settings) {
+                rules.wrong(&property.key, property.detail);
+            }
+        }
+    }
+
+    fn address(&self) -> DefaultAddress {
+        // Without a key of the route, the record's own key is Kafka's.
+        let source = self.cloudevents.then(|| self.cloudevents_source.clone());
+        DefaultAddress { destination: self.topic.clone(), key: None, source }
+    }
+
+    fn declared(&self) -> Vec<&str> {
+        self.declare.topics.iter().map(|topic| topic.name.as_str()).collect()
+    }
+
+    fn without_declarations(self) -> Self {
+        Self { declare: DeclaredTopics::default(), ..self }
+    }
+
+    fn build(settings: SinkSettings<Self>) -> Result<Kafka, String> {
+        Kafka::new(settings).map_err(|error| error.to_string())
+    }
+
+    async fn look_up(sink: &Kafka, topic: &str) -> Result<(), PublishError> {
+        sink.look_up(topic).await
+    }
+}

@@ -1,0 +1,320 @@
+//! The configuration of a RabbitMQ sink.
+
+use std::path::PathBuf;
+
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use postrider_relay::routing::Template;
+use postrider_relay::sink::PublishError;
+use postrider_settings::secret::{SecretUri, read_file};
+use postrider_settings::{Rules, TlsConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+use crate::rabbitmq::RabbitMq;
+
+/// The most bytes of a name in AMQP.
+const MAX_NAME_BYTES: usize = 255;
+
+/// One sink of kind `rabbitmq`, as it is configured.
+pub type RabbitMqSettings = SinkSettings<RabbitMqConfig>;
+
+/// The keys of a `rabbitmq` sink. It publishes by AMQP 0-9-1 and waits for the broker's confirms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RabbitMqConfig {
+    /// The URI of the broker; `amqps` is TLS. Required.
+    #[schemars(required, example = &"amqps://user:password@host:5671/vhost")]
+    pub uri: Option<SecretUri>,
+    /// Template of the exchange; `""` is the default exchange. A destination that the record names wins, then its route's.
+    pub exchange: Template,
+    /// Template of the routing key. A route's key wins.
+    pub routing_key: Template,
+    /// Whether a message that no queue receives is a failure.
+    pub mandatory: bool,
+    /// The user, where the URI names none.
+    #[schemars(example = &"postrider")]
+    pub username: Option<String>,
+    /// The file that holds the user's password, read at the start.
+    #[schemars(example = &"/run/secrets/rabbitmq-password")]
+    pub password_file: Option<PathBuf>,
+    /// The files of an `amqps` connection. The authorities of `ca_file` are trusted in addition to the system's.
+    pub tls: Option<TlsConfig>,
+    /// What the sink creates where it is absent.
+    pub declare: Declare,
+    /// Whether messages are CloudEvents in binary mode.
+    pub cloudevents: bool,
+    /// Template of the CloudEvents source.
+    #[schemars(length(min = 1))]
+    pub cloudevents_source: Template,
+    /// The prefix of the names of CloudEvents attributes.
+    #[schemars(length(min = 1))]
+    pub cloudevents_prefix: String,
+}
+
+impl Default for RabbitMqConfig {
+    fn default() -> Self {
+        Self {
+            uri: None,
+            exchange: Template::fixed(""),
+            routing_key: Template::message_type(),
+            mandatory: true,
+            username: None,
+            password_file: None,
+            tls: None,
+            declare: Declare::default(),
+            cloudevents: false,
+            cloudevents_source: Template::fixed("postrider"),
+            cloudevents_prefix: "cloudEvents_".into(),
+        }
+    }
+}
+
+/// What a `rabbitmq` sink creates where it is absent. It alters nothing that exists.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Declare {
+    /// Durable exchanges, of type `topic` by default.
+    #[schemars(example = [example_exchange()])]
+    pub exchanges: Vec<Exchange>,
+    /// Durable queues: `quorum` by default, `classic` or `stream`.
+    #[schemars(example = [example_queue()])]
+    pub queues: Vec<Queue>,
+    /// Bindings. Their `routing_key` has RabbitMQ's own form: at a topic exchange `*` is one word between dots, `#` any number of words.
+    #[schemars(example = [example_binding()])]
+    pub bindings: Vec<Binding>,
+}
+
+/// A durable exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// Its name.
+    pub name: String,
+    /// `direct`, `fanout`, `topic`, `headers`, or the type of a broker's plugin.
+    #[serde(rename = "type", default = "Exchange::default_kind")]
+    pub kind: String,
+    /// The broker's own arguments, such as `alternate-exchange`.
+    #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>", extend("x-multiline" = true))]
+    pub arguments: toml::Table,
+}
+
+impl Exchange {
+    fn default_kind() -> String {
+        "topic".into()
+    }
+}
+
+/// A durable queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type", default)]
+    pub kind: QueueKind,
+    /// The broker's own arguments, such as `x-delivery-limit`.
+    #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>", extend("x-multiline" = true))]
+    pub arguments: toml::Table,
+}
+
+/// The type of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueKind {
+    /// Replicated: a confirmed message survives the loss of a node.
+    #[default]
+    Quorum,
+    /// On one node.
+    Classic,
+    /// An append-only log.
+    Stream,
+}
+
+/// A binding of a queue to an exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// The exchange.
+    pub exchange: String,
+    /// The queue.
+    pub queue: String,
+    /// The routing keys that it selects.
+    #[serde(default)]
+    pub routing_key: String,
+    /// The arguments of a binding to a `headers` exchange.
+    #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>", extend("x-multiline" = true))]
+    pub arguments: toml::Table,
+}
+
+fn example_exchange() -> Exchange {
+    let arguments = toml::Table::new();
+    Exchange { name: "orders".to_owned(), kind: "topic".to_owned(), arguments }
+}
+
+fn example_queue() -> Queue {
+    let arguments = [("x-delivery-limit".to_owned(), toml::Value::Integer(10))];
+    let arguments = toml::Table::from_iter(arguments);
+    Queue { name: "billing".to_owned(), kind: QueueKind::Quorum, arguments }
+}
+
+fn example_binding() -> Binding {
+    Binding {
+        exchange: "orders".to_owned(),
+        queue: "billing".to_owned(),
+        routing_key: "#".to_owned(),
+        arguments: toml::Table::new(),
+    }
+}
+
+impl RabbitMqConfig {
+    /// A sink at this URI, with defaults otherwise.
+    pub fn at(uri: &str) -> Self {
+        Self { uri: Some(uri.into()), ..Self::default() }
+    }
+
+    /// The URI without secrets, for messages.
+    pub(super) fn redacted_uri(&self) -> String {
+        self.uri.as_ref().map(SecretUri::redacted).unwrap_or_default()
+    }
+
+    /// The address, vhost and login.
+    ///
+    /// # Errors
+    ///
+    /// The URI is invalid, or the password's file cannot be read; without any secret.
+    pub(super) fn parsed_uri(&self) -> Result<AMQPUri, String> {
+        let uri = self.uri.as_ref().ok_or("is not set")?;
+        uri.check(str::parse::<AMQPUri>)?;
+        let mut uri: AMQPUri = uri.expose().parse().map_err(|_| "is not an AMQP URI")?;
+        if let Some(username) = &self.username {
+            uri.authority.userinfo.username.clone_from(username);
+        }
+        if let Some(file) = &self.password_file {
+            uri.authority.userinfo.password = read_file(file)?.expose().to_owned();
+        }
+        Ok(uri)
+    }
+
+    /// The authorities and the client's certificate for TLS, read from their files.
+    pub(super) fn tls(&self) -> std::io::Result<OwnedTLSConfig> {
+        let Some(tls) = &self.tls else { return Ok(OwnedTLSConfig::default()) };
+        let identity = match (&tls.cert_file, &tls.key_file) {
+            (Some(pem), Some(key)) => {
+                Some(OwnedIdentity::PKCS8 { pem: std::fs::read(pem)?, key: std::fs::read(key)? })
+            }
+            _ => None,
+        };
+        let cert_chain = tls.ca_file.as_ref().map(std::fs::read_to_string).transpose()?;
+        Ok(OwnedTLSConfig { identity, cert_chain })
+    }
+
+    /// Names that no broker accepts are reported before the first connection.
+    fn validate_declarations(&self, rules: &mut Rules) {
+        let declare = &self.declare;
+        let exchanges = declare.exchanges.iter().map(|exchange| ("exchanges", &exchange.name));
+        let queues = declare.queues.iter().map(|queue| ("queues", &queue.name));
+        let bound = declare.bindings.iter().flat_map(|bound| [&bound.queue, &bound.exchange]);
+        let bindings = bound.map(|name| ("bindings", name));
+        for (list, name) in exchanges.chain(queues).chain(bindings) {
+            let detail =
+                format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
+            rules.require((1..=MAX_NAME_BYTES).contains(&name.len()), list, detail);
+        }
+        let is_long = |binding: &Binding| binding.routing_key.len() > MAX_NAME_BYTES;
+        let detail = format!("a routing_key has more than {MAX_NAME_BYTES} bytes");
+        rules.require(!declare.bindings.iter().any(is_long), "bindings", detail);
+    }
+}
+
+impl SinkConfig for RabbitMqConfig {
+    type Sink = RabbitMq;
+
+    const DESTINATION: Option<&'static str> = Some("exchange");
+
+    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
+        keys: "uri",
+        remedy: "start the broker, or change host, port or scheme (amqp, amqps for TLS) of the URI",
+    };
+
+    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
+        let own = &settings.own;
+        rules.within("declare", |rules| own.validate_declarations(rules));
+        let Some(uri) = &own.uri else {
+            rules.wrong("uri", "is not set; write it as amqp://user:password@host:5672/vhost");
+            return;
+        };
+        if let Err(error) = uri.check(str::parse::<AMQPUri>) {
+            rules.wrong("uri", format!("is not an AMQP URI: {error}"));
+            return;
+        }
+        if own.username.is_some() {
+            let detail = "uri names a user too; keep one of the two";
+            rules.require(!uri.expose().contains('@'), "username", detail);
+        }
+        if let Some(file) = &own.password_file {
+            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
+            if let Err(detail) = read_file(file) {
+                rules.wrong("password_file", detail);
+            }
+        }
+        if let Some(tls) = &own.tls {
+            rules.within("tls", |rules| tls.validate(rules));
+            let scheme = uri.expose().parse::<AMQPUri>().map(|uri| uri.scheme);
+            let detail = "needs a URI that begins with amqps://, which is TLS";
+            rules.require(scheme == Ok(AMQPScheme::AMQPS), "tls", detail);
+        }
+    }
+
+    /// A warning for each routing key that matches itself alone at a topic exchange: `*` is a word in AMQP,
+    /// not a glob.
+    fn warnings(&self) -> Vec<String> {
+        let is_topic = |name: &str| {
+            self.declare.exchanges.iter().any(|it| it.name == name && it.kind == "topic")
+        };
+        let at_topics = self.declare.bindings.iter().filter(|bound| is_topic(&bound.exchange));
+        let literal = at_topics.map(|bound| &bound.routing_key).filter(|key| resembles_glob(key));
+        let warnings = literal.map(|key| {
+            format!(
+                "declare.bindings: the routing key {key:?} matches nothing but itself: at a topic \
+                 exchange * is a whole word between dots, and # any number of them"
+            )
+        });
+        warnings.collect()
+    }
+
+    fn address(&self) -> DefaultAddress {
+        let source = self.cloudevents.then(|| self.cloudevents_source.clone());
+        DefaultAddress {
+            destination: self.exchange.clone(),
+            key: Some(self.routing_key.clone()),
+            source,
+        }
+    }
+
+    fn declared(&self) -> Vec<&str> {
+        self.declare.exchanges.iter().map(|exchange| exchange.name.as_str()).collect()
+    }
+
+    fn without_declarations(self) -> Self {
+        Self { declare: Declare::default(), ..self }
+    }
+
+    fn build(settings: SinkSettings<Self>) -> Result<RabbitMq, String> {
+        RabbitMq::new(settings)
+    }
+
+    async fn look_up(sink: &RabbitMq, exchange: &str) -> Result<(), PublishError> {
+        sink.look_up(exchange).await
+    }
+}
+
+/// Whether `*` or `#` is part of a longer word.
+fn resembles_glob(routing_key: &str) -> bool {
+    routing_key.split('.').any(|word| word.len() > 1 && word.contains(['*', '#']))
+}

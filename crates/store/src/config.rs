@@ -1,0 +1,207 @@
+//! The configuration of the connection to MongoDB.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use mongodb::options::ConnectionString;
+use postrider_settings::secret::{SecretUri, read_file};
+use postrider_settings::{Rules, TlsConfig, quoted};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::connect::MongoEndpoint;
+use crate::words;
+
+/// The limit of MongoDB for a database's name, in bytes.
+const MAX_DATABASE_BYTES: usize = 63;
+
+/// The characters that a database's name cannot have. (A control character is refused in any text.)
+const ILLEGAL_CHARACTERS: [char; 6] = ['/', '\\', '.', ' ', '"', '$'];
+
+/// MongoDB's own databases, in any case: it treats names that differ in case alone as the same.
+const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
+
+/// The section `[mongo]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MongoConfig {
+    /// The URI of MongoDB, as its drivers read it. Without it: `mongo.sources.<source>.uri`, then `connection_strings.<source>`.
+    #[schemars(example = &"mongodb://user:password@host1:27017,host2:27017/app?replicaSet=rs0")]
+    pub uri: Option<SecretUri>,
+    /// The named source, or connection string, that is used where `mongo.uri` is not set.
+    pub source: String,
+    /// Sources by name.
+    pub sources: BTreeMap<String, MongoSource>,
+    /// The database of every part that names none of its own. Without it: the database in the URI. Not `admin`, `config` or `local`.
+    #[schemars(example = &"app")]
+    pub database: Option<String>,
+    /// The user, where the URI names none.
+    #[schemars(example = &"postrider")]
+    pub username: Option<String>,
+    /// The file that holds the user's password, read at the start.
+    #[schemars(example = &"/run/secrets/mongodb-password")]
+    pub password_file: Option<PathBuf>,
+    /// TLS to MongoDB; an empty table verifies against the system's authorities. The driver reads certificate and key from one file: set `key_file` to the same file as `cert_file`.
+    pub tls: Option<TlsConfig>,
+}
+
+/// A table `[mongo.sources.NAME]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MongoSource {
+    /// One of several URIs by name; `mongo.source` selects one.
+    #[schemars(example = &"mongodb://host/app")]
+    pub uri: SecretUri,
+}
+
+impl Default for MongoConfig {
+    fn default() -> Self {
+        Self {
+            uri: None,
+            source: "mongo".into(),
+            sources: BTreeMap::new(),
+            database: None,
+            username: None,
+            password_file: None,
+            tls: None,
+        }
+    }
+}
+
+/// The URI in force, and the key that sets it.
+#[derive(Clone, Debug)]
+pub struct ChosenUri {
+    /// The full key.
+    pub key: String,
+    /// The URI.
+    pub uri: SecretUri,
+}
+
+impl ChosenUri {
+    /// The database that the URI names: the text between the hosts and the options.
+    pub fn database(&self) -> Option<&str> {
+        let rest = self.uri.expose().split_once("://")?.1;
+        let rest = rest.split('?').next()?;
+        // Behind the last @: a password may hold a slash that was not escaped.
+        let hosts = rest.rsplit('@').next()?;
+        let (_, name) = hosts.split_once('/')?;
+        (!name.is_empty()).then_some(name)
+    }
+}
+
+impl MongoConfig {
+    /// Selects the URI: `mongo.uri`, else the source's, else the connection string of that name.
+    pub fn choose_uri(
+        &self,
+        connection_strings: &BTreeMap<String, SecretUri>,
+        rules: &mut Rules,
+    ) -> Option<ChosenUri> {
+        let source = quoted(&self.source);
+        let of_source = || {
+            let uri = self.sources.get(&self.source)?.uri.clone();
+            Some(ChosenUri { key: format!("mongo.sources.{source}.uri"), uri })
+        };
+        let of_string = || {
+            let uri = connection_strings.get(&self.source)?.clone();
+            Some(ChosenUri { key: format!("connection_strings.{source}"), uri })
+        };
+        let own = self.uri.clone().map(|uri| ChosenUri { key: "mongo.uri".to_owned(), uri });
+        let Some(chosen) = own.or_else(of_source).or_else(of_string) else {
+            let detail = format!(
+                "is not set; set it, or mongo.sources.{source}.uri, or connection_strings.{source}"
+            );
+            rules.wrong("mongo.uri", detail);
+            return None;
+        };
+        if let Err(detail) = chosen.uri.check(parse_uri) {
+            rules.wrong(&chosen.key, format!("is not a MongoDB URI: {detail}"));
+        }
+        Some(chosen)
+    }
+
+    /// The server with the login and the TLS files of this section.
+    pub fn endpoint(&self, chosen: &ChosenUri, rules: &mut Rules) -> MongoEndpoint {
+        let mut endpoint = MongoEndpoint::from(&chosen.uri);
+        rules.within("mongo", |rules| {
+            if let Some(username) = &self.username {
+                let parsed = ConnectionString::parse(chosen.uri.expose());
+                if parsed.is_ok_and(|uri| uri.credential.is_some_and(|it| it.username.is_some())) {
+                    let detail = format!("{} names a user too; keep one of the two", chosen.key);
+                    rules.wrong("username", detail);
+                }
+                endpoint.username = Some(username.clone());
+            }
+            if let Some(file) = &self.password_file {
+                rules.require(self.username.is_some(), "username", "is not set, and mongo.password_file is");
+                match read_file(file) {
+                    Ok(password) => endpoint.password = Some(password),
+                    Err(detail) => rules.wrong("password_file", detail),
+                }
+            }
+            if let Some(tls) = &self.tls {
+                rules.within("tls", |rules| {
+                    tls.validate(rules);
+                    rules.require(
+                        tls.cert_file.is_none() || tls.key_file.is_none() || tls.cert_file == tls.key_file,
+                        "key_file",
+                        "must be the same file as mongo.tls.cert_file: MongoDB's driver reads both from one",
+                    );
+                });
+                endpoint.tls = Some(tls.clone());
+            }
+        });
+        endpoint
+    }
+}
+
+/// Checks the name of a database by MongoDB's documented limits ("Naming Restrictions"), so that the
+/// configuration reports what the first write would.
+///
+/// # Errors
+///
+/// What is wrong, and what is right.
+pub fn check_database_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_DATABASE_BYTES {
+        return Err(format!(
+            "must have 1 to {MAX_DATABASE_BYTES} bytes, MongoDB's limit; shorten it"
+        ));
+    }
+    if let Some(found) = name.chars().find(|character| ILLEGAL_CHARACTERS.contains(character)) {
+        return Err(format!("must not have the character {found:?}, which MongoDB refuses"));
+    }
+    if RESERVED_DATABASES.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
+        return Err("is MongoDB's own, which has no transactions; name another".to_owned());
+    }
+    Ok(())
+}
+
+/// Parses a URI as the driver does, except for input on which the driver panics: a `%` in user or
+/// password before a character that is not ASCII.
+fn parse_uri(uri: &str) -> Result<(), String> {
+    let is_escape = |behind: &str| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !uri.split('%').skip(1).all(is_escape) {
+        return Err("it has a % that begins no escape; write %25".to_owned());
+    }
+    ConnectionString::parse(uri).map(drop).map_err(|error| words(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_name_is_checked_by_mongodbs_rules() {
+        for name in ["app", "é", "a%b", "System", &"a".repeat(63)] {
+            assert_eq!(check_database_name(name), Ok(()), "{name}");
+        }
+        for name in
+            ["", "a.b", "a b", "a/b", "a\\b", "a\"b", "$external", "admin", "Local", "CONFIG"]
+        {
+            assert!(check_database_name(name).is_err(), "{name}");
+        }
+        assert!(check_database_name(&"é".repeat(32)).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! The configuration of the HTTP API.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postrider_settings::Rules;
+use postrider_settings::secret::{SecretText, read_file};
+use postrider_settings::units::{HumanDuration, HumanSize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::http::auth::{Scope, Tokens};
+use crate::http::tls::TlsFiles;
+use crate::ops::config::listen_host;
+use crate::ops::origin::is_loopback;
+
+/// The section `[api]`: the HTTP API (docs/http.md).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApiConfig {
+    /// Whether this process serves it.
+    pub enabled: bool,
+    /// The address. Port 0 takes a free one; the log names the bound address. Beyond loopback tokens are required, with TLS too.
+    pub listen: String,
+    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`. Without any: every program on this host is a client, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file that holds such a list.
+    pub tokens: Vec<Token>,
+    /// The largest request body.
+    #[serde(with = "HumanSize")]
+    #[schemars(extend("x-at-least" = "1KiB", "x-at-most" = "64MiB"))]
+    pub max_body: usize,
+    /// Connections at a time; more wait to be accepted.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_connections: usize,
+    /// Requests at a time; more are answered with 503 and `Retry-After`.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_concurrent: usize,
+    /// How long a request may take until its answer begins. Its header may take at most 10 s of that.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "100ms"))]
+    pub timeout: Duration,
+    /// Whether the API may listen beyond loopback without tokens and answer any `Host`: something else guards it.
+    pub allow_unauthenticated: bool,
+    /// Certificate chain and private key in PEM, read again when a file changes. Without them: plain HTTP.
+    pub tls: ServerTlsConfig,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            listen: "127.0.0.1:8080".into(),
+            tokens: Vec::new(),
+            max_body: 1 << 20,
+            max_connections: 1024,
+            // As many bodies of 1 MiB as a small container holds.
+            max_concurrent: 256,
+            // Longer than an election of MongoDB's members takes.
+            timeout: Duration::from_secs(30),
+            allow_unauthenticated: false,
+            tls: ServerTlsConfig::default(),
+        }
+    }
+}
+
+/// The section `[api.tls]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerTlsConfig {
+    /// The certificate chain, the server's own certificate first.
+    #[schemars(example = &"/run/secrets/tls.crt")]
+    pub cert_file: Option<PathBuf>,
+    /// The private key.
+    #[schemars(example = &"/run/secrets/tls.key")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl ApiConfig {
+    /// Checks the rules of more than one key, and reads the tokens.
+    pub fn validate(&self, rules: &mut Rules) -> Tokens {
+        let tls = &self.tls;
+        match (&tls.cert_file, &tls.key_file) {
+            (Some(_), None) => {
+                rules.wrong("tls.key_file", "is not set, and api.tls.cert_file is");
+            }
+            (None, Some(_)) => {
+                rules.wrong("tls.cert_file", "is not set, and api.tls.key_file is");
+            }
+            _ => {}
+        }
+        match listen_host(&self.listen) {
+            Ok(host) => rules.require(
+                is_loopback(host) || !self.tokens.is_empty() || self.allow_unauthenticated,
+                "listen",
+                "is beyond loopback, where tokens are required, with TLS too; set api.tokens, or \
+                 127.0.0.1:8080, or api.allow_unauthenticated = true",
+            ),
+            Err(detail) => rules.wrong("listen", detail),
+        }
+        read_tokens(&self.tokens, rules)
+    }
+
+    /// The files of the server's certificate, where it has one.
+    pub(super) fn tls_files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = (self.tls.cert_file.clone()?, self.tls.key_file.clone()?);
+        Some(TlsFiles { certificate, key })
+    }
+}
+
+fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
+    let mut tokens = Tokens::default();
+    let mut names = HashSet::new();
+    for (at, token) in listed.iter().enumerate() {
+        let key = |part: &str| format!("tokens.{at}{part}");
+        let (name, secret, scopes) = match token {
+            Token::Text(text) => {
+                (format!("token {}", at + 1), Some(text.clone()), Scope::ALL.into())
+            }
+            Token::Table(table) => {
+                rules.require(!table.name.is_empty(), key(".name"), "is empty");
+                let secret = match (&table.token, &table.token_file) {
+                    (Some(token), None) => Some(token.clone()),
+                    (None, Some(file)) => match read_file(file) {
+                        Ok(secret) => Some(secret),
+                        Err(detail) => {
+                            rules.wrong(key(".token_file"), detail);
+                            None
+                        }
+                    },
+                    (Some(_), Some(_)) => {
+                        rules.wrong(key(""), "has token and token_file; keep one of the two");
+                        continue;
+                    }
+                    (None, None) => {
+                        rules.wrong(key(""), "has no token; set token or token_file");
+                        continue;
+                    }
+                };
+                let scopes = match &table.scopes {
+                    None => Scope::ALL.into(),
+                    Some(scopes) => read_scopes(&key(".scopes"), scopes, rules),
+                };
+                (table.name.clone(), secret, scopes)
+            }
+        };
+        if !names.insert(name.clone()) {
+            rules.wrong(key(".name"), format!("{name:?} is the name of another token too"));
+        }
+        let Some(secret) = secret.as_ref().map(SecretText::expose) else { continue };
+        // A header can carry no other characters.
+        let is_legal = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
+        let detail = "is empty or has other characters than ASCII letters, digits and signs";
+        rules.require(is_legal, key(""), detail);
+        rules.require(tokens.add(&name, secret, scopes), key(""), "is another token over again");
+    }
+    tokens
+}
+
+fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
+    rules.require(!names.is_empty(), key, "is empty; such a token could do nothing");
+    let mut scopes = Vec::new();
+    for name in names {
+        match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
+            Some(scope) => scopes.push(scope),
+            None => {
+                let detail = format!("{name:?} is an unknown scope; must be append, read or admin");
+                rules.wrong(key, detail);
+            }
+        }
+    }
+    scopes
+}
+
+/// One of `api.tokens`: a text, which has every scope, or a table.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum Token {
+    /// The token itself.
+    Text(SecretText),
+    /// A token with a name and scopes.
+    Table(TokenTable),
+}
+
+/// `{ name, token | token_file, scopes }`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenTable {
+    /// The client's name, for the log.
+    pub name: String,
+    /// The token itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<SecretText>,
+    /// The file that holds the token, read at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// The scopes: `append`, `read`, `admin`. Without it: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<Vec<String>>,
+}
+
+impl<'de> Deserialize<'de> for Token {
+    /// Reads by the value's type, so that an error names the wrong key of a table and quotes no value.
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        match toml::Value::deserialize(input)? {
+            toml::Value::String(text) => Ok(Self::Text(SecretText::from(text.as_str()))),
+            toml::Value::Table(table) => {
+                let wrong_type = table.iter().find(|(name, value)| match name.as_str() {
+                    "scopes" => !value
+                        .as_array()
+                        .is_some_and(|scopes| scopes.iter().all(toml::Value::is_str)),
+                    _ => !value.is_str(),
+                });
+                if let Some((name, value)) = wrong_type {
+                    let kind = value.type_str();
+                    return Err(Error::custom(format!("{name:?} cannot be of type {kind}")));
+                }
+                let table = TokenTable::deserialize(table);
+                table.map(Self::Table).map_err(|error| Error::custom(error.message()))
+            }
+            other => Err(Error::custom(format!(
+                "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \"read\", \
+                 \"admin\"] }}, and is of type {}",
+                other.type_str()
+            ))),
+        }
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => text.serialize(output),
+            Self::Table(table) => table.serialize(output),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The configuration of the ops server.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The section `[ops]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OpsConfig {
+    /// The address of `/livez`, `/readyz`, `/metrics` and `/blocked-keys`. Port 0 takes a free one; the log names the bound address.
+    pub listen: String,
+}
+
+impl Default for OpsConfig {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:9464".into() }
+    }
+}
+
+/// The host of an address to listen on, `host:port`.
+///
+/// # Errors
+///
+/// What is right.
+pub fn listen_host(address: &str) -> Result<&str, &'static str> {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(host),
+        _ => Err("must be host:port, such as 127.0.0.1:8080"),
+    }
+}
