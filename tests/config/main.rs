@@ -8,3 +8,4 @@ mod support;
 
 mod check;
 mod configuration;
+mod formats;

@@ -5,6 +5,7 @@ mod brokers;
 mod cloud_events;
 mod dead_letters;
 mod declare;
+mod file;
 mod routes;
 mod side_by_side;
 mod sizes;

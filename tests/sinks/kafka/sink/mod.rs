@@ -3,6 +3,7 @@
 mod connection;
 mod declare;
 mod gathering;
+mod login;
 pub mod poison;
 mod record;
 mod refusals;
