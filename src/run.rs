@@ -46,7 +46,7 @@ use crate::relay::report::RelayReport;
 use crate::relay::{Relay, RelayParts};
 use crate::run::health::{confirming, watch_following, watch_partitions, watch_relay, watch_store};
 use crate::run::startup::{until_guarded, until_named, until_reached, until_schema};
-use crate::sink::config::ConfiguredSink;
+use crate::sink::configured::ConfiguredSink;
 use crate::sink::registry::AnySink;
 use crate::store::connect;
 use crate::telemetry::chain;

@@ -10,7 +10,7 @@ use crate::config::Resolved;
 use crate::ids::SinkName;
 use crate::routing::Template;
 use crate::run;
-use crate::sink::config::ConfiguredSink;
+use crate::sink::configured::ConfiguredSink;
 use crate::sink::registry::AnySink;
 use crate::sink::{PublishError, PublishFailure, Sink, SinkDown};
 

@@ -9,7 +9,8 @@ use toml::{Table, Value};
 use super::keys::{Form, Key, Section, description, keys, schema};
 use super::sections::Config;
 use crate::blessed::compare;
-use crate::sink::config::{ConfiguredSink, DeliveryConfig};
+use crate::sink::config::DeliveryConfig;
+use crate::sink::configured::ConfiguredSink;
 use crate::sink::kafka::{RESERVED, Reserved};
 use crate::sink::registry::KindConfig;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use postrider_sinks::config::ConfiguredSink;
+use postrider_sinks::configured::ConfiguredSink;
 use postrider_sinks::registry::KindConfig;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};

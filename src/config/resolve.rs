@@ -11,7 +11,7 @@ use postrider_relay::partition::fleet;
 use postrider_relay::partition::heartbeat::Profile;
 use postrider_relay::settings::Settings;
 use postrider_settings::{Rules, Violation};
-use postrider_sinks::config::ConfiguredSink;
+use postrider_sinks::configured::ConfiguredSink;
 use postrider_store::config::{ChosenUri, check_database_name};
 use postrider_store::connect::MongoEndpoint;
 

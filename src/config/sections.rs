@@ -10,7 +10,7 @@ use postrider_relay::routing::Route;
 use postrider_relay::settings::Settings;
 use postrider_settings::Rules;
 use postrider_settings::secret::SecretUri;
-use postrider_sinks::config::ConfiguredSink;
+use postrider_sinks::configured::ConfiguredSink;
 use postrider_store::config::MongoConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

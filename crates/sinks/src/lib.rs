@@ -7,7 +7,8 @@
 //! | [`kafka`] | Kafka by librdkafka: an idempotent producer and its delivery reports |
 //! | [`file`] | a file: one JSON object per line, synced and rotated |
 //! | [`stdout`] | standard output: one JSON object per line |
-//! | [`config`] | the configuration of a sink |
+//! | [`config`] | what a kind of sink configures |
+//! | [`configured`] | a table of the configuration: one sink of any kind |
 //! | [`registry`] | the kinds of sinks that this build has |
 //! | [`cloud_events`] | CloudEvents attributes, for either broker |
 
@@ -15,6 +16,7 @@
 mod arbitrary;
 pub mod cloud_events;
 pub mod config;
+pub mod configured;
 pub mod file;
 mod json_line;
 #[cfg(feature = "kafka")]

@@ -11,8 +11,7 @@ use serde::de::Error as _;
 use toml::{Table, Value};
 
 use crate::config::{
-    ConfiguredSink, ConnectionHelp, DefaultAddress, DeliveryConfig, ReadError, SinkConfig,
-    SinkSettings,
+    ConnectionHelp, DefaultAddress, DeliveryConfig, ReadError, SinkConfig, SinkSettings,
 };
 
 /// Writes the two enums of all kinds, and hands each call to the kind's own type.
@@ -72,6 +71,18 @@ macro_rules! sinks {
                 }
             }
 
+            pub(crate) fn build(
+                self,
+                name: SinkName,
+                delivery: DeliveryConfig,
+            ) -> Result<AnySink, String> {
+                match self {
+                    $($(#[$gate])? Self::$Name(own) => {
+                        <$Config>::build(SinkSettings { name, delivery, own }).map(AnySink::$Name)
+                    })+
+                }
+            }
+
             /// The value of `kind`.
             pub fn kind(&self) -> &'static str {
                 match self { $($(#[$gate])? Self::$Name(_) => $kind,)+ }
@@ -100,23 +111,6 @@ macro_rules! sinks {
             /// Advice for a sink that cannot be reached.
             pub fn connection_help(&self) -> ConnectionHelp {
                 match self { $($(#[$gate])? Self::$Name(_) => <$Config>::CONNECTION_HELP,)+ }
-            }
-        }
-
-        impl ConfiguredSink {
-            /// Builds the sink; it contacts nothing yet.
-            ///
-            /// # Errors
-            ///
-            /// What is wrong, without secrets.
-            pub fn build(&self, name: &SinkName) -> Result<AnySink, String> {
-                let (name, delivery) = (name.clone(), self.delivery.clone());
-                match &self.kind {
-                    $($(#[$gate])? KindConfig::$Name(own) => {
-                        let own = own.clone();
-                        <$Config>::build(SinkSettings { name, delivery, own }).map(AnySink::$Name)
-                    })+
-                }
             }
         }
 

@@ -2,15 +2,11 @@
 
 use std::path::PathBuf;
 
-use postrider_relay::routing::Template;
-use postrider_settings::Rules;
 use postrider_settings::units::HumanSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
-use crate::file::File;
-use crate::file::storage::RotatedFile;
+use crate::config::SinkSettings;
 
 /// One sink of kind `file`, as it is configured.
 pub type FileSettings = SinkSettings<FileConfig>;
@@ -34,35 +30,5 @@ pub struct FileConfig {
 impl Default for FileConfig {
     fn default() -> Self {
         Self { path: None, max_size: 100 << 20 }
-    }
-}
-
-impl SinkConfig for FileConfig {
-    type Sink = File;
-
-    const DESTINATION: Option<&'static str> = None;
-
-    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
-        keys: "path",
-        remedy: "create the folder, permit this user to write there, or free space",
-    };
-
-    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
-        let Some(path) = &settings.own.path else {
-            rules.wrong("path", "is not set; write it as /folder/name.ndjson");
-            return;
-        };
-        let is_file = path.file_name().is_some() && !path.is_dir();
-        rules.require(is_file, "path", "must be a file; add a name such as orders.ndjson");
-    }
-
-    fn address(&self) -> DefaultAddress {
-        DefaultAddress { destination: Template::fixed(""), key: None, source: None }
-    }
-
-    fn build(settings: SinkSettings<Self>) -> Result<File, String> {
-        let path = settings.own.path.ok_or("path is not set")?;
-        let storage = RotatedFile { path, max_size: settings.own.max_size as u64 };
-        Ok(File::new(storage, settings.delivery.timeout))
     }
 }

@@ -18,12 +18,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_relay::routing::Template;
 use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
+use postrider_settings::Rules;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-pub use config::{FileConfig, FileSettings};
-use storage::Storage;
-
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+pub use crate::file::config::{FileConfig, FileSettings};
+use crate::file::storage::RotatedFile;
+use crate::file::storage::Storage;
 use crate::json_line;
 use crate::slot::{self, Slot};
 
@@ -147,6 +150,36 @@ impl slot::Link for Writer {
         let lost = down.wait_for(Option::is_some).await;
         // The sender lives as long as this writer.
         lost.ok().and_then(|down| down.clone()).unwrap_or_else(|| SinkDown::new("closed"))
+    }
+}
+
+impl SinkConfig for FileConfig {
+    type Sink = File;
+
+    const DESTINATION: Option<&'static str> = None;
+
+    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
+        keys: "path",
+        remedy: "create the folder, permit this user to write there, or free space",
+    };
+
+    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
+        let Some(path) = &settings.own.path else {
+            rules.wrong("path", "is not set; write it as /folder/name.ndjson");
+            return;
+        };
+        let is_file = path.file_name().is_some() && !path.is_dir();
+        rules.require(is_file, "path", "must be a file; add a name such as orders.ndjson");
+    }
+
+    fn address(&self) -> DefaultAddress {
+        DefaultAddress { destination: Template::fixed(""), key: None, source: None }
+    }
+
+    fn build(settings: SinkSettings<Self>) -> Result<File, String> {
+        let path = settings.own.path.ok_or("path is not set")?;
+        let storage = RotatedFile { path, max_size: settings.own.max_size as u64 };
+        Ok(File::new(storage, settings.delivery.timeout))
     }
 }
 

@@ -34,19 +34,20 @@ mod topics;
 
 use std::sync::Arc;
 
+use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
+use postrider_settings::Rules;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub use properties::{RESERVED, Reserved};
-pub use properties::{WrongProperties, WrongProperty, wrong_properties};
-
-use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
-
-use crate::config::SinkConfig as _;
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+use crate::kafka::config::DeclaredTopics;
 pub use crate::kafka::config::{KafkaConfig, KafkaSettings};
 use crate::kafka::gathering::Gathering;
 use crate::kafka::link::Link;
 use crate::kafka::partitions::Partitions;
+pub use crate::kafka::properties::{
+    RESERVED, Reserved, WrongProperties, WrongProperty, wrong_properties,
+};
 use crate::kafka::statistics::KafkaMetrics;
 use crate::slot::Slot;
 
@@ -98,6 +99,89 @@ impl Kafka {
     /// [`PublishFailure::Retryable`] where it is missing or may not be seen, else it could not be asked for.
     pub async fn look_up(&self, topic: &str) -> Result<(), PublishError> {
         topics::exists(&self.settings, topic).await
+    }
+}
+
+/// The most bytes of the name of a topic that is declared.
+const MAX_NAME_BYTES: usize = 255;
+
+impl SinkConfig for KafkaConfig {
+    type Sink = Kafka;
+
+    const DESTINATION: Option<&'static str> = Some("topic");
+
+    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
+        keys: "brokers, properties",
+        remedy: "start the broker, or change the addresses",
+    };
+
+    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
+        let own = &settings.own;
+        match &own.brokers {
+            None => {
+                rules.wrong("brokers", "is not set; write it as host:9092, or a list of such");
+                return;
+            }
+            Some(brokers) if brokers.joined().trim_matches([',', ' ']).is_empty() => {
+                rules.wrong("brokers", "is empty; write it as host:9092, or a list of such");
+                return;
+            }
+            Some(_) => {}
+        }
+        for topic in &own.declare.topics {
+            let (name, length) = (&topic.name, 1..=MAX_NAME_BYTES);
+            let detail =
+                format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
+            rules.require(length.contains(&name.len()), "declare.topics", detail);
+        }
+        if own.password_file.is_some() {
+            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
+        }
+        if let Some(tls) = &own.tls {
+            rules.within("tls", |rules| tls.validate(rules));
+        }
+        match own.connection() {
+            Ok(connection) => {
+                for (name, _) in connection.iter() {
+                    let is_set = own.properties.iter().any(|(set, _)| set == name);
+                    let detail =
+                        "is set by username, password_file or tls too; keep one of the two";
+                    rules.require(
+                        !is_set,
+                        format!("properties.{}", postrider_settings::quoted(name)),
+                        detail,
+                    );
+                }
+            }
+            Err(detail) => rules.wrong("password_file", detail),
+        }
+        if rules.violations().is_empty() || own.tls.is_none() {
+            for property in properties::wrong_properties(settings) {
+                rules.wrong(&property.key, property.detail);
+            }
+        }
+    }
+
+    fn address(&self) -> DefaultAddress {
+        // Without a key of the route, the record's own key is Kafka's.
+        let source = self.cloudevents.then(|| self.cloudevents_source.clone());
+        DefaultAddress { destination: self.topic.clone(), key: None, source }
+    }
+
+    fn declared(&self) -> Vec<&str> {
+        self.declare.topics.iter().map(|topic| topic.name.as_str()).collect()
+    }
+
+    fn without_declarations(self) -> Self {
+        Self { declare: DeclaredTopics::default(), ..self }
+    }
+
+    fn build(settings: SinkSettings<Self>) -> Result<Kafka, String> {
+        Kafka::new(settings).map_err(|error| error.to_string())
+    }
+
+    async fn look_up(sink: &Kafka, topic: &str) -> Result<(), PublishError> {
+        sink.look_up(topic).await
     }
 }
 

@@ -3,16 +3,14 @@
 use std::path::PathBuf;
 
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::AMQPUri;
 use postrider_relay::routing::Template;
-use postrider_relay::sink::PublishError;
 use postrider_settings::secret::{SecretUri, read_file};
 use postrider_settings::{Rules, TlsConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
-use crate::rabbitmq::RabbitMq;
+use crate::config::SinkSettings;
 
 /// The most bytes of a name in AMQP.
 const MAX_NAME_BYTES: usize = 255;
@@ -215,7 +213,7 @@ impl RabbitMqConfig {
     }
 
     /// Names that no broker accepts are reported before the first connection.
-    fn validate_declarations(&self, rules: &mut Rules) {
+    pub(super) fn validate_declarations(&self, rules: &mut Rules) {
         let declare = &self.declare;
         let exchanges = declare.exchanges.iter().map(|exchange| ("exchanges", &exchange.name));
         let queues = declare.queues.iter().map(|queue| ("queues", &queue.name));
@@ -230,91 +228,4 @@ impl RabbitMqConfig {
         let detail = format!("a routing_key has more than {MAX_NAME_BYTES} bytes");
         rules.require(!declare.bindings.iter().any(is_long), "bindings", detail);
     }
-}
-
-impl SinkConfig for RabbitMqConfig {
-    type Sink = RabbitMq;
-
-    const DESTINATION: Option<&'static str> = Some("exchange");
-
-    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
-        keys: "uri",
-        remedy: "start the broker, or change host, port or scheme (amqp, amqps for TLS) of the URI",
-    };
-
-    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
-        let own = &settings.own;
-        rules.within("declare", |rules| own.validate_declarations(rules));
-        let Some(uri) = &own.uri else {
-            rules.wrong("uri", "is not set; write it as amqp://user:password@host:5672/vhost");
-            return;
-        };
-        if let Err(error) = uri.check(str::parse::<AMQPUri>) {
-            rules.wrong("uri", format!("is not an AMQP URI: {error}"));
-            return;
-        }
-        if own.username.is_some() {
-            let detail = "uri names a user too; keep one of the two";
-            rules.require(!uri.expose().contains('@'), "username", detail);
-        }
-        if let Some(file) = &own.password_file {
-            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
-            if let Err(detail) = read_file(file) {
-                rules.wrong("password_file", detail);
-            }
-        }
-        if let Some(tls) = &own.tls {
-            rules.within("tls", |rules| tls.validate(rules));
-            let scheme = uri.expose().parse::<AMQPUri>().map(|uri| uri.scheme);
-            let detail = "needs a URI that begins with amqps://, which is TLS";
-            rules.require(scheme == Ok(AMQPScheme::AMQPS), "tls", detail);
-        }
-    }
-
-    /// A warning for each routing key that matches itself alone at a topic exchange: `*` is a word in AMQP,
-    /// not a glob.
-    fn warnings(&self) -> Vec<String> {
-        let is_topic = |name: &str| {
-            self.declare.exchanges.iter().any(|it| it.name == name && it.kind == "topic")
-        };
-        let at_topics = self.declare.bindings.iter().filter(|bound| is_topic(&bound.exchange));
-        let literal = at_topics.map(|bound| &bound.routing_key).filter(|key| resembles_glob(key));
-        let warnings = literal.map(|key| {
-            format!(
-                "declare.bindings: the routing key {key:?} matches nothing but itself: at a topic \
-                 exchange * is a whole word between dots, and # any number of them"
-            )
-        });
-        warnings.collect()
-    }
-
-    fn address(&self) -> DefaultAddress {
-        let source = self.cloudevents.then(|| self.cloudevents_source.clone());
-        DefaultAddress {
-            destination: self.exchange.clone(),
-            key: Some(self.routing_key.clone()),
-            source,
-        }
-    }
-
-    fn declared(&self) -> Vec<&str> {
-        self.declare.exchanges.iter().map(|exchange| exchange.name.as_str()).collect()
-    }
-
-    fn without_declarations(self) -> Self {
-        Self { declare: Declare::default(), ..self }
-    }
-
-    fn build(settings: SinkSettings<Self>) -> Result<RabbitMq, String> {
-        RabbitMq::new(settings)
-    }
-
-    async fn look_up(sink: &RabbitMq, exchange: &str) -> Result<(), PublishError> {
-        sink.look_up(exchange).await
-    }
-}
-
-/// Whether `*` or `#` is part of a longer word.
-fn resembles_glob(routing_key: &str) -> bool {
-    routing_key.split('.').any(|word| word.len() > 1 && word.contains(['*', '#']))
 }

@@ -34,12 +34,16 @@ use std::future::Future;
 use std::sync::Arc;
 
 use lapin::types::ShortString;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
+use postrider_settings::Rules;
+use postrider_settings::secret::read_file;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use crate::config::SinkConfig as _;
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
 use crate::pulse::Silent;
+use crate::rabbitmq::config::Declare;
 pub use crate::rabbitmq::config::{RabbitMqConfig, RabbitMqSettings};
 use crate::rabbitmq::left_behind::LeftBehind;
 use crate::rabbitmq::link::Link;
@@ -334,6 +338,93 @@ impl RabbitMq {
         };
         PublishError::new(PublishFailure::SinkDown, why)
     }
+}
+
+impl SinkConfig for RabbitMqConfig {
+    type Sink = RabbitMq;
+
+    const DESTINATION: Option<&'static str> = Some("exchange");
+
+    const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
+        keys: "uri",
+        remedy: "start the broker, or change host, port or scheme (amqp, amqps for TLS) of the URI",
+    };
+
+    fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
+        let own = &settings.own;
+        rules.within("declare", |rules| own.validate_declarations(rules));
+        let Some(uri) = &own.uri else {
+            rules.wrong("uri", "is not set; write it as amqp://user:password@host:5672/vhost");
+            return;
+        };
+        if let Err(error) = uri.check(str::parse::<AMQPUri>) {
+            rules.wrong("uri", format!("is not an AMQP URI: {error}"));
+            return;
+        }
+        if own.username.is_some() {
+            let detail = "uri names a user too; keep one of the two";
+            rules.require(!uri.expose().contains('@'), "username", detail);
+        }
+        if let Some(file) = &own.password_file {
+            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
+            if let Err(detail) = read_file(file) {
+                rules.wrong("password_file", detail);
+            }
+        }
+        if let Some(tls) = &own.tls {
+            rules.within("tls", |rules| tls.validate(rules));
+            let scheme = uri.expose().parse::<AMQPUri>().map(|uri| uri.scheme);
+            let detail = "needs a URI that begins with amqps://, which is TLS";
+            rules.require(scheme == Ok(AMQPScheme::AMQPS), "tls", detail);
+        }
+    }
+
+    /// A warning for each routing key that matches itself alone at a topic exchange: `*` is a word in AMQP,
+    /// not a glob.
+    fn warnings(&self) -> Vec<String> {
+        let is_topic = |name: &str| {
+            self.declare.exchanges.iter().any(|it| it.name == name && it.kind == "topic")
+        };
+        let at_topics = self.declare.bindings.iter().filter(|bound| is_topic(&bound.exchange));
+        let literal = at_topics.map(|bound| &bound.routing_key).filter(|key| resembles_glob(key));
+        let warnings = literal.map(|key| {
+            format!(
+                "declare.bindings: the routing key {key:?} matches nothing but itself: at a topic \
+                 exchange * is a whole word between dots, and # any number of them"
+            )
+        });
+        warnings.collect()
+    }
+
+    fn address(&self) -> DefaultAddress {
+        let source = self.cloudevents.then(|| self.cloudevents_source.clone());
+        DefaultAddress {
+            destination: self.exchange.clone(),
+            key: Some(self.routing_key.clone()),
+            source,
+        }
+    }
+
+    fn declared(&self) -> Vec<&str> {
+        self.declare.exchanges.iter().map(|exchange| exchange.name.as_str()).collect()
+    }
+
+    fn without_declarations(self) -> Self {
+        Self { declare: Declare::default(), ..self }
+    }
+
+    fn build(settings: SinkSettings<Self>) -> Result<RabbitMq, String> {
+        RabbitMq::new(settings)
+    }
+
+    async fn look_up(sink: &RabbitMq, exchange: &str) -> Result<(), PublishError> {
+        sink.look_up(exchange).await
+    }
+}
+
+/// Whether `*` or `#` is part of a longer word.
+fn resembles_glob(routing_key: &str) -> bool {
+    routing_key.split('.').any(|word| word.len() > 1 && word.contains(['*', '#']))
 }
 
 impl Sink for RabbitMq {
