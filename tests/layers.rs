@@ -161,7 +161,8 @@ fn by_folder(imports: &Imports) -> Imports {
 fn roots() -> Vec<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let crates = std::fs::read_dir(repository.join("crates")).unwrap();
-    crates.map(|entry| entry.unwrap().path().join("src")).collect()
+    let crates = crates.map(|entry| entry.unwrap().path().join("src"));
+    crates.chain([repository.join("src")]).collect()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::check::members::{MemberClock, SetMember};
 
 const NAME: &str = "clocks";

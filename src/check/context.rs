@@ -2,7 +2,7 @@
 
 use ::mongodb::Client;
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::config::Resolved;
 use crate::context::Context;
 use crate::schema::SchemaError;

@@ -1,6 +1,11 @@
 //! The result of a check.
 
+use std::time::Duration;
+
 use serde::Serialize;
+
+/// How long one request to a server may take. A part with all its requests takes at most twice that.
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

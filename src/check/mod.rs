@@ -28,8 +28,6 @@ mod shard_key;
 mod sinks;
 mod version;
 
-use std::time::Duration;
-
 use futures_util::future::join;
 use tokio_util::sync::CancellationToken;
 
@@ -39,9 +37,6 @@ use crate::config::Resolved;
 use crate::http::{ApiServer, StartError};
 use crate::ops::OpsServer;
 use crate::telemetry::chain;
-
-/// How long one request to a server may take. A part with all its requests takes at most twice that.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Probes all that this configuration needs at run time.
 pub async fn probe(plan: &Resolved) -> Vec<Finding> {

@@ -5,10 +5,8 @@ use bson::{Document, doc};
 use futures_util::future::join4;
 use tokio::time::timeout;
 
-use crate::check::{
-    Finding, PROBE_TIMEOUT, clocks, context, members, privileges, replica_set, schema, shard_key,
-    version,
-};
+use crate::check::finding::{Finding, PROBE_TIMEOUT};
+use crate::check::{clocks, context, members, privileges, replica_set, schema, shard_key, version};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::store::StoreError;

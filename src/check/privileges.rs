@@ -2,9 +2,9 @@
 
 use ::mongodb::Database;
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::config::Resolved;
-use crate::schema::access::{Access, Part, access};
+use crate::schema::access::{Access, Part, Wanted, access};
 use crate::store::StoreError;
 
 pub(super) const NAME: &str = "privileges";
@@ -37,7 +37,7 @@ async fn ask(
     admin: &Database,
     part: Part<'_>,
 ) -> Result<Finding, StoreError> {
-    Ok(match access(admin, &plan.wanted(part)).await? {
+    Ok(match access(admin, &Wanted::by(plan, part)).await? {
         Access::Open => {
             Finding::good(name, "there is no access control: everybody may do everything")
         }

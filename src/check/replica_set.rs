@@ -4,7 +4,7 @@ use ::mongodb::Database;
 use ::mongodb::options::ConnectionString;
 use bson::{Bson, Document, doc};
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::check::members::{SetMember, holders, hosts};
 use crate::config::Resolved;
 use crate::store::StoreError;

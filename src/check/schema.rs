@@ -2,7 +2,7 @@
 
 use bson::{Bson, doc};
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::config::Resolved;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{PARTITION, PENDING, STATUS};

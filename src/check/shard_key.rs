@@ -5,7 +5,7 @@ use ::mongodb::Database;
 use ::mongodb::options::ReadConcern;
 use bson::{Document, doc};
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::KEY;
 use crate::store::connect::primary;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::check::{Finding, PROBE_TIMEOUT};
+use crate::check::finding::{Finding, PROBE_TIMEOUT};
 use crate::config::Resolved;
 use crate::ids::SinkName;
 use crate::routing::Template;

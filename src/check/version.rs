@@ -3,7 +3,7 @@
 use ::mongodb::Database;
 use bson::{Document, doc};
 
-use crate::check::Finding;
+use crate::check::finding::Finding;
 use crate::store::StoreError;
 use crate::store::connect::ask;
 

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use bson::Document;
 use clap::Args;
 
-use crate::cli::{Failure, GlobalArgs, block_on, output};
+use crate::cli::global::{Failure, GlobalArgs, block_on};
+use crate::cli::output;
 use crate::context::Context;
 use crate::events::json::{AppendRequest, BodyError, read_body};
 use crate::events::{Append, AppendError, EventStore, Flaw, Trace};

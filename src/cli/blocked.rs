@@ -6,9 +6,9 @@ use hyper::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
+use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::healthcheck::{ask, reachable};
 use crate::cli::output::{self, Format};
-use crate::cli::{Failure, GlobalArgs, block_on};
 
 /// Far above a thousand keys with their blockers.
 const MAX_ANSWER_BYTES: usize = 32 << 20;

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::check::{self, Finding};
+use crate::cli::global::{Failure, GlobalArgs, block_on, warn};
 use crate::cli::output::{self, Format, padded, printable};
-use crate::cli::{Failure, GlobalArgs, block_on, warn};
 use crate::config::resolve;
 
 #[derive(Debug, Args)]

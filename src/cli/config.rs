@@ -2,7 +2,8 @@
 
 use clap::Subcommand;
 
-use crate::cli::{Failure, GlobalArgs, output};
+use crate::cli::global::{Failure, GlobalArgs};
+use crate::cli::output;
 use crate::config::print::print;
 
 #[derive(Debug, Subcommand)]

@@ -3,8 +3,9 @@
 use anyhow::Context;
 use clap::Subcommand;
 
+use crate::cli::blocked;
+use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
 use crate::cli::output::{self, OutputArgs};
-use crate::cli::{Failure, GlobalArgs, block_on, blocked, collections};
 use crate::partition::fleet::Fleet;
 
 #[derive(Clone, Debug, Subcommand)]

@@ -13,7 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cli::{Failure, GlobalArgs, block_on, output};
+use crate::cli::global::{Failure, GlobalArgs, block_on};
+use crate::cli::output;
 
 /// Below the timeout of HEALTHCHECK in images, so that this command reports why.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::cli::Failure;
+use crate::cli::global::Failure;
 use crate::shown;
 
 /// The widest cell of a list: a UUID and most errors fit.

@@ -5,7 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cli::{Failure, GlobalArgs, block_on};
+use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::partition::names::WantedName;
 use crate::telemetry;
 

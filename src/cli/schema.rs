@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::cli::{Failure, GlobalArgs, block_on, collections, output};
+use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::output;
 use crate::config::Resolved;
 use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateName, check_name};

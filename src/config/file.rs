@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use crate::config::load::LoadError;
 use crate::config::problem::Origin;
 
 /// The line of every key, table and list item, by path; positions in lists are names.
@@ -17,6 +16,32 @@ pub type Lines = BTreeMap<Vec<String>, Origin>;
 
 /// The error for an integer with too many digits.
 pub(super) const BEYOND_INTEGERS: &str = "is beyond the integers, which have 64 bits";
+
+/// A configuration file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The operating system does not read it.
+    #[error("cannot read the configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not TOML, YAML or JSON. (The line itself is not quoted: it may hold a secret.)
+    #[error("{}:{line}:{column}: {detail}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// The parser's words.
+        detail: String,
+    },
+}
 
 /// The language of a file, by the end of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +68,11 @@ impl Format {
 ///
 /// # Errors
 ///
-/// [`LoadError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
+/// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
-pub fn read(path: &Path) -> Result<(Table, Lines), LoadError> {
+pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|source| LoadError::File { path: path.to_owned(), source })?;
+        .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     match Format::of(path) {
         Format::Toml => read_toml(path, &text),
         Format::Yaml => read_yaml(path, &text),
@@ -57,14 +82,14 @@ pub fn read(path: &Path) -> Result<(Table, Lines), LoadError> {
                 let (line, column) = (error.line().max(1), error.column().max(1));
                 let detail = error.to_string();
                 let detail = detail.split(" at line ").next().unwrap_or_default().to_owned();
-                return Err(LoadError::Syntax { path: path.to_owned(), line, column, detail });
+                return Err(FileError::Syntax { path: path.to_owned(), line, column, detail });
             }
             read_yaml(path, &text)
         }
     }
 }
 
-fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), LoadError> {
+fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
     let wrong = |error: toml::de::Error| {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or("");
@@ -75,7 +100,7 @@ fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), LoadError> {
         } else {
             error.message()
         };
-        LoadError::Syntax {
+        FileError::Syntax {
             path: path.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before.chars().rev().take_while(|character| *character != '\n').count() + 1,
@@ -100,8 +125,8 @@ fn resembles_yaml(text: &str) -> bool {
     lines.next().is_some_and(|first| first == "---" || is_key(first))
 }
 
-fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), LoadError> {
-    let wrong = |line: usize, column: usize, detail: String| LoadError::Syntax {
+fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
+    let wrong = |line: usize, column: usize, detail: String| FileError::Syntax {
         path: path.to_owned(),
         line: line.max(1),
         column: column.max(1),

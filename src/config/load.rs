@@ -8,13 +8,13 @@ use postrider_sinks::registry::KindConfig;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use crate::config::file::{self, BEYOND_INTEGERS, Lines};
+use crate::config::file::{self, BEYOND_INTEGERS, FileError, Lines};
 use crate::config::keys::{self, Form, dotted};
 use crate::config::problem::{self, Origin, Problem};
 use crate::config::sections::Config;
 use crate::config::substitute::substitute;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
-use crate::config::{print, variable};
+use crate::config::{shown, variable};
 
 /// Where the name of a property stands: `sinks.<name>.properties.<property>`.
 const PROPERTY: usize = 3;
@@ -71,14 +71,14 @@ impl Loaded {
     pub fn sets(&self, key: &str) -> bool {
         let path = keys::path_of(key).unwrap_or_default();
         let is_there =
-            Table::try_from(&self.config).is_ok_and(|all| print::at(&all, &path).is_some());
+            Table::try_from(&self.config).is_ok_and(|all| shown::at(&all, &path).is_some());
         is_there && place(&self.origins, &self.lines, &path, true) != Origin::Default
     }
 
     /// The same problem with its value and its place.
     pub fn located(&self, problem: Problem) -> Problem {
         let path = keys::path_of(&problem.key).unwrap_or_default();
-        let value = print::shown(&self.config, &path);
+        let value = shown::in_config(&self.config, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
         Problem { origin, value, ..problem }
     }
@@ -110,26 +110,8 @@ fn place(
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A named file that cannot be read.
-    #[error("cannot read the configuration file {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file that is not TOML, YAML or JSON. (The line itself is not quoted: it may hold a secret.)
-    #[error("{}:{line}:{column}: {detail}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-        /// The parser's words.
-        detail: String,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Unknown keys and values of the wrong type, all of them.
     #[error("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Problems {
@@ -578,7 +560,7 @@ impl Layers {
                     let within = if is_last { "at its end" } else { "in it" };
                     let detail = format!("has the control character {found:?} {within}; remove it");
                     let origin = place(&self.origins, &self.lines, path, true);
-                    let value = print::plain(&self.table, path);
+                    let value = shown::in_table(&self.table, path);
                     let problem = Problem::new(dotted(path), detail);
                     self.problems.push(Problem { origin, value, ..problem });
                 }
@@ -599,17 +581,17 @@ impl Layers {
 
     /// Notes a value that breaks a rule of its key.
     fn wrong_value(&mut self, path: &[String], detail: String) {
-        let value = print::plain(&self.table, path);
+        let value = shown::in_table(&self.table, path);
         let origin = place(&self.origins, &self.lines, path, value.is_some());
         self.broken.push(Problem { origin, value, ..Problem::new(dotted(path), detail) });
     }
 
     fn wrong_type(&mut self, path: &[String], message: &str) {
-        let value = print::plain(&self.table, path);
+        let value = shown::in_table(&self.table, path);
         let (field, detail) = problem::of_type(message, value.as_deref());
         let field = field.filter(|field| path.last() != Some(field));
         let path: Vec<String> = path.iter().cloned().chain(field).collect();
-        let value = print::plain(&self.table, &path);
+        let value = shown::in_table(&self.table, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
         let problem = Problem { origin, value, ..Problem::new(dotted(&path), detail) };
         // A key of a route that is unknown was noted before, with the nearest known one.

@@ -1,14 +1,13 @@
 //! `postrider config print`: TOML that parses back, with where each value came from.
 
-use postrider_settings::properties::{HIDDEN, Properties};
 use toml::{Table, Value};
 
 use postrider_settings::quoted;
 
-use crate::config::keys::{self, dotted};
+use crate::config::keys::dotted;
 use crate::config::load::Loaded;
 use crate::config::problem::Origin;
-use crate::config::sections::Config;
+use crate::config::shown::hide;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
 pub fn print(loaded: &Loaded) -> String {
@@ -17,47 +16,6 @@ pub fn print(loaded: &Loaded) -> String {
     let mut printer = Printer { loaded, text: String::new() };
     printer.section(&tree, &mut Vec::new());
     printer.text.trim_start().to_owned()
-}
-
-/// The longest value in an error, in characters.
-const LONGEST: usize = 100;
-
-/// One value of the configuration as TOML; `None` for a list, a table and what is not there.
-pub(super) fn shown(config: &Config, path: &[String]) -> Option<String> {
-    scalar(&Table::try_from(config).ok()?, path)
-}
-
-/// The same of values whose types were not judged yet, so that a URI is text like any other: those
-/// that may hold a secret are not there.
-pub(super) fn plain(table: &Table, path: &[String]) -> Option<String> {
-    if keys::is_secret(path) { None } else { scalar(table, path) }
-}
-
-fn scalar(table: &Table, path: &[String]) -> Option<String> {
-    let value = at(table, path)?;
-    if value.is_table() || value.is_array() {
-        return None;
-    }
-    let text = match hide(path, value) {
-        // TOML's own writer puts it on several lines.
-        Value::String(text) if text.contains(['\n', '\r']) => serde_json::json!(text).to_string(),
-        value => value.to_string(),
-    };
-    let text = text.replace(char::is_control, " ");
-    Some(match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    })
-}
-
-/// The value at a path, with positions in lists as names.
-pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
-    let (first, below) = path.split_first()?;
-    below.iter().try_fold(table.get(first)?, |value, name| match value {
-        Value::Table(table) => table.get(name),
-        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-        _ => None,
-    })
 }
 
 struct Printer<'a> {
@@ -114,30 +72,11 @@ fn comment(origin: &Origin) -> String {
     origin.to_string().replace(char::is_control, " ")
 }
 
-/// The value without secrets. (URIs and tokens hide their own.)
-fn hide(path: &[String], value: &Value) -> Value {
-    let names: Vec<&str> = path.iter().map(String::as_str).collect();
-    match (names.as_slice(), value) {
-        (["sinks", _, "properties"], Value::Table(properties)) => {
-            let shown = properties.iter().map(|(name, value)| {
-                let mut below = path.to_vec();
-                below.push(name.clone());
-                (name.clone(), hide(&below, value))
-            });
-            Value::Table(shown.collect())
-        }
-        (["sinks", _, "properties", name], value) => match Properties::is_secret(name) {
-            true => Value::String(HIDDEN.into()),
-            false => value.clone(),
-        },
-        (_, value) => value.clone(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::load::{Inputs, load};
+    use crate::config::sections::Config;
 
     fn loaded(settings: &[&str]) -> Loaded {
         let set = settings.iter().map(|setting| (*setting).to_owned()).collect();

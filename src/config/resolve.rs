@@ -22,8 +22,6 @@ use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::ops::config::listen_host;
 use crate::routing::Router;
-use crate::schema::access::{Part, Wanted};
-use crate::schema::roles::Places;
 
 /// The start of the detail of a key that must name a sink and does not.
 const NO_SINK: &str = "must be the name of a sink";
@@ -63,15 +61,6 @@ pub struct Resolved {
     pub ops_listen: String,
     /// What an operator should know, though it prevents nothing.
     pub warnings: Vec<String>,
-}
-
-impl Resolved {
-    /// The privileges that the user of `mongo.uri` must have for a part of the work.
-    pub fn wanted<'a>(&'a self, part: Part<'a>) -> Wanted<'a> {
-        let places =
-            Places { outbox: &self.database, prefix: &self.prefix, context: &self.context };
-        Wanted { places, retention: self.schema.retention, part }
-    }
 }
 
 /// Applies every rule.

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::events::Flaw;
 use crate::events::json::MAX_FLAWS;
 use crate::ops::origin::ForeignRequest;
-use crate::schema::SchemaError;
+use crate::store::schema::SchemaError;
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 

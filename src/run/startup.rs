@@ -12,7 +12,7 @@ use crate::ops::{Health, HealthPart};
 use crate::outbox::collections::Collections;
 use crate::partition::names::{self, HeldName, NameError, WantedName};
 use crate::run::error::RunError;
-use crate::schema::access::{Access, Part as Allowed, access};
+use crate::schema::access::{Access, Part as Allowed, Wanted, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
 use crate::store::connect::{self, Topology};
 use crate::store::{Meaning, StoreError};
@@ -70,7 +70,7 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
     // follow polls, as after any other loss of the change stream; one that may not write names has none.
     let part =
         Allowed::Relay { records: plan.relay.enabled, follow: false, names: false, making: &[] };
-    let access = access(&client.database("admin"), &plan.wanted(part)).await?;
+    let access = access(&client.database("admin"), &Wanted::by(plan, part)).await?;
     Ok((client, topology, access))
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn until_guarded(
     let mut lacks = false;
     let mut looking = async || {
         if !lacks {
-            let wanted = plan.wanted(Allowed::Append);
+            let wanted = Wanted::by(plan, Allowed::Append);
             let access = access(&context.client().database("admin"), &wanted).await?;
             if let Access::Lacking(lacking) = access {
                 let remedy = lacking.remedy();

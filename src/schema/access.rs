@@ -10,6 +10,7 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use mongodb::Database;
 
+use crate::config::Resolved;
 use crate::outbox::collections::names;
 use crate::schema::roles::{APPEND, Configured, On, Places, RELAY, Role, SCHEMA};
 use crate::store::StoreError;
@@ -24,6 +25,15 @@ pub struct Wanted<'a> {
     pub retention: Duration,
     /// What of it all.
     pub part: Part<'a>,
+}
+
+impl<'a> Wanted<'a> {
+    /// The privileges that the user of `mongo.uri` must have for a part of the work.
+    pub fn by(plan: &'a Resolved, part: Part<'a>) -> Self {
+        let places =
+            Places { outbox: &plan.database, prefix: &plan.prefix, context: &plan.context };
+        Self { places, retention: plan.schema.retention, part }
+    }
 }
 
 /// A part of what a process does, which its user may do or not.

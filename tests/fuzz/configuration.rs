@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use postrider::config::Config;
+use postrider::config::file::FileError;
 use postrider::config::keys::keys;
 use postrider::config::print::print;
 use postrider::config::{Inputs, LoadError, Loaded, Origin, load, resolve};
@@ -206,8 +207,10 @@ fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
                 prop_assert!(is_placed || problem.detail == "is not set", "{}", error);
             }
         }
-        LoadError::Syntax { line, column, .. } => prop_assert!(*line > 0 && *column > 0),
-        LoadError::File { .. } => {}
+        LoadError::File(FileError::Syntax { line, column, .. }) => {
+            prop_assert!(*line > 0 && *column > 0)
+        }
+        LoadError::File(FileError::Read { .. }) => {}
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`rabbitmq`] | RabbitMQ by `lapin`: confirms, returns, supervised reconnect |
 //! | [`kafka`] | Kafka by librdkafka: an idempotent producer and its delivery reports |
-//! | [`file`] | a file: one JSON object per line, synced and rotated |
+//! | [`mod@file`] | a file: one JSON object per line, synced and rotated |
 //! | [`stdout`] | standard output: one JSON object per line |
 //! | [`config`] | what a kind of sink configures |
 //! | [`configured`] | a table of the configuration: one sink of any kind |

@@ -1,4 +1,4 @@
-//! The kinds of sinks that this build has. Another kind adds its line to [`sinks!`], and nothing else here.
+//! The kinds of sinks that this build has. Another kind adds its line to `sinks!`, and nothing else here.
 
 use std::time::Instant;
 

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use crate::cli::Failure;
+use crate::cli::global::Failure;
 use crate::cli::output::{self, Format, MAX_CELL_CHARS, printable, shortened};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;

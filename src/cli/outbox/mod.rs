@@ -1,18 +1,16 @@
 //! `postrider outbox`: reads, requeues, discards and prunes records.
 
+mod ids;
 mod list;
 mod redrive;
 mod show;
 
-use anyhow::Context;
 use clap::Subcommand;
-use serde_json::json;
 
+use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
 use crate::cli::output::OutputArgs;
-use crate::cli::{Failure, GlobalArgs, block_on, collections};
 use crate::outbox::inspect::Inspector;
 use crate::outbox::redrive::Redrive;
-use crate::outbox::undecoded::{RawId, Shown as Record};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -68,19 +66,4 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
             Command::Prune(args) => redrive::prune(&plan, &collections, args).await,
         }
     })
-}
-
-/// The ids that a text can mean: at least one.
-fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
-    let ids = RawId::readings(text);
-    if ids.is_empty() {
-        let prefix = text.split(':').next().unwrap_or_default();
-        let detail = json!(text);
-        return Err(Failure::Usage(vec![format!("{detail} is no id of the kind {prefix:?}")]));
-    }
-    Ok(ids)
-}
-
-async fn find(inspector: &Inspector, text: &str) -> Result<Option<Record>, Failure> {
-    Ok(inspector.show(&parse_ids(text)?).await.context("the record cannot be read")?)
 }

@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::cli::Failure;
-use crate::cli::outbox::parse_ids;
+use crate::cli::global::Failure;
+use crate::cli::outbox::ids::parse_ids;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;

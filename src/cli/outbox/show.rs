@@ -7,8 +7,8 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
 use serde_json::Value;
 
-use crate::cli::Failure;
-use crate::cli::outbox::find;
+use crate::cli::global::Failure;
+use crate::cli::outbox::ids::find;
 use crate::cli::outbox::list::id;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;

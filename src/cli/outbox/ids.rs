@@ -1,0 +1,23 @@
+//! Records by the ids that an operator writes.
+
+use anyhow::Context;
+use serde_json::json;
+
+use crate::cli::global::Failure;
+use crate::outbox::inspect::Inspector;
+use crate::outbox::undecoded::{RawId, Shown as Record};
+
+/// The ids that a text can mean: at least one.
+pub(super) fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
+    let ids = RawId::readings(text);
+    if ids.is_empty() {
+        let prefix = text.split(':').next().unwrap_or_default();
+        let detail = json!(text);
+        return Err(Failure::Usage(vec![format!("{detail} is no id of the kind {prefix:?}")]));
+    }
+    Ok(ids)
+}
+
+pub(super) async fn find(inspector: &Inspector, text: &str) -> Result<Option<Record>, Failure> {
+    Ok(inspector.show(&parse_ids(text)?).await.context("the record cannot be read")?)
+}

@@ -1,0 +1,68 @@
+//! One value of the configuration as text, without secrets.
+
+use postrider_settings::properties::{HIDDEN, Properties};
+use toml::{Table, Value};
+
+use crate::config::keys;
+use crate::config::sections::Config;
+
+/// The longest value in an error, in characters.
+const MAX_VALUE_CHARS: usize = 100;
+
+/// One value of the configuration as TOML; `None` for a list, a table and what is not there.
+pub(super) fn in_config(config: &Config, path: &[String]) -> Option<String> {
+    scalar(&Table::try_from(config).ok()?, path)
+}
+
+/// The same of values whose types were not judged yet, so that a URI is text like any other: those
+/// that may hold a secret are not there.
+pub(super) fn in_table(table: &Table, path: &[String]) -> Option<String> {
+    if keys::is_secret(path) { None } else { scalar(table, path) }
+}
+
+fn scalar(table: &Table, path: &[String]) -> Option<String> {
+    let value = at(table, path)?;
+    if value.is_table() || value.is_array() {
+        return None;
+    }
+    let text = match hide(path, value) {
+        // TOML's own writer puts it on several lines.
+        Value::String(text) if text.contains(['\n', '\r']) => serde_json::json!(text).to_string(),
+        value => value.to_string(),
+    };
+    let text = text.replace(char::is_control, " ");
+    Some(match text.char_indices().nth(MAX_VALUE_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    })
+}
+
+/// The value at a path, with positions in lists as names.
+pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
+    let (first, below) = path.split_first()?;
+    below.iter().try_fold(table.get(first)?, |value, name| match value {
+        Value::Table(table) => table.get(name),
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+/// The value without secrets. (URIs and tokens hide their own.)
+pub(super) fn hide(path: &[String], value: &Value) -> Value {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (names.as_slice(), value) {
+        (["sinks", _, "properties"], Value::Table(properties)) => {
+            let shown = properties.iter().map(|(name, value)| {
+                let mut below = path.to_vec();
+                below.push(name.clone());
+                (name.clone(), hide(&below, value))
+            });
+            Value::Table(shown.collect())
+        }
+        (["sinks", _, "properties", name], value) => match Properties::is_secret(name) {
+            true => Value::String(HIDDEN.into()),
+            false => value.clone(),
+        },
+        (_, value) => value.clone(),
+    }
+}
