@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make demo`: watch records go from MongoDB to RabbitMQ. Starts both servers, builds, runs the relay in the background
-# and the demo (examples/demo.rs: a producer and a consumer) in front; when the demo ends, stops what it started.
+# and the demo (examples/demo: a producer and a consumer) in front; when the demo ends, stops what it started.
 #
 #   DEMO=forever make demo    runs on until Ctrl-C
 #
@@ -39,14 +39,14 @@ before_return() {
 }
 
 "$services" install toolchain
-say demo "building optimised; the first time takes some minutes…"
-cargo build --release --bin postrider --example demo
+say demo "building; the first time takes some minutes…"
+cargo build --profile demo --no-default-features --features postrider/rabbitmq --package postrider --package postrider-demo --bins
 
 borrow_services mongodb rabbitmq
 
 need_port relay "$POSTRIDER_DEMO_OPS_PORT" POSTRIDER_DEMO_OPS_PORT=…
 say relay "starting, log $relay_log"
-launch_job "$relay" "$repo/target/release/postrider" run --config "$repo/config/demo.toml" \
+launch_job "$relay" "$repo/target/demo/postrider" run --config "$repo/config/demo.toml" \
   --set "mongo.uri=$POSTRIDER_TEST_MONGODB_URI" --set "sinks.rabbitmq.uri=$POSTRIDER_TEST_AMQP_URI" \
   --set "ops.listen=127.0.0.1:$POSTRIDER_DEMO_OPS_PORT"
 if ! await_ready "$relay" 60 http_ok "$POSTRIDER_DEMO_OPS_PORT" /readyz; then
@@ -56,4 +56,4 @@ fi
 say relay "ready; http://127.0.0.1:$POSTRIDER_DEMO_OPS_PORT/metrics shows what it does"
 
 # Not `exec`: afterwards this script stops the relay and the servers.
-DEMO=${DEMO:-} target/release/examples/demo
+DEMO=${DEMO:-} target/demo/postrider-demo

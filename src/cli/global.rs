@@ -1,7 +1,6 @@
 //! Arguments, failures and connections that the commands share.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -11,7 +10,6 @@ use crate::config::resolve::beyond;
 use crate::config::variable::PREFIX;
 use crate::config::{Problem, Resolved, resolve};
 use crate::outbox::collections::Collections;
-use crate::sink::kafka::alive;
 use crate::store::connect;
 use crate::telemetry::chain;
 
@@ -114,7 +112,8 @@ pub(super) async fn collections(plan: &Resolved) -> Result<Collections, Failure>
 }
 
 /// How long Kafka's clients may take to end.
-const KAFKA_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+#[cfg(feature = "kafka")]
+const KAFKA_SHUTDOWN_GRACE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Runs a command that needs a server.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -124,6 +123,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     // Blocked threads are not awaited: a write to a full pipe, a resolver.
     runtime.shutdown_background();
     // Kafka's clients are, or the process ends under their threads.
-    alive::until_none(KAFKA_SHUTDOWN_GRACE);
+    #[cfg(feature = "kafka")]
+    crate::sink::kafka::alive::until_none(KAFKA_SHUTDOWN_GRACE);
     done
 }

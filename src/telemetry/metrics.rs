@@ -6,7 +6,6 @@ use postrider_store::metric::Description;
 
 use crate::events::metrics::APPEND_SECONDS;
 use crate::relay::metrics::{DELIVERY_SECONDS, PUBLISH_SECONDS};
-use crate::sink::kafka;
 use crate::{events, partition, relay};
 
 /// Records by status.
@@ -32,7 +31,8 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
     [
         relay::metrics::DESCRIPTIONS.as_slice(),
         partition::metrics::DESCRIPTIONS.as_slice(),
-        kafka::statistics::DESCRIPTIONS.as_slice(),
+        #[cfg(feature = "kafka")]
+        crate::sink::kafka::statistics::DESCRIPTIONS.as_slice(),
         events::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
     ]

@@ -21,6 +21,7 @@ pub mod file;
 mod json_line;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 mod pulse;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;

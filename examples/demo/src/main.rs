@@ -22,8 +22,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties, Consumer, ExchangeKind};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use mongodb::{Client, Database};
-use postrider::ids::RecordId;
-use postrider::outbox::{NewRecord, Outbox};
+use postrider_outbox::ids::RecordId;
+use postrider_outbox::{NewRecord, Outbox};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
