@@ -22,7 +22,7 @@ use crate::context::RelayContext;
 use crate::sink::Sink;
 
 /// Age at which a record must have been brought: a stream that lags for longer is closed.
-const DELIVERY_GRACE: Duration = Duration::from_secs(30);
+const LAG_GRACE: Duration = Duration::from_secs(30);
 
 /// Records of one read.
 const PAGE_RECORDS: usize = 500;
@@ -54,7 +54,7 @@ async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<()
     if candidates.is_empty() {
         return Ok(());
     }
-    tokio::time::sleep(DELIVERY_GRACE).await;
+    tokio::time::sleep(LAG_GRACE).await;
     for Candidate { lane, partition, id } in candidates {
         if context.state.key_table.live_period() != Some(life) {
             return Ok(());

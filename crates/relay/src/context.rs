@@ -40,7 +40,7 @@ use crate::store_health::{RefusedOutcomes, StoreHealth};
 use crate::turns::{ProbeBudget, Turns};
 
 /// A lost connection usually returns sooner. Nothing is released before.
-const SHORT_INTERRUPTION: Duration = Duration::from_millis(500);
+const INTERRUPTION_GRACE: Duration = Duration::from_millis(500);
 
 /// The settings, clients, sinks and state of one relay.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl<S> RelayContext<S> {
         let lanes = self.state.in_flight.publishing_lanes();
         let is_full = !self.has_room() || lanes >= self.settings.lanes();
         if is_full && self.any_up() && !self.all_up() {
-            self.sinks.values().for_each(|handle| handle.circuit.stop_waiting(SHORT_INTERRUPTION));
+            self.sinks.values().for_each(|handle| handle.circuit.stop_waiting(INTERRUPTION_GRACE));
         }
     }
 

@@ -72,7 +72,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
         }
         let poll = context.settings.poll_interval;
         let began = Instant::now();
-        let pause = match once(&context, &wakeup, &mut unpromoted, &mut search).await {
+        let pause = match run_round(&context, &wakeup, &mut unpromoted, &mut search).await {
             Ok(pause) => {
                 again = RETRY_PAUSE.0;
                 context.state.store_health.succeeded(StoreWork::Promote);
@@ -108,7 +108,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
 
 /// Runs one round and returns how long until the next one. The `unpromoted` records delay no
 /// others.
-async fn once<S: Sink>(
+async fn run_round<S: Sink>(
     context: &RelayContext<S>,
     wakeup: &Wakeup,
     unpromoted: &mut Unpromoted,
@@ -167,12 +167,12 @@ async fn correct_misplaced<S: Sink>(
     // Records that rest make room for others.
     let resting = context.state.refused_changes.held();
     let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
-    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
+    let mut misplaced = snapshot.all_misplaced(&resting, limit).await?;
     drop(snapshot);
-    let is_nothing = odd.is_empty() && resting.is_empty();
-    let is_cut = odd.len() >= limit;
-    odd.retain(|record| record.unfit.is_none());
-    let changed = correct_in_order(context, &odd).await?;
+    let is_nothing = misplaced.is_empty() && resting.is_empty();
+    let is_cut = misplaced.len() >= limit;
+    misplaced.retain(|record| record.unfit.is_none());
+    let changed = correct_in_order(context, &misplaced).await?;
     if changed {
         wakeup.all();
     }
@@ -224,6 +224,6 @@ mod tests {
         assert!(searched.is_due(None, now, interval), "by polling in every round");
         assert!(!searched.is_due(Some(live), later - Duration::from_millis(1), interval));
         assert!(searched.is_due(Some(live), later, interval));
-        assert!(searched.is_due(Some(live.next()), now, interval), "live anew");
+        assert!(searched.is_due(Some(live.next()), now, interval), "live again");
     }
 }

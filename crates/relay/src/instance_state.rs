@@ -36,10 +36,10 @@ pub mod fields {
 pub(crate) const MAX_NAMED: usize = 32;
 
 /// Characters of an id or a name.
-pub(super) const ID: usize = 64;
+pub(super) const MAX_ID_CHARS: usize = 64;
 
 /// Characters of a cause.
-pub(super) const CAUSE: usize = 200;
+pub(super) const MAX_CAUSE_CHARS: usize = 200;
 
 /// Shortens an id for the state.
 pub(crate) fn state_id(id: &RecordId) -> String {
@@ -48,7 +48,7 @@ pub(crate) fn state_id(id: &RecordId) -> String {
 
 /// Shortens a name for the state.
 pub fn state_name(name: &str) -> String {
-    shortened(name, ID)
+    shortened(name, MAX_ID_CHARS)
 }
 
 /// Returns at most this many characters of a text.

@@ -135,7 +135,7 @@ use crate::turns::{ProbeBudget, Turns};
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Records that the error of a slow stop names.
-const NAMED_RECORDS: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// The components of a relay.
 #[derive(Debug)]
@@ -320,7 +320,7 @@ impl<S: Sink> Relay<S> {
             // A command that MongoDB has not answered holds no record.
             return Ok(());
         }
-        let some = context.state.key_table.sample_in_flight(NAMED_RECORDS);
+        let some = context.state.key_table.sample_in_flight(MAX_NAMED);
         let names: Vec<String> = some.iter().map(ToString::to_string).collect();
         Err(RelayError::NotDone { in_flight, some: names.join(", ") })
     }

@@ -5,10 +5,10 @@
 //! key is in one of these states:
 //!
 //! - **free**: nothing of it is pending, as far as the stream was handled. Its next event is leased
-//! and delivered.
+//!   and delivered.
 //! - **in flight**: a lane delivers. A *complete* lane holds all pending records of its key, so the
-//! next event is added behind the others. Otherwise events are *withheld*, and the key is read when
-//! the lane ends.
+//!   next event is added behind the others. Otherwise events are *withheld*, and the key is read when
+//!   the lane ends.
 //! - **waiting** for its blocker. Events are withheld, and the key is read when the wait is over.
 //! - **unscanned**: it must be read. A read counts if its snapshot shows all withheld events.
 //!

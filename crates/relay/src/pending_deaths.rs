@@ -18,7 +18,7 @@ use crate::sink::Address;
 
 /// Attempts to send a dead letter that breaks its own connection, or that alone is not confirmed,
 /// before its record dies without it.
-const MAX_ATTEMPTS: u32 = 3;
+const MAX_SENDS: u32 = 3;
 
 /// Destinations of dead letters whose latest confirm is remembered.
 const MAX_DESTINATIONS: usize = 1_000;
@@ -47,49 +47,49 @@ const RELAY_FIELDS: [&str; 10] = [
 /// Records that will be dead once their dead letters are sent. They are not delivered again.
 #[derive(Debug, Default)]
 pub(crate) struct PendingDeaths {
-    fates: Mutex<HashMap<RecordId, Fate>>,
+    deaths: Mutex<HashMap<RecordId, PendingDeath>>,
     /// When the latest confirmed dead letter was sent, by destination.
     confirmed: Mutex<HashMap<Address, Instant>>,
 }
 
 #[derive(Debug)]
-struct Fate {
+struct PendingDeath {
     reason: DeadReason,
     /// The record's attempts when its dead letter was first tried: fewer if it was requeued.
     attempts: u32,
     /// A hash of the record's content: it changes if an operator repairs the record.
     content: u64,
-    rounds: u32,
+    sends: u32,
     tried: Instant,
 }
 
 impl PendingDeaths {
     /// Returns why the record will be dead.
     pub(crate) fn reason(&self, record: &Record) -> Option<DeadReason> {
-        let mut dying = self.book();
-        if dying.is_empty() {
+        let mut deaths = self.lock();
+        if deaths.is_empty() {
             return None;
         }
-        let death = dying.get(&record.id)?;
+        let death = deaths.get(&record.id)?;
         if record.attempt >= death.attempts && death.content == content(record) {
             return Some(death.reason.clone());
         }
-        dying.remove(&record.id);
+        deaths.remove(&record.id);
         None
     }
 
     /// Remembers a record whose dead letter waits, for `pause` and some time.
     pub(crate) fn remember(&self, record: &Record, reason: &DeadReason, pause: Duration) {
-        let mut dying = self.book();
-        if dying.len() >= MAX_REMEMBERED {
-            dying.retain(|_, death| death.tried.elapsed() < RETENTION);
+        let mut deaths = self.lock();
+        if deaths.len() >= MAX_REMEMBERED {
+            deaths.retain(|_, death| death.tried.elapsed() < RETENTION);
         }
-        if dying.len() < MAX_REMEMBERED {
-            let death = dying.entry(record.id.clone()).or_insert_with(|| Fate {
+        if deaths.len() < MAX_REMEMBERED {
+            let death = deaths.entry(record.id.clone()).or_insert_with(|| PendingDeath {
                 reason: reason.clone(),
                 attempts: record.attempt,
                 content: content(record),
-                rounds: 0,
+                sends: 0,
                 tried: Instant::now(),
             });
             death.tried = Instant::now() + pause;
@@ -98,9 +98,9 @@ impl PendingDeaths {
 
     /// Forgets a record that is dead.
     pub(crate) fn forget(&self, id: &RecordId) {
-        let mut dying = self.book();
-        if !dying.is_empty() {
-            dying.remove(id);
+        let mut deaths = self.lock();
+        if !deaths.is_empty() {
+            deaths.remove(id);
         }
     }
 
@@ -127,15 +127,15 @@ impl PendingDeaths {
     /// allowed.
     pub(super) fn may_retry(&self, record: &Record, reason: &DeadReason) -> bool {
         self.remember(record, reason, Duration::ZERO);
-        let mut dying = self.book();
+        let mut deaths = self.lock();
         // (If there is no room to count it, it waits.)
-        let Some(death) = dying.get_mut(&record.id) else { return true };
-        death.rounds += 1;
-        death.rounds < MAX_ATTEMPTS
+        let Some(death) = deaths.get_mut(&record.id) else { return true };
+        death.sends += 1;
+        death.sends < MAX_SENDS
     }
 
-    fn book(&self) -> MutexGuard<'_, HashMap<RecordId, Fate>> {
-        self.fates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, PendingDeath>> {
+        self.deaths.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

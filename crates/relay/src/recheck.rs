@@ -52,28 +52,28 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
 }
 
 async fn round<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<(), StoreError> {
-    singles(context).await?;
-    unsettled(context).await?;
+    recheck_singles(context).await?;
+    recheck_unsettled(context).await?;
     let mut from = None;
     loop {
         let (waiting, next) =
             context.state.key_table.comparable_blockers(from.as_ref(), BATCH_KEYS);
         if !waiting.is_empty() {
             let began = Instant::now();
-            for key in changed(context, &waiting).await? {
+            for key in recheck_batch(context, &waiting).await? {
                 wakeup.at(key);
             }
             tokio::time::sleep(began.elapsed() * REST_FACTOR).await;
         }
         match next {
             Some(_) => from = next,
-            None => return still_blocked(context).await,
+            None => return recheck_dead_blockers(context).await,
         }
     }
 }
 
 /// Unblocks blocked records without a key that have changed.
-async fn singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+async fn recheck_singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let mut from = 0;
     loop {
         let waiting = context.state.key_table.comparable_singles(from, BATCH_KEYS);
@@ -97,7 +97,7 @@ async fn singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
 
 /// Records which records with a refused outcome this relay no longer owns: an operator or another
 /// instance has discarded, deleted or requeued them.
-async fn unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let unsettled = context.state.refused_outcomes.some(usize::MAX);
     for some in unsettled.chunks(BATCH_KEYS) {
         let began = Instant::now();
@@ -120,7 +120,7 @@ fn lease_of(record: &Record) -> Option<Bson> {
 }
 
 /// Unblocks the keys that their dead record no longer blocks: in live mode no rotation asks.
-async fn still_blocked<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+async fn recheck_dead_blockers<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let dead = context.state.key_table.dead_blockers();
     for some in dead.chunks(BATCH_KEYS) {
         let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
@@ -135,7 +135,7 @@ async fn still_blocked<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreEr
 }
 
 /// Unblocks the keys whose blockers have changed. Returns where they are.
-async fn changed<S: Sink>(
+async fn recheck_batch<S: Sink>(
     context: &RelayContext<S>,
     waiting: &[(LaneKey, Blocker)],
 ) -> Result<Vec<ScanHint>, StoreError> {

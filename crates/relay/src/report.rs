@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::context::RelayContext;
-use crate::instance_state::{CAUSE, ID, MAX_NAMED, fields, shortened, state_id};
+use crate::instance_state::{
+    MAX_CAUSE_CHARS, MAX_ID_CHARS, MAX_NAMED, fields, shortened, state_id,
+};
 use crate::key_table::BlockedKey;
 use crate::sink::{Address, Sink};
 
@@ -64,16 +66,16 @@ impl<'a, S: Sink> RelayReport<'a, S> {
     /// Returns the state that an instance writes with its heartbeat.
     pub fn state(&self) -> Document {
         let down = self.context.sinks.iter().filter_map(|(name, handle)| {
-            let cause = shortened(&handle.circuit.trouble()?.detail, CAUSE);
-            Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
+            let cause = shortened(&handle.circuit.trouble()?.detail, MAX_CAUSE_CHARS);
+            Some(doc! { fields::SINK: shortened(name, MAX_ID_CHARS), fields::CAUSE: cause })
         });
         let paused = self.context.open_destinations().into_iter().take(MAX_PLACES).map(|paused| {
             let Address { destination, key } = &paused.destination;
             doc! {
-                fields::SINK: shortened(&paused.sink, ID),
-                fields::DESTINATION: shortened(destination, ID),
-                fields::KEY: key.as_deref().map(|key| shortened(key, ID)),
-                fields::CAUSE: shortened(&paused.cause, CAUSE),
+                fields::SINK: shortened(&paused.sink, MAX_ID_CHARS),
+                fields::DESTINATION: shortened(destination, MAX_ID_CHARS),
+                fields::KEY: key.as_deref().map(|key| shortened(key, MAX_ID_CHARS)),
+                fields::CAUSE: shortened(&paused.cause, MAX_CAUSE_CHARS),
             }
         });
         let ids = |reason: BlockReason| -> Vec<String> {
@@ -103,7 +105,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             fields::REFUSED: refused.take(MAX_NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
             fields::UNCONFIRMED: ids(BlockReason::DestinationPaused),
-            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, CAUSE)),
+            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, MAX_CAUSE_CHARS)),
         }
     }
 

@@ -38,7 +38,7 @@ const GIVE_UP_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_UNCOUNTED: usize = 10_000;
 
 /// Concurrent batches: the next one is written while a majority acknowledges the one before.
-const MAX_CONCURRENT: usize = 4;
+const MAX_CONCURRENT_BATCHES: usize = 4;
 
 /// Writes outcomes, and reports the results to lanes.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
     let mut refused = JoinSet::new();
     let keep_on = |refused: &mut JoinSet<()>, items: Vec<(PendingSettlement, i32)>| {
         for (item, code) in items {
-            refused.spawn(settler.clone().insist(item, code));
+            refused.spawn(settler.clone().retry_refused(item, code));
         }
     };
     let limit = settler.batch_size;
@@ -71,11 +71,11 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
             came = items.recv_many(&mut batch, limit) => came,
             // Not only when there is another batch: its items may be the last ones.
             Some(ended) = under_way.join_next() => {
-                keep_on(&mut refused, surface(ended).unwrap_or_default());
+                keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
                 continue;
             }
             Some(ended) = refused.join_next() => {
-                surface(ended);
+                propagate_panic(ended);
                 continue;
             }
         };
@@ -97,22 +97,22 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
                 }
             }
         }
-        while under_way.len() >= MAX_CONCURRENT {
+        while under_way.len() >= MAX_CONCURRENT_BATCHES {
             let Some(ended) = under_way.join_next().await else { break };
-            keep_on(&mut refused, surface(ended).unwrap_or_default());
+            keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
         }
         under_way.spawn(settler.clone().write(std::mem::take(&mut batch)));
     }
     while let Some(ended) = under_way.join_next().await {
-        keep_on(&mut refused, surface(ended).unwrap_or_default());
+        keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
     }
     while let Some(ended) = refused.join_next().await {
-        surface(ended);
+        propagate_panic(ended);
     }
 }
 
 /// Propagates a panic of a batch as a panic of the settlement writer.
-fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
+fn propagate_panic<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended {
         Ok(ended) => Some(ended),
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -163,7 +163,7 @@ impl SettlementWriter {
     ///
     /// Nothing of its key is published meanwhile, above all not the record itself: a confirmed
     /// record would be delivered again with every lease until the validator changes.
-    async fn insist(self, item: PendingSettlement, code: i32) {
+    async fn retry_refused(self, item: PendingSettlement, code: i32) {
         // An outcome that waits for an operator must not take the room of other records.
         let makes_room = self.refused_outcomes.count() < MAX_UNCOUNTED;
         if makes_room {

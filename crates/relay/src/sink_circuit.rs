@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::sink::{Sink, SinkDown};
 
 /// The first pause between two probes of a sink that is down.
-const FIRST_PROBE: Duration = Duration::from_millis(500);
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A circuit that opens within this time after it closed was closed briefly.
 const BRIEF_PERIOD: Duration = Duration::from_millis(500);
@@ -136,7 +136,7 @@ impl SinkCircuit {
             loop {
                 on_down();
                 if brief >= BRIEF_CLOSINGS {
-                    tokio::time::sleep(FIRST_PROBE.min(probe_max)).await;
+                    tokio::time::sleep(FIRST_PROBE_PAUSE.min(probe_max)).await;
                 }
                 self.probe_until_up(sink, probe_max).await;
                 on_up();
@@ -159,7 +159,7 @@ impl SinkCircuit {
 
     async fn probe_until_up<S: Sink>(&self, sink: &S, probe_max: Duration) {
         let since = Instant::now();
-        let mut pause = FIRST_PROBE.min(probe_max);
+        let mut pause = FIRST_PROBE_PAUSE.min(probe_max);
         loop {
             match sink.probe().await {
                 Ok(()) => return self.close(since),
@@ -218,7 +218,7 @@ mod tests {
 
         circuit.keep(&sink, LONGEST_PAUSE, &stop, on_up, || ()).await;
 
-        assert!(began.elapsed() >= 2 * FIRST_PROBE, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= 2 * FIRST_PROBE_PAUSE, "{:?}", began.elapsed());
     }
 
     #[tokio::test]

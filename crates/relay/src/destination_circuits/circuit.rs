@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// The pause before the first probe.
-const FIRST_PROBE: Duration = Duration::from_millis(500);
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a closed circuit is remembered. A record that was not confirmed is retried within this
 /// time, and later confirms show whether the failure was its own.
@@ -133,7 +133,11 @@ impl Circuit {
         if is_later && self.open.is_none() {
             // Messages under way when the circuit opened may have been lost with it.
             let was_closed = self.closed_at < Some(handed_over);
-            return if was_closed { Fault::Record } else { Fault::Destination(now + FIRST_PROBE) };
+            return if was_closed {
+                Fault::Record
+            } else {
+                Fault::Destination(now + FIRST_PROBE_PAUSE)
+            };
         }
         let open = self.open(cause, now, longest_pause);
         // The isolated connection survived the record.
@@ -203,7 +207,7 @@ impl Circuit {
     }
 
     fn open(&mut self, cause: &str, now: Instant, longest_pause: Duration) -> &mut Open {
-        let pause = FIRST_PROBE.min(longest_pause);
+        let pause = FIRST_PROBE_PAUSE.min(longest_pause);
         let open = self.open.get_or_insert_with(|| Open {
             since: now,
             cause: String::new(),

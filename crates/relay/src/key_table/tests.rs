@@ -74,12 +74,12 @@ fn removed_key_is_not_skipped() {
     let lane = Lane::new(key("busy"), 0);
     assert!(key_table.register(&lane, &head("busy")));
     block(&key_table, "held");
-    assert!(key_table.register_quarantined(&key("record"), Blocker::of(&head("record"))));
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
     assert_eq!(all_pages(&key_table).0.len(), 3);
 
     key_table.release(&lane.key);
     key_table.unblock_sinks();
-    key_table.unblock(&key("record"));
+    key_table.unblock(&key("suspect"));
 
     assert_eq!(all_pages(&key_table).0.len(), 0);
     assert!(key_table.taken_keys().is_empty());
@@ -139,7 +139,7 @@ fn blocked_keys_are_listed_in_pages_and_each_once() {
     let key_table = all();
     let names: BTreeSet<String> = (0..25).map(|n| format!("k-{n}")).collect();
     names.iter().for_each(|name| block(&key_table, name));
-    assert!(key_table.register_quarantined(&key("record"), Blocker::of(&head("record"))));
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
     let written = KeyBlock::new(BlockReason::NotDue, Blocker::written(&head("written")), None);
     key_table.block(key("written"), written);
     assert!(claims(&key_table, "busy"));
@@ -157,7 +157,7 @@ fn blocked_keys_are_listed_in_pages_and_each_once() {
 
     assert_eq!(seen.len(), 27);
     let seen: BTreeSet<String> = seen.into_iter().collect();
-    assert!(seen.is_superset(&names) && seen.contains("record"), "{seen:?}");
+    assert!(seen.is_superset(&names) && seen.contains("suspect"), "{seen:?}");
     assert!(seen.contains("written"), "it is seen by the next read");
 }
 
@@ -190,10 +190,10 @@ fn key_in_flight_or_quarantine_is_not_blocked_again() {
     let key_table = all();
     let lane = Lane::new(key("busy"), 0);
     assert!(key_table.register(&lane, &head("busy")));
-    assert!(key_table.register_quarantined(&key("record"), Blocker::of(&head("record"))));
+    assert!(key_table.register_quarantined(&key("suspect"), Blocker::of(&head("suspect"))));
 
     block(&key_table, "busy");
-    block(&key_table, "record");
+    block(&key_table, "suspect");
 
     assert!(key_table.lane(&lane.key).is_some());
     assert_eq!(held_count(&key_table), 1);

@@ -69,7 +69,7 @@ struct KeyState {
 
 impl KeyState {
     fn plan(&self, records: Vec<Record>) -> Plan {
-        let sight = PlanInput {
+        let input = PlanInput {
             now: NOW,
             lane_cap: LANE_CAP,
             whole: LANE_CAP + 1,
@@ -90,7 +90,7 @@ impl KeyState {
                 }
             },
         };
-        plan(records, &sight)
+        plan(records, &input)
     }
 
     fn plan_of(&self, documents: impl IntoIterator<Item = Document>) -> Plan {
